@@ -131,10 +131,15 @@ void MakeWritableFolder(const std::string& path) {
 
 std::string MakeTemporaryFolder() {
   std::error_code error;
-  std::string path = std::filesystem::temp_directory_path(error) / "dsat-XXXXXX";
+  const std::filesystem::path folder = std::filesystem::temp_directory_path(error);
+  std::string path = folder / "dsat-XXXXXX";
   if (error || ::mkdtemp(path.data()) == nullptr) {
-    ThrowErrno(fmt::format("cannot create a folder for temporary files{} (set TMPDIR to a folder)",
-                           error ? "" : ", " + path),
+    const char* given = std::getenv("TMPDIR");
+    ThrowErrno(fmt::format("cannot create a folder for temporary files in {} (set TMPDIR to a "
+                           "folder)",
+                           !error             ? folder.string()
+                           : given != nullptr ? given
+                                              : "/tmp"),
                error ? error.value() : errno);
   }
   return path;
@@ -210,11 +215,30 @@ int64_t ParseBytes(std::string_view text, const std::string& what) {
   return static_cast<int64_t>(value);
 }
 
+// The bytes of the control character that the text begins with, 0 if it begins with another one:
+// those of ASCII and C1, and those that change the direction of writing.
+static size_t LengthOfControl(std::string_view text) {
+  const auto at = [&](size_t i) {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0;
+  };
+  if (at(0) < 0x20 || at(0) == 0x7f) return 1;
+  if (at(0) == 0xc2 && at(1) >= 0x80 && at(1) < 0xa0) return 2;
+  if (at(0) != 0xe2) return 0;
+  const int last = at(2);
+  const bool is_direction = at(1) == 0x80
+                                ? (last >= 0xaa && last <= 0xae) || last == 0x8e || last == 0x8f
+                                : at(1) == 0x81 && last >= 0xa6 && last <= 0xa9;
+  return is_direction ? 3 : 0;
+}
+
 std::string Printable(std::string_view text) {
   std::string out;
-  for (const char c : text) {
+  size_t escaped = 0;  // Up to here.
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
     const auto byte = static_cast<unsigned char>(c);
-    if (byte >= 0x20 && byte != 0x7f) {
+    escaped = std::max(escaped, i + LengthOfControl(text.substr(i)));
+    if (i >= escaped) {
       out += c;
     } else {
       out += c == '\n' ? "\\n" : c == '\t' ? "\\t" : fmt::format("\\x{:02x}", byte);

@@ -44,7 +44,7 @@ std::string HumanBytes(int64_t bytes);
 int64_t ParseBytes(std::string_view text, const std::string& what);
 
 // `text` with every control character escaped ("\\n", "\\x1b"), so that untrusted text can neither
-// break a line nor control a terminal. UTF-8 is kept.
+// break a line nor control a terminal nor change the direction of writing. Other UTF-8 is kept.
 std::string Printable(std::string_view text);
 
 // `text` with U+FFFD in place of every invalid UTF-8 sequence: the log of a user's program may

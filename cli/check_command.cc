@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <optional>
@@ -32,9 +33,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
+std::string RecordPath(const CheckFlags& check) {
+  return (fs::absolute(check.ds_config).parent_path() / "metrics.json").string();
+}
+
 // What metrics.json beside the configuration says; null if there is none.
 Json ReadRecord(const CheckFlags& check) {
-  const fs::path path = fs::absolute(check.ds_config).parent_path() / "metrics.json";
+  const std::string path = RecordPath(check);
   return fs::exists(path) ? ReadJsonFile(path) : Json();
 }
 
@@ -43,9 +48,22 @@ std::string TextAt(const Json& record, const char* pointer) {
   return value != nullptr && value->is_string() ? value->get<std::string>() : "";
 }
 
+// A path that the record names, if it exists.
+std::string RecordedPath(const CheckFlags& check, const Json& record, const char* pointer,
+                         const char* option) {
+  const std::string path = TextAt(record, pointer);
+  if (!path.empty() && !fs::exists(path)) {
+    Throw(ErrorCode::kNotFound, "{}: {} is {}, which does not exist any more; pass {}",
+          RecordPath(check), pointer, Printable(path), option);
+  }
+  return path;
+}
+
 ExperimentSpec MakeSpec(const CheckFlags& check, const Json& record) {
+  const Json candidate = ReadJsonFile(check.ds_config);
   const std::string config =
-      check.config.empty() ? TextAt(record, "/experiment/config_path") : check.config;
+      check.config.empty() ? RecordedPath(check, record, "/experiment/config_path", "--config FILE")
+                           : check.config;
   if (config.empty()) {
     Throw(ErrorCode::kInvalidArgument,
           "check: {}: there is no metrics.json beside it that names its experiment file; pass "
@@ -54,13 +72,23 @@ ExperimentSpec MakeSpec(const CheckFlags& check, const Json& record) {
   }
   const bool recorded = check.config.empty() && check.model_dir.empty();
   std::vector<std::string> warnings;
-  ExperimentSpec spec = ReadSpec(
-      config, recorded ? TextAt(record, "/experiment/model_dir") : check.model_dir, &warnings);
+  ExperimentSpec spec =
+      ReadSpec(config,
+               recorded ? RecordedPath(check, record, "/experiment/model_dir", "--model-dir DIR")
+                        : check.model_dir,
+               &warnings);
   spec.method = "check";
-  spec.candidate = ReadJsonFile(check.ds_config);
+  spec.candidate = candidate;
   if (!check.against.empty()) spec.ds_config = engine::ReadDsConfig(check.against);
   spec.options.confirm_rounds = check.rounds;
   const std::string recorded_metric = TextAt(record, "/experiment/metric");
+  const std::vector<std::string> metrics = SearchMetrics();
+  if (check.metric.empty() && !recorded_metric.empty() &&
+      std::ranges::find(metrics, recorded_metric) == metrics.end()) {
+    Throw(ErrorCode::kInvalidArgument,
+          "{}: /experiment/metric is \"{}\"; expected one of {}, or pass --metric",
+          RecordPath(check), Printable(recorded_metric), fmt::join(metrics, ", "));
+  }
   const std::string& metric = check.metric.empty() ? recorded_metric : check.metric;
   if (!metric.empty()) spec.options.metric = metric;
   spec.start_dir = fs::current_path().string();
@@ -77,7 +105,8 @@ ExperimentSpec MakeSpec(const CheckFlags& check, const Json& record) {
 
 // The recorded speed of the configuration, if it was recorded on this machine and for this model.
 // The folder holds other configurations, too.
-std::optional<double> RecordedSpeed(const Json& record, const ExperimentSpec& spec) {
+std::optional<double> RecordedSpeed(const CheckFlags& check, const Json& record,
+                                    const ExperimentSpec& spec) {
   if (record.is_null() || TextAt(record, "/machine") != MachineName()) return std::nullopt;
   if (record.value("ds_config", spec.candidate) != spec.candidate) return std::nullopt;
   if (TextAt(record, "/experiment/metric") != spec.options.metric) return std::nullopt;
@@ -89,7 +118,11 @@ std::optional<double> RecordedSpeed(const Json& record, const ExperimentSpec& sp
     return std::nullopt;
   }
   const Json* speed = FindAtPointer(record, "/verdict/speed");
-  if (speed == nullptr || !speed->is_number() || speed->get<double>() <= 0) return std::nullopt;
+  if (speed == nullptr || speed->is_null()) return std::nullopt;
+  if (!speed->is_number() || speed->get<double>() <= 0) {
+    Throw(ErrorCode::kInvalidArgument, "{}: /verdict/speed is {}; expected a positive number",
+          RecordPath(check), speed->dump());
+  }
   return speed->get<double>();
 }
 
@@ -103,14 +136,22 @@ struct Finding {
   bool too_slow = false;
 };
 
-Finding Find(const Search& search, const Json& record, const CheckFlags& check) {
+Finding Find(const Experiment& experiment, const Json& record, const CheckFlags& check) {
+  const Search& search = experiment.search();
   const Confirmation* confirmation = search.confirmation();
   const auto arms = confirmation == nullptr ? std::vector<TrialId>() : confirmation->Arms();
   const bool is_alone = arms.size() == 1 && arms[0] != search.Submitted() && check.against.empty();
   if ((arms.size() < 2 && !is_alone) || confirmation->NumRounds() == 0) {
-    Throw(ErrorCode::kFailedPrecondition, "check: the two could not be compared: {}",
-          search.FailureReason().empty() ? "one of them did not run (dsat show)"
-                                         : search.FailureReason());
+    std::string reason = search.FailureReason();
+    for (const auto& [id, trial] : search.trials()) {
+      const bool is_over =
+          trial.state != TrialState::kSucceeded && trial.kind != TrialKind::kConfirm;
+      if (reason.empty() && is_over)
+        reason = fmt::format("trial {} {}: {}", id, ToString(trial.state), trial.reason);
+    }
+    if (reason.empty()) reason = "one of them did not run again";
+    Throw(ErrorCode::kFailedPrecondition, "check: the two could not be compared: {} (dsat show {})",
+          reason, experiment.id());
   }
   Finding found;
   found.candidate = arms.back();
@@ -118,7 +159,7 @@ Finding Find(const Search& search, const Json& record, const CheckFlags& check) 
     found.base = arms[0];
     found.factor = confirmation->Compare(found.candidate, *found.base);
   }
-  const std::optional<double> recorded = RecordedSpeed(record, search.spec());
+  const std::optional<double> recorded = RecordedSpeed(check, record, search.spec());
   if (!recorded) return found;
   const Center speed = confirmation->LogSpeed(found.candidate);
   Factor part{.value = std::exp(speed.mean) / *recorded};
@@ -129,11 +170,19 @@ Finding Find(const Search& search, const Json& record, const CheckFlags& check) 
   }
   found.of_recorded = part;
   found.too_slow = part.value < 1 - check.tolerance && (!part.has_interval() || part.high < 1);
-  const Json* factor = FindAtPointer(record, "/factor_over_submitted/value");
-  if (found.base && check.against.empty() && factor != nullptr && factor->is_number())
-    found.base_of_recorded =
-        confirmation->MeanSpeed(*found.base) * factor->get<double>() / *recorded;
+  const Json* other = FindAtPointer(record, "/verdict/nothing_better");
+  const Json* value = FindAtPointer(record, "/factor_over_submitted/value");
+  const bool is_base = other != nullptr && *other == true;
+  if (found.base && check.against.empty() && value != nullptr && value->is_number()) {
+    const double factor = is_base ? 1 : value->get<double>();
+    found.base_of_recorded = confirmation->MeanSpeed(*found.base) * factor / *recorded;
+  }
   return found;
+}
+
+// Why the submitted configuration did not run.
+std::string BaseReason(const Search& search) {
+  return search.trials().at(*search.Submitted()).reason;
 }
 
 std::string Text(const CheckFlags& check, const Search& search, const Finding& found) {
@@ -144,8 +193,7 @@ std::string Text(const CheckFlags& check, const Search& search, const Finding& f
                                       found.base ? " alternating" : "", rounds == 1 ? "" : "s");
   std::string text;
   if (!found.factor) {
-    text = fmt::format("{} does not fit: {}\n", base,
-                       Printable(search.trials().at(*search.Submitted()).reason));
+    text = fmt::format("{} does not fit: {}\n", base, Printable(BaseReason(search)));
   } else if (found.factor->has_interval() && found.factor->low <= 1 && found.factor->high >= 1) {
     text = fmt::format("it cannot be told from {}: {:.2f} times as fast{}, {}\n", base,
                        found.factor->value, IntervalText(*found.factor), how);
@@ -193,17 +241,20 @@ int RunCommand(const Flags& flags, const CheckFlags& check) {
     return kExitInterrupted;
   }
   const Search& search = experiment.search();
-  const Finding found = Find(search, record, check);
+  const Finding found = Find(experiment, record, check);
   if (flags.json) {
     const auto json_of = [](const std::optional<Factor>& factor) {
       return factor ? ToJson(*factor) : Json();
     };
-    const Json json{{"experiment", experiment.id()},
-                    {"factor", json_of(found.factor)},
-                    {"rounds", search.confirmation()->NumRounds()},
-                    {"speed", search.confirmation()->MeanSpeed(found.candidate)},
-                    {"part_of_recorded", json_of(found.of_recorded)},
-                    {"too_slow", found.too_slow}};
+    const Json json{
+        {"experiment", experiment.id()},
+        {"factor", json_of(found.factor)},
+        {"rounds", search.confirmation()->NumRounds()},
+        {"speed", search.confirmation()->MeanSpeed(found.candidate)},
+        {"part_of_recorded", json_of(found.of_recorded)},
+        {"base_part_of_recorded", found.base_of_recorded ? Json(*found.base_of_recorded) : Json()},
+        {"base_does_not_fit", found.base ? Json() : Json(BaseReason(search))},
+        {"too_slow", found.too_slow}};
     fmt::print("{}\n", json.dump(2));
   } else {
     fmt::print("{}", Text(check, search, found));

@@ -161,9 +161,10 @@ std::string EstimateText(const Planner& planner, const std::string& name,
                          const Estimate& estimate) {
   const engine::BatchSizes& batch = estimate.batch;
   std::string text = fmt::format(
-      "{}: {} samples in a step: micro-batch {}, accumulation {}, {} data-parallel ranks{}\n\n",
+      "{}: {} samples in a step: micro-batch {}, accumulation {}, {} data-parallel rank{}{}\n\n",
       Printable(name), batch.train_batch_size, batch.micro_batch_size, batch.accumulation_steps,
       planner.cluster().num_ranks / estimate.num_stages,
+      planner.cluster().num_ranks == estimate.num_stages ? "" : "s",
       estimate.num_stages == 1 ? "" : fmt::format(", {} pipeline stages", estimate.num_stages));
   text += FormatTable(
       {"memory", "between steps", "highest point", "there is", ""},

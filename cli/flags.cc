@@ -138,8 +138,9 @@ std::string UnknownCommand(const CLI::App& app, int argc, const char* const* arg
     names.push_back(command->get_name());
   }
   const std::string nearest = NearestWord(argv[1], names);
-  return fmt::format("\"{}\" is no command of {}{}", Printable(argv[1]), app.get_name(),
-                     nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest));
+  const std::string parent = app.get_name() == "dsat" ? "dsat" : "dsat " + app.get_name();
+  return fmt::format("unknown command \"{}\"{}; {} --help shows the commands", Printable(argv[1]),
+                     nearest.empty() ? "" : fmt::format(" (did you mean {}?)", nearest), parent);
 }
 
 }  // namespace
@@ -158,14 +159,12 @@ std::variant<Flags, int> ParseFlags(int argc, const char* const* argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string word = ValidUtf8(argv[i]);
     if (word == argv[i]) continue;
-    std::fprintf(stderr,
-                 "dsat: the argument \"%s\" is not UTF-8, which results are written in; rename the "
-                 "file or folder\n",
+    std::fprintf(stderr, "dsat: the argument \"%s\" is not UTF-8, which results are written in\n",
                  Printable(word).c_str());
     return kExitUsage;
   }
   if (const std::string unknown = UnknownCommand(parser.app, argc, argv); !unknown.empty()) {
-    std::fprintf(stderr, "dsat: %s; dsat --help shows the commands\n", unknown.c_str());
+    std::fprintf(stderr, "dsat: %s\n", unknown.c_str());
     return kExitUsage;
   }
   try {

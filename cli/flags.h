@@ -111,7 +111,7 @@ struct QueryFlags {
 };
 struct ExportFlags {
   std::string experiment;
-  std::string format = "csv";
+  std::string format;  // "" = csv, or json with --json.
 };
 struct TrainFlags {
   std::string config;

@@ -173,7 +173,7 @@ void AddProofOptions(CLI::App& app, const std::string& method, SearchOptions& op
          },
          fmt::format(
              "Optimizer steps of a last, longer run of the pick, which shows whether it "
-             "keeps fitting; 0 = none (default: {})",
+             "keeps fitting; 0 = only those in which losses are compared (default: {})",
              method == "auto"
                  ? fmt::format("{}, but no longer than half of the confirmation", kSoakSteps)
                  : "0"))
@@ -314,7 +314,8 @@ void AddCheckCommand(Parser& parser) {
                  "The metric to compare (default: that of metrics.json, or FLOPS_per_gpu)")
       ->check(CLI::IsMember(SearchMetrics()));
   sub.add_option("--tolerance", check.tolerance,
-                 "Exit with 1 if the configuration is slower than recorded by more than this")
+                 "Exit with 1 if the configuration is slower than recorded by more than this, and "
+                 "the 95 % interval of its speed does not contain the recorded one")
       ->transform(Percentage())
       ->default_str("3%");
   sub.add_option("--confirm", check.rounds, "Rounds in which both configurations are measured")

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/files.h"
 #include "base/table.h"
@@ -65,8 +66,10 @@ std::string SettingsText(const Assignment& assignment, const Assignment& without
 }
 
 std::string LastCell(const Trial& trial, const Assignment& common) {
-  const std::string what = trial.kind == TrialKind::kSearch ? SettingsText(trial.assignment, common)
-                                                            : "(" + ToString(trial.kind) + ")";
+  const std::string of = trial.confirms ? fmt::format(" of {}", *trial.confirms) : "";
+  const std::string what = trial.kind == TrialKind::kSearch
+                               ? SettingsText(trial.assignment, common)
+                               : fmt::format("({}{})", ToString(trial.kind), of);
   if (trial.reason.empty()) return what;
   return what.empty() ? trial.reason : fmt::format("{}: {}", what, trial.reason);
 }
@@ -298,10 +301,15 @@ std::string MemoryText(const Search& search, const Verdict& verdict) {
     text = fmt::format("{} of {} stay free on a rank", HumanBytes(*verdict.free_bytes),
                        HumanBytes(search.profile()->device_memory_bytes));
   }
-  for (const Alternative& other : verdict.alternatives) {
+  std::string names;
+  for (size_t i = 0; i < verdict.alternatives.size(); ++i) {
+    const Alternative& other = verdict.alternatives[i];
+    names += (names.empty() ? "" : " and ") + other.name;
+    const bool has_next = i + 1 < verdict.alternatives.size();
+    if (has_next && verdict.alternatives[i + 1].trial == other.trial) continue;
     text += fmt::format(
-        "{}{} alternative: trial {}, {}{}", text.empty() ? "" : "; ", other.name, other.trial,
-        DescribeConfig(search.trials().at(other.trial), search.spec().options.metric),
+        "{}{} alternative: trial {}, {}{}", text.empty() ? "" : "; ", std::exchange(names, ""),
+        other.trial, DescribeConfig(search.trials().at(other.trial), search.spec().options.metric),
         AlternativeTrainingText(search, other));
   }
   return text;

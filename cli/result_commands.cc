@@ -153,7 +153,10 @@ int RunCommand(const Flags& flags, const QueryFlags& query) {
 int RunCommand(const Flags& flags, const ExportFlags& export_flags) {
   Store store = Store::Open(flags.db, Store::Mode::kReadOnly);
   const ExperimentId id = store.FindExperiment(export_flags.experiment);
-  fmt::print("{}", ExportTrials(store, id, flags.json ? "json" : export_flags.format));
+  const std::string& format = export_flags.format;
+  if (flags.json && format == "csv")
+    Throw(ErrorCode::kInvalidArgument, "--format csv: it contradicts --json; pass one of them");
+  fmt::print("{}", ExportTrials(store, id, flags.json || format == "json" ? "json" : "csv"));
   return 0;
 }
 

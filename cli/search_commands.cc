@@ -108,12 +108,14 @@ std::string Heading(const Experiment& experiment) {
   const size_t num_trials = experiment.search().trials().size();
   const std::string name = fmt::format("experiment {} ({})", experiment.id(), Printable(spec.name));
   if (experiment.state() != ExperimentState::kActive)
-    return fmt::format("{}: {} after {} trials", name, ToString(experiment.state()), num_trials);
+    return fmt::format("{}: {} after {} trial{}", name, ToString(experiment.state()), num_trials,
+                       num_trials == 1 ? "" : "s");
   if (num_trials > 0)
     return fmt::format("{}: continuing after {} trial{}", name, num_trials,
                        num_trials == 1 ? "" : "s");
   if (!spec.candidate.is_null())
-    return fmt::format("{}: two configurations in {} rounds", name, spec.options.confirm_rounds);
+    return fmt::format("{}: two configurations in {} round{}", name, spec.options.confirm_rounds,
+                       spec.options.confirm_rounds == 1 ? "" : "s");
   const Json& prior = spec.options.prior;
   return fmt::format("{}: {}, up to {} trials of {} rank{}, metric {}{}", name, spec.method,
                      spec.options.max_trials, spec.slots_per_trial,

@@ -123,8 +123,9 @@ int64_t MemoryModel::BufferElems(int stage) const {
   const engine::Settings settings = settings_.AtStage(stage);
   // DeepSpeed allocates the bucket of contiguous gradients as a whole, a second one with overlap,
   // but not at stage 3 (deepspeed/runtime/zero/stage_1_and_2.py, setup_buckets; stage3.py,
-  // _setup_for_real_optimizer). Another bucket holds no more than there is to send.
-  const bool is_whole = deepspeed_ && stage > 0 &&
+  // _setup_for_real_optimizer). Another bucket holds no more than there is to send, nor does a
+  // whole one on a CPU, where pages take memory once they are written.
+  const bool is_whole = deepspeed_ && stage > 0 && profile_.device != "cpu" &&
                         (settings.Is("/zero_optimization/contiguous_gradients") ||
                          (stage < 3 && OffloadedOptimizer(stage) > 0));
   const int64_t most = is_whole ? kMostElems : alone ? 0 : profile_.trainable_num_params;

@@ -287,6 +287,11 @@ ModelProfile ProfileFromJson(const Json& given, const std::string& what) {
   ModelProfile profile;
   profile.num_params = number("num_params", 1);
   profile.trainable_num_params = number("trainable_num_params", 1);
+  if (profile.trainable_num_params > profile.num_params) {
+    Throw(ErrorCode::kInvalidArgument,
+          "{}/trainable_num_params is {}; expected at most num_params, {}", what,
+          profile.trainable_num_params, profile.num_params);
+  }
   profile.activation_bytes_per_sample = number("activation_bytes_per_sample", 0);
   profile.device_memory_bytes = number("device_memory_bytes", 1);
   auto optional = [&](const char* key) { return json.contains(key) ? number(key, 0) : 0; };

@@ -112,7 +112,8 @@ struct ModelProfile {
   // predicted not to fit.
   int64_t micro_batch_1_peak_bytes = 0;
   int64_t micro_batch_2_peak_bytes = 0;
-  // What the built-in engine ran on; empty and 0 of a profile that came from elsewhere.
+  // What the built-in engine ran on; empty and 0 of a profile that came from elsewhere, except for
+  // "cpu" of a DeepSpeed script that has no GPU.
   std::string device = {};  // "cpu" or "cuda".
   int64_t num_threads = 0;  // Compute threads of a rank, the most of any.
 };

@@ -46,7 +46,8 @@ std::string MachineName();
 //   ds_config: the content of ds_config.json; null if there is none.
 //   submitted_trial: as best_trial of the submitted configuration.
 //   soak_trial: the same of the longer run of the pick.
-//   factor_over_submitted: value, low and high, or null; without confirmation, low and high are
+//   factor_over_submitted: value, low and high, or null; that of the best other configuration if
+//     verdict.nothing_better is true; without confirmation, low and high are
 //     null.
 //   verdict: the other fields of Verdict (searcher/verdict.h); in it, machine_drift: how much
 //     slower the machine has become during the search if that is significant, else null: percent,

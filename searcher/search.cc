@@ -15,6 +15,15 @@
 #include "searcher/search_state.h"
 
 namespace dsat {
+namespace {
+
+// "failed" or "was infeasible".
+std::string EndOf(const Trial& trial) {
+  return trial.state == TrialState::kFailed ? "failed"
+                                            : fmt::format("was {}", ToString(trial.state));
+}
+
+}  // namespace
 
 bool Search::State::HasCapacity(bool is_replay) const {
   const SearchOptions& options = spec.options;
@@ -284,12 +293,12 @@ std::string Search::FailureReason() const {
   }
   if (!s.end_reason.empty()) return s.end_reason;
   if (last != nullptr && last->kind == TrialKind::kProfile) {
-    return fmt::format("the profiling trial (trial {}) ended {}: {}", last->id,
-                       ToString(last->state), last->reason);
+    return fmt::format("the profiling trial (trial {}) {}: {}", last->id, EndOf(*last),
+                       last->reason);
   }
   if (last != nullptr) {
-    return fmt::format("no trial succeeded; the last one (trial {}) ended {}: {}", last->id,
-                       ToString(last->state), last->reason);
+    return fmt::format("no trial succeeded; the last one (trial {}) {}: {}", last->id, EndOf(*last),
+                       last->reason);
   }
   if (s.proposer && !s.proposer->refusal().empty()) {
     return fmt::format("no configuration could be tried: {}", s.proposer->refusal());

@@ -89,7 +89,11 @@ void DrawHero(const Report& report, const AnswerLine& best, const std::string& f
   const size_t end = best.text.find("; ");
   page.Open("div").Element("h2", best.text.substr(0, end));
   if (!is_faster) page.Element("p", best.text.substr(end + 2));
-  page.Element("p", factor).Close().Close();
+  constexpr std::string_view kNone = "none, ";
+  page.Element("p",
+               factor.starts_with(kNone) ? "no factor: " + factor.substr(kNone.size()) : factor)
+      .Close()
+      .Close();
 }
 
 void DrawChanges(const Report& report, Markup& page) {
@@ -127,7 +131,8 @@ void DrawCommand(const Report& report, Markup& page) {
 void DrawAnswer(const Report& report, Markup& page) {
   page.Open("section", {{"id", "answer"}, {"aria-label", "Answer"}});
   if (!report.verdict.pick) {
-    page.Element("h2", report.search == nullptr ? "There is no answer" : "There is no answer yet");
+    page.Element("h2", report.row.state == ExperimentState::kActive ? "There is no answer yet"
+                                                                    : "There is no answer");
     page.Element("p", report.search == nullptr ? report.why_no_search
                       : report.trials.empty()  ? "No trial has been launched."
                                                : "No trial has measured a configuration.");

@@ -48,7 +48,8 @@ void Scale::Pad(double part) {
     high_ *= factor;
   } else {
     const double extent = high_ - low_;
-    low_ -= part * extent;
+    // Numbers that are not negative get no negative ticks.
+    low_ = low_ < 0 ? low_ - part * extent : std::max(low_ - part * extent, 0.0);
     high_ += part * extent;
   }
 }

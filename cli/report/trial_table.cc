@@ -163,7 +163,7 @@ void DrawTrials(const Report& report, Markup& page) {
   page.Open("th", {{"scope", "col"}}).Text("micro-batch ");
   page.Element("small", "\u00d7 accumulation").Close();
   page.Open("th", {{"scope", "col"}, {"class", "config"}}).Text("other changes ");
-  page.Element("small", "to the submitted configuration, and why it ended so").Close();
+  page.Element("small", "to the submitted configuration, and why it ended").Close();
   for (const MetricColumn& column : columns) {
     page.Open("th", {{"scope", "col"}, {"data-metric", column.metric}}).Text(column.title + " ");
     page.Element("small", column.unit.name).Close();

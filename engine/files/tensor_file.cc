@@ -54,9 +54,11 @@ std::string TensorFileFormat(const std::string& path) {
   for (const char* end : {".bin", ".pt", ".pth"}) {
     if (path.ends_with(end)) return "bin";
   }
-  Throw(ErrorCode::kInvalidArgument,
-        "{}: the name does not say the format; expected an end of .safetensors, .bin, .pt or .pth",
-        path);
+  Throw(
+      ErrorCode::kInvalidArgument,
+      "{}: the name does not say the format; expected one that ends in .safetensors, .bin, .pt or "
+      ".pth",
+      path);
 }
 
 std::unique_ptr<TensorFileWriter> MakeTensorFileWriter(const std::string& format,

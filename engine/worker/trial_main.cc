@@ -14,12 +14,23 @@
 namespace dsat::engine {
 namespace {
 
+// In evaluation and generation the output of this process is that of the command.
+bool IsCommand(const TrialTask& task) {
+  return task.mode == TrialTask::Mode::kEvaluate || task.mode == TrialTask::Mode::kGenerate;
+}
+
 int Main(const char* task_path) {
   const TrialTask task = TrialTaskFromJson(ReadJsonFile(task_path));
   const RankEnvironment environment = ReadRankEnvironment();
   const char* token = std::getenv(kEnvToken);
   Reporter reporter(task, token != nullptr ? token : "", environment.rank);
-  return RunTrial(task, environment, reporter);
+  try {
+    return RunTrial(task, environment, reporter);
+  } catch (const std::exception& e) {
+    if (!IsCommand(task)) throw;
+    std::fprintf(stderr, "dsat: %s\n", e.what());
+    return kExitError;
+  }
 }
 
 }  // namespace

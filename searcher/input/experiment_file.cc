@@ -189,7 +189,13 @@ ExperimentDocument ReadDocument(const std::string& path) {
     is_one = IsOneDocument(text);
     if (is_one) root = YAML::Load(text);
   } catch (const YAML::Exception& error) {
-    Throw(ErrorCode::kInvalidArgument, "{}:{}: not YAML: {}", path, error.mark.line + 1, error.msg);
+    std::istringstream lines(text);
+    std::string line;
+    for (int i = 0; i <= error.mark.line; ++i)
+      std::getline(lines, line);
+    const bool has_tab = line.substr(0, line.find_first_not_of(" \t")).find('\t') != line.npos;
+    Throw(ErrorCode::kInvalidArgument, "{}:{}: not YAML: {}{}", path, error.mark.line + 1,
+          error.msg, has_tab ? "; the line is indented by a tab, expected spaces" : "");
   }
   if (!is_one || !root.IsMap()) {
     Throw(ErrorCode::kInvalidArgument, "{}:1: expected one YAML document with \"key: value\" lines",

@@ -321,6 +321,8 @@ std::optional<ModelProfile> CommandTarget::ReadProfile(const LaunchRequest& requ
   std::optional<ModelProfile> profile =
       NormalizeModelInfo(FilesOf(request).ReadModelInfo(), MicroBatchOf(request));
   if (!profile || !OtherRanks(request).empty()) return std::nullopt;
+  const std::vector<HookReport> reports = FilesOf(request).ReadReports(spec_.slots_per_trial);
+  if (!reports.empty() && reports[0].on_cpu) profile->device = "cpu";
   int64_t& memory = profile->device_memory_bytes;
   if (spec_.device_memory_bytes > 0) memory = spec_.device_memory_bytes;
   if (memory == 0) memory = NvidiaMemoryBytes().value_or(0);

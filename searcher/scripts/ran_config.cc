@@ -85,6 +85,7 @@ std::optional<HookReport> ReadHookReport(const std::string& text) {
   report.config_applied = file.value("config_applied", Json()) == true;
   const Json engine = file.value("engine", Json());
   if (engine.is_string()) report.engine = engine;
+  report.on_cpu = file.value("on_cpu", Json()) == true;
   report.changed_script = file.value("changed_script", Json()) == true;
   report.world_size = WholePart(FiniteNumber(file, "world_size").value_or(0));
   const Json ran = file.value("ran", Json::object());

@@ -26,6 +26,7 @@ struct HookReport {
   bool config_applied = false;
   std::string engine = {};      // "DeepSpeedEngine", "PipelineEngine", ...
   int64_t world_size = 0;       // Of torch.distributed; 0 if unknown.
+  bool on_cpu = false;          // It has no GPU.
   bool changed_script = false;  // Its own batch sizes, which the config does not decide about.
   RanConfig ran = {};
   std::optional<double> peak_bytes = {};

@@ -126,7 +126,7 @@ TEST_F(FilesTest, ATemporaryFolderBelongsToThisUserAloneOrIsAnError) {
     ::setenv("TMPDIR", unusable.c_str(), 1);
     std::string message;
     EXPECT_TRUE(CodeOf([] { MakeTemporaryFolder(); }, &message));
-    EXPECT_THAT(message, HasSubstr("(set TMPDIR to a folder): "));
+    EXPECT_THAT(message, HasSubstr(" in " + unusable + " (set TMPDIR to a folder): "));
   }
   ::setenv("TMPDIR", restored.c_str(), 1);
 }
@@ -243,6 +243,8 @@ TEST(TrimmedTest, TakesBlanksFromBothEnds) {
 
 TEST(PrintableTest, WritesControlCharactersOutAndKeepsUtf8) {
   EXPECT_EQ(Printable("plain \xc3\xbc"), "plain \xc3\xbc");
+  EXPECT_EQ(Printable("\u202eltr\u2069 \u0085 \u2027\u202f"),
+            "\\xe2\\x80\\xaeltr\\xe2\\x81\\xa9 \\xc2\\x85 \u2027\u202f");
   EXPECT_EQ(Printable(std::string_view("a\nb\tc\x1b[0m\x7f\0", 11)), "a\\nb\\tc\\x1b[0m\\x7f\\x00");
 }
 

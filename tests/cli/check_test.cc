@@ -74,6 +74,27 @@ TEST_F(CheckTest, ASearchIsConfirmedAndItsResultCanBeCheckedAgain) {
   EXPECT_EQ(slower.exit_code, 1) << slower.err;
   EXPECT_THAT(slower.out, HasSubstr("more than 3 % slower"));
   EXPECT_THAT(slower.out, HasSubstr("the speed of the submitted configuration is "));
+  // Where nothing better was found, the recorded factor is that of another configuration.
+  record["verdict"]["nothing_better"] = true;
+  record["factor_over_submitted"]["value"] = 1.5;
+  WriteJsonFile(work.Path("out/metrics.json"), record);
+  const Json same =
+      Json::parse(work.Dsat({"check", "out/ds_config.json", "--confirm", "1", "--json"}).out);
+  const double part = same["part_of_recorded"]["value"];
+  EXPECT_NEAR(same["base_part_of_recorded"], part / same["factor"]["value"].get<double>(),
+              1e-9 * part);
+  // A record that is no number, and a metric that is none, say which file they are in.
+  record["verdict"]["speed"] = "fast";
+  WriteJsonFile(work.Path("out/metrics.json"), record);
+  EXPECT_THAT(work.Dsat({"check", "out/ds_config.json", "--confirm", "1"}).err,
+              HasSubstr("out/metrics.json: /verdict/speed is \"fast\"; expected a positive"));
+  record["verdict"]["speed"] = 1e12;
+  record["experiment"]["metric"] = "bogus";
+  WriteJsonFile(work.Path("out/metrics.json"), record);
+  EXPECT_THAT(work.Dsat({"check", "out/ds_config.json"}).err,
+              HasSubstr("out/metrics.json: /experiment/metric is \"bogus\"; expected one of"));
+  record["experiment"]["metric"] = metrics["experiment"]["metric"];
+  WriteJsonFile(work.Path("out/metrics.json"), record);
   // Of another model nothing is recorded, and a check does not continue.
   work.Write("deepspeed.yaml", ExperimentFile("6MiB", 3));
   const Finished other = work.Dsat({"check", "out/ds_config.json", "--confirm", "1"});

@@ -51,6 +51,18 @@ TEST(MemoryModelTest, SixteenBytesPerParameterAreSharedByTheStagesAsInTheZeroPap
   EXPECT_EQ(model.ForStage(3).fixed_bytes(), 1'875'000'000);
 }
 
+TEST(MemoryModelTest, OnACpuABucketTakesNoMoreMemoryThanItHolds) {
+  Json config = kBf16;
+  config["zero_optimization"] = {{"contiguous_gradients", true},
+                                 {"overlap_comm", false},
+                                 {"allgather_bucket_size", 1},
+                                 {"reduce_bucket_size", 500'000'000}};
+  ModelProfile profile = Profile(1'000'000, 1, kGiga);
+  EXPECT_EQ(MemoryModel(profile, config, 2, kDeepSpeed).ForStage(2).buffer_bytes, 1'000'000'002);
+  profile.device = "cpu";
+  EXPECT_EQ(MemoryModel(profile, config, 2, kDeepSpeed).ForStage(2).buffer_bytes, 2'000'002);
+}
+
 TEST(MemoryModelTest, OffloadedStatesLeaveTheDevice) {
   Json config = NoBuckets(kBf16);
   config["zero_optimization"]["offload_optimizer"] = {{"device", "cpu"}, {"ratio", 0.5}};

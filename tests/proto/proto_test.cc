@@ -294,6 +294,10 @@ TEST(ProfileTest, ReadsWholeFloatsAndRefusesTheRest) {
     bad.erase(key);
     EXPECT_THAT(ErrorOf([&] { ProfileFromJson(bad, "p"); }), HasSubstr(key));
   }
+  Json impossible = good;
+  impossible["num_params"] = 3;
+  EXPECT_THAT(ErrorOf([&] { ProfileFromJson(impossible, "p"); }),
+              HasSubstr("p/trainable_num_params is 1500000000; expected at most num_params, 3"));
   good["num_param"] = 1;
   EXPECT_THAT(ErrorOf([&] { ProfileFromJson(good, "p"); }), HasSubstr("\"num_params\"?"));
 }

@@ -38,6 +38,7 @@ def test_a_dict_in_the_code_is_replaced_and_its_loader_follows(run_trial):
     example = ROOT / "examples/dict-config/train.py"
     found = expect_trial(run_trial, run_trial.run(example), RAN)
     assert found["engine"] == "DeepSpeedEngine"
+    assert found["on_cpu"]
     assert len(found["losses"]) == 5
     assert found["losses"][0] == pytest.approx(2.3, abs=0.5)  # Ten classes.
     assert found["changed_script"] is True  # Its loader has another batch size.

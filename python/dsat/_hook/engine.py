@@ -194,7 +194,8 @@ def change(deepspeed: ModuleType) -> None:
         if not is_measured and running.measures:
             engine.dsat_ignores = True
             return result
-        rank_file(running).begin({"engine": type(engine).__name__, "ran": settings_of(engine)})
+        rank_file(running).begin({"engine": type(engine).__name__, "on_cpu": not uses_gpu(),
+                                  "ran": settings_of(engine)})
         if is_measured and not has_pipeline:
             engine.dsat_watch = EngineWatch(running, engine.train_micro_batch_size_per_gpu(), was)
         return result

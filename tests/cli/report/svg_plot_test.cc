@@ -64,6 +64,14 @@ TEST(ScaleTest, ValuesMapToTheirPartOfTheRange) {
   EXPECT_DOUBLE_EQ(Scale(1, 2, true).At(0), -1);
 }
 
+TEST(ScaleTest, RoomBesidesNumbersThatAreNotNegativeIsNotNegative) {
+  Scale scale(1, 500);
+  scale.Pad(0.04);
+  scale.RoundOut(5);
+  EXPECT_EQ(scale.low(), 0);
+  EXPECT_GT(scale.high(), 500);
+}
+
 TEST(ScaleTest, EveryRangeHasAnExtentAndATick) {
   for (const bool is_log : {false, true}) {
     for (const auto& [low, high] : {std::pair{5.0, 5.0},

@@ -398,7 +398,7 @@ TEST_F(ExperimentFileTest, WhatATargetNeedsIsNamed) {
       {"- a\n- b\n", "expected one YAML document"},
       {"name: a\n---\nname: b\n", "expected one YAML document"},
       {"name: a\nentrypoint: [x\n", "deepspeed.yaml:3: not YAML:"},
-      {"name: a\n\tentrypoint: x\n", "not YAML:"},
+      {"name: a\n\tentrypoint: x\n", "; the line is indented by a tab, expected spaces"},
       {"[a, b]: c\n", "has a key that is not a text"},
   };
   for (const Case& c : cases)
