@@ -7,6 +7,8 @@ Programs of these names stand for compute-sanitizer and a Python with torch.
 import json
 import os
 import pathlib
+import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -48,7 +50,7 @@ class GpuCheckTest(unittest.TestCase):
         scratch = tempfile.TemporaryDirectory()
         self.addCleanup(scratch.cleanup)
         self.folder = pathlib.Path(scratch.name)
-        self.out = self.folder / "out"
+        self.out = self.folder / "the results"
         site = self.folder / "site"
         (site / "nvidia/cu13/lib").mkdir(parents=True)
         (self.folder / "bin").mkdir()
@@ -86,6 +88,10 @@ class GpuCheckTest(unittest.TestCase):
         peer = str(self.folder / "bin/peer").encode()
         return [command for command in commands if peer in command]
 
+    def next_command(self, summary):
+        """The words of the command that continues."""
+        return shlex.split(re.search("Next: (.*)", summary)[1])
+
     def results(self):
         lines = (self.out / "training.jsonl").read_text().splitlines()
         return [json.loads(line) for line in lines]
@@ -116,7 +122,11 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual(status, 2, summary)
         self.assertRegex(summary, r"(?m)^sanitizer +failed with status 1 (.|\n)*fake error")
         self.assertRegex(summary, r"(?m)^train-tiny +out of time")
-        self.assertIn(f"Next: scripts/gpu_check --from train-tiny --out {self.out}", summary)
+        self.assertIn("The time is up. Next: ", summary)
+        self.assertEqual(self.next_command(summary), [
+            sys.executable, f"{ROOT}/scripts/gpu_check", "--rehearse", "--build", str(BUILD),
+            "--peer-python", f"{self.folder}/bin/peer", "--minutes", "0.35", "--from", "train-tiny",
+            "--out", str(self.out)])
         self.assertEqual([result["side"] for result in self.results()], ["dsat"])
 
     def test_a_signal_ends_the_check_and_all_that_it_runs(self):
@@ -127,7 +137,8 @@ class GpuCheckTest(unittest.TestCase):
         process.terminate()
         status, summary = self.end_of(process)
         self.assertEqual(status, 2, summary)
-        self.assertIn("Next: scripts/gpu_check --from train-tiny", summary)
+        self.assertRegex(summary, r"(?m)^train-tiny +stopped")
+        self.assertRegex(summary, r"Stopped by a signal\. Next: .* --from train-tiny")
         self.assertEqual([result["side"] for result in self.results()], ["dsat"])
         deadline = time.monotonic() + 10  # A killed process is gone only a moment later.
         while self.peers() and time.monotonic() < deadline:
