@@ -9,6 +9,7 @@ import os
 import pathlib
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -144,6 +145,21 @@ class GpuCheckTest(unittest.TestCase):
         while self.peers() and time.monotonic() < deadline:
             time.sleep(0.05)
         self.assertEqual(self.peers(), [])
+
+    def test_the_last_line_continues_a_stopped_search_and_keeps_what_it_has(self):
+        process = self.start("--from", "search")
+        while not (self.out / "search.db").exists():
+            self.assertIsNone(process.poll())
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        status, summary = self.end_of(process)
+        self.assertEqual(status, 2, summary)
+        done = subprocess.run(self.next_command(summary), capture_output=True, text=True,
+                              check=False)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"(?m)^search-check +passed")
+        self.assertEqual({path.name for path in self.out.glob("*.db")},
+                         {"search.db", "search-2.db"})
 
     def test_a_stage_that_does_not_exist_is_refused(self):
         done = subprocess.run([ROOT / "scripts/gpu_check", "--build", BUILD, "--out", self.out,
