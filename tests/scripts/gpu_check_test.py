@@ -38,6 +38,7 @@ if sys.argv[1] == "-c":
     print("{site}" if "sys.path" in sys.argv[2] else "torch 0")
     sys.exit()
 assert "{site}/nvidia/cu13/lib" in os.environ["LD_LIBRARY_PATH"].split(":")
+assert " " not in os.environ.get("TORCHINDUCTOR_CACHE_DIR", "")
 task = json.load(open(sys.argv[2]))
 if os.environ.get("FAKE_PEER_HANGS"):
     time.sleep(600)
