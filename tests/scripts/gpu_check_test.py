@@ -9,7 +9,9 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -61,9 +63,9 @@ class GpuCheckTest(unittest.TestCase):
             program.write_text(text.format(python=sys.executable, site=site))
             program.chmod(0o755)
 
-    def start(self, *arguments, **environment):
+    def start(self, *arguments, root=ROOT, **environment):
         path = f"{self.folder}/bin:{os.environ['PATH']}"
-        command = [sys.executable, ROOT / "scripts/gpu_check", "--rehearse", "--build", BUILD,
+        command = [sys.executable, root / "scripts/gpu_check", "--rehearse", "--build", BUILD,
                    "--peer-python", self.folder / "bin/peer", *arguments]
         return subprocess.Popen(command, env={**os.environ, "PATH": path, "OUT": str(self.out),
                                               **environment},
@@ -161,6 +163,21 @@ class GpuCheckTest(unittest.TestCase):
         self.assertRegex(done.stdout, r"(?m)^search-check +passed")
         self.assertEqual({path.name for path in self.out.glob("*.db")},
                          {"search.db", "search-2.db"})
+
+    def test_what_it_copies_from_a_read_only_installation_can_be_written(self):
+        installed = self.folder / "installed"
+        for name in ("scripts", "examples/gpt2-124m"):
+            shutil.copytree(ROOT / name, installed / name)
+        for path in installed.rglob("*"):
+            path.chmod(0o555)
+        process = self.start("--from", "search", root=installed)
+        _, summary = self.end_of(process)
+        for path in installed.rglob("*"):
+            path.chmod(0o755)
+        self.assertRegex(summary, r"(?m)^search +passed")
+        work = self.out.with_name(f"{self.out.name}-work")
+        for path in (work / "gpt2-124m", *(work / "gpt2-124m").iterdir()):
+            self.assertTrue(path.stat().st_mode & stat.S_IWUSR, path)
 
     def test_a_stage_that_does_not_exist_is_refused(self):
         done = subprocess.run([ROOT / "scripts/gpu_check", "--build", BUILD, "--out", self.out,
