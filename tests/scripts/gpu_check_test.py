@@ -179,11 +179,20 @@ class GpuCheckTest(unittest.TestCase):
         for path in (work / "gpt2-124m", *(work / "gpt2-124m").iterdir()):
             self.assertTrue(path.stat().st_mode & stat.S_IWUSR, path)
 
-    def test_a_stage_that_does_not_exist_is_refused(self):
-        done = subprocess.run([ROOT / "scripts/gpu_check", "--build", BUILD, "--out", self.out,
-                               "--from", "speed"], capture_output=True, text=True, check=False)
-        self.assertEqual(done.returncode, 1)
-        self.assertIn("--from speed is no stage; expected one of doctor, tests,", done.stderr)
+    def test_options_that_cannot_work_are_refused_in_one_line(self):
+        file = self.folder / "bin/peer"
+        for option, value, error in (
+                ("--from", "speed", " is no stage; expected one of doctor, tests, "),
+                ("--minutes", "-5", " is no time; expected a number above 0"),
+                ("--build", self.folder, " has no program dsat; expected a finished build's"),
+                ("--peer-python", "/no/python", " is no program; expected a Python with torch"),
+                ("--out", file, f": {file} cannot be written (File exists); expected another"),
+                ("--out", file / "in", f": {file / 'in'} cannot be written (Not a directory);")):
+            process = self.start(option, value)
+            output, errors = process.communicate(timeout=200)
+            self.assertEqual((process.returncode, output), (1, ""))
+            self.assertRegex(errors, r"^scripts/gpu_check: .*\n$")
+            self.assertIn(f"{option} {value}{error}", errors)
 
 
 if __name__ == "__main__":
