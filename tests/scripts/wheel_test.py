@@ -23,9 +23,10 @@ class WheelTest(unittest.TestCase):
         scratch = tempfile.TemporaryDirectory()
         cls.addClassCleanup(scratch.cleanup)
         cls.folder = pathlib.Path(scratch.name)
-        subprocess.run([ROOT / "scripts/bundle", "--wheel", "--build", BUILD], check=True,
-                       cwd=cls.folder)
-        (wheel,) = cls.folder.glob("*.whl")
+        (cls.folder / "wheels").mkdir()
+        subprocess.run([ROOT / "scripts/bundle", "--wheel", "--build", BUILD, "--out", "wheels"],
+                       check=True, cwd=cls.folder)
+        (wheel,) = cls.folder.glob("wheels/*.whl")
         subprocess.run([sys.executable, "-m", "venv", cls.folder / "venv"], check=True)
         subprocess.run([cls.folder / "venv/bin/pip", "install", "--quiet", "--no-index",
                         "--no-deps", wheel], check=True)
@@ -38,6 +39,17 @@ class WheelTest(unittest.TestCase):
                               check=False)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return done.stdout
+
+    def test_a_name_that_pip_refuses_and_a_folder_that_is_missing_are_refused_in_one_line(self):
+        (wheel,) = self.folder.glob("wheels/*.whl")
+        for name, error in (
+                ("x.whl", f"is no name that pip takes; expected a folder, or .* {wheel.name}"),
+                (f"no/{wheel.name}", "cannot be written; expected an existing folder")):
+            done = subprocess.run([ROOT / "scripts/bundle", "--wheel", "--build", BUILD, "--out",
+                                   name], capture_output=True, text=True, cwd=self.folder,
+                                  check=False)
+            self.assertEqual(done.returncode, 1)
+            self.assertRegex(done.stderr, rf"^scripts/bundle: --out {name}.*{error}\n$")
 
     def test_the_command_runs(self):
         self.assertRegex(self.run_in_venv("dsat", "--version"), r"^dsat \d+\.\d+\.\d+$")
