@@ -1,0 +1,37 @@
+"""The scripts explain themselves if --help is among their arguments, and do nothing else.
+
+usage: help_test.py BUILD
+"""
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.argv.pop()  # BUILD, which this test does not need.
+
+
+class HelpTest(unittest.TestCase):
+    def test_help_is_shown_and_nothing_is_done(self):
+        for name, words in (("bundle", "Makes an archive"), ("fuzz", "Searches for inputs"),
+                            ("gpu_check", "Checks dsat"), ("quickstart", "Installs packages, "),
+                            ("setup", "Installs the Debian"), ("test", "Installs packages, ")):
+            for option in ("--help", "-h"):
+                with self.subTest(name, option=option), tempfile.TemporaryDirectory() as scratch:
+                    script = pathlib.Path(scratch, "scripts", name)
+                    script.parent.mkdir()
+                    # Alone, it can install and build nothing.
+                    shutil.copy(ROOT / "scripts" / name, script)
+                    done = subprocess.run([f"./{name}", option], capture_output=True, text=True,
+                                          cwd=script.parent, check=False)
+                    self.assertEqual((done.returncode, done.stderr), (0, ""))
+                    self.assertIn(words, done.stdout)
+                    self.assertNotIn("set -euo", done.stdout)
+                    self.assertEqual([path for path in pathlib.Path(scratch).rglob("*")
+                                      if path.is_file()], [script])
+
+
+if __name__ == "__main__":
+    unittest.main()
