@@ -83,7 +83,7 @@ const std::vector<FolderRule> kFolderRules = {
     {"engine/model/",
      {"base/", "engine/core/", "engine/files/", "engine/backend/kernels.h"},
      {"engine/backend/layer_ops.h"}},
-    {"engine/data/", {"base/", "engine/core/", "engine/model/"}},
+    {"engine/data/", {"base/", "engine/core/", "engine/files/crc32.h", "engine/model/"}},
     {"engine/runtime/state/",
      {"base/", "engine/core/", "engine/plan/", "engine/comm/", "engine/io/", "engine/backend/",
       "engine/model/"}},

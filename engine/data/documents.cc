@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -11,10 +12,12 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/file_writer.h"
 #include "base/files.h"
 #include "base/log.h"
 #include "base/rng.h"
 #include "engine/data/mapped_text.h"
+#include "engine/files/crc32.h"
 
 namespace dsat::engine {
 namespace {
@@ -102,8 +105,8 @@ std::string CacheFile(std::vector<std::string> files, const TextCodec& codec,
   } else {
     return "";
   }
-  // 1: the version of the tokens' computation.
-  std::string key = fmt::format("1 {} {}", codec.end_of_text(), text_key);
+  // 2: the version of the tokens' computation and of the file.
+  std::string key = fmt::format("2 {} {}", codec.end_of_text(), text_key);
   files.push_back(codec.tokenizer_path());
   for (const std::string& file : files) {
     struct stat info {};
@@ -112,6 +115,35 @@ std::string CacheFile(std::vector<std::string> files, const TextCodec& codec,
                        info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
   }
   return folder / fmt::format("{:016x}.tokens", StableHash(key));
+}
+
+// What precedes kept tokens in their file: llm.c's header without their number, for which its 32
+// bits may be too few, and the checksum of the tokens.
+std::string HeaderOfKept(std::string_view tokens) {
+  const std::array<int32_t, 256> header = {20240801, 7, -1, static_cast<int32_t>(Crc32(0, tokens))};
+  return {reinterpret_cast<const char*>(header.data()), sizeof(header)};
+}
+
+// Throws kDataLoss if the file is not as KeepTokens wrote it.
+std::unique_ptr<TokenSource> OpenKept(const std::string& file, int64_t vocab_size) {
+  const size_t header_bytes = HeaderOfKept("").size();
+  bool is_whole = false;
+  const MappedText text({file});
+  text.Read(0, text.size(), [&](std::string_view content) {
+    const std::string_view tokens = content.substr(std::min(header_bytes, content.size()));
+    is_whole = content.starts_with(HeaderOfKept(tokens));
+  });
+  if (!is_whole) Throw(ErrorCode::kDataLoss, "{}: was altered or cut short", file);
+  return OpenTokenFiles({file}, vocab_size, 4);
+}
+
+void KeepTokens(const std::vector<int32_t>& tokens, const std::string& file) {
+  const std::string_view bytes(reinterpret_cast<const char*>(tokens.data()),
+                               tokens.size() * sizeof(tokens[0]));
+  FileWriter out(file);
+  out.Write(HeaderOfKept(bytes));
+  out.Write(bytes);
+  out.Commit();
 }
 
 // Removes files of tokens that no run has read for 30 days, and what killed runs have left of some.
@@ -132,15 +164,20 @@ std::unique_ptr<TokenSource> OpenDocuments(const std::vector<std::string>& files
   const std::string cache = CacheFile(files, codec, text_key);
   std::error_code ignored;
   if (!cache.empty() && fs::exists(cache, ignored)) {
-    fs::last_write_time(cache, fs::file_time_type::clock::now(), ignored);  // For Prune.
-    return OpenTokenFiles({cache}, codec.vocab_size(), 4);
+    try {
+      auto kept = OpenKept(cache, codec.vocab_size());
+      fs::last_write_time(cache, fs::file_time_type::clock::now(), ignored);  // For Prune.
+      return kept;
+    } catch (const Error& error) {
+      Log(LogLevel::kWarn, "kept tokens cannot be used and are computed again",
+          {{"reason", error.what()}});
+    }
   }
   std::vector<int32_t> tokens = TokensOf(files, codec, text_key);
   if (!cache.empty()) {
     try {
       fs::create_directories(fs::path(cache).parent_path());
-      WriteFileAtomic(
-          cache, {reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof(tokens[0])});
+      KeepTokens(tokens, cache);
       Prune(fs::path(cache).parent_path());
       return OpenTokenFiles({cache}, codec.vocab_size(), 4);
     } catch (const std::exception& error) {

@@ -1,6 +1,7 @@
 // Tokenizers and documents: what is refused, how documents are packed, epochs, and kept tokens.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -178,9 +179,14 @@ TEST_F(DocumentsTest, TokensAreKeptUntilAFileChanges) {
   EXPECT_THAT(All(json, 3), ElementsAre(256, 256, 258));
   std::vector<fs::path> kept(fs::directory_iterator(folder_ / "cache/dsat"), {});
   ASSERT_EQ(kept.size(), 1U);
-  const std::vector<int32_t> others = {1, 2, 3};  // Read instead of the documents.
-  Write(fs::relative(kept[0], folder_), {reinterpret_cast<const char*>(others.data()), 12});
-  EXPECT_THAT(All(json, 3), ElementsAre(1, 2, 3));
+  const auto inode = [&] {
+    struct stat info {};
+    EXPECT_EQ(stat(kept[0].c_str(), &info), 0);
+    return info.st_ino;
+  };
+  const ino_t first = inode();
+  EXPECT_THAT(All(json, 3), ElementsAre(256, 256, 258));
+  EXPECT_EQ(inode(), first);  // The file was read, not written again.
   Write("a.jsonl", "{\"body\": \"abc\"}");
   EXPECT_THAT(All(json, 3), ElementsAre(256, 'c', 258));
   Write("tokenizer.json", WithBegin(SmallTokenizer()).dump());
@@ -188,6 +194,28 @@ TEST_F(DocumentsTest, TokensAreKeptUntilAFileChanges) {
   fs::remove_all(folder_ / "cache");
   Write("cache", "a file in place of the folder");
   EXPECT_THAT(All(json, 4), ElementsAre(257, 256, 'c', 258));
+}
+
+TEST_F(DocumentsTest, KeptTokensThatWereDamagedAreComputedAgain) {
+  Write("a.jsonl", "{\"text\": \"ababc\"}");
+  const Json json = {{"type", "jsonl"}, {"path", "a.jsonl"}, {"tokenizer", "tokenizer.json"}};
+  EXPECT_THAT(All(json, 4), ElementsAre(256, 256, 'c', 258));
+  const fs::path kept = *fs::directory_iterator(folder_ / "cache/dsat");
+  const std::string name = fs::relative(kept, folder_), whole = ReadFile(kept);
+  std::string other_token = whole, other_header = whole;
+  other_token[whole.size() - 8] ^= 1;
+  other_header[0] ^= 1;
+  for (const std::string& damaged :
+       {std::string(), whole.substr(0, 100), whole.substr(0, 1024),
+        whole.substr(0, whole.size() - 4), whole + "1234", other_token, other_header}) {
+    Write(name, damaged);
+    testing::internal::CaptureStderr();
+    EXPECT_THAT(All(json, 4), ElementsAre(256, 256, 'c', 258));
+    const std::string log = testing::internal::GetCapturedStderr();
+    EXPECT_THAT(log, HasSubstr("kept tokens cannot be used and are computed again"));
+    EXPECT_THAT(log, HasSubstr(kept.string() + ": was altered or cut short"));
+    EXPECT_EQ(ReadFile(kept), whole);
+  }
 }
 
 TEST_F(DocumentsTest, TokensThatNoRunHasReadForAMonthAreRemoved) {
