@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "engine/files/checkpoint_manifest.h"
 #include "proto/trial_task.h"
 #include "searcher/attempt.h"
 #include "searcher/event_queue.h"
@@ -201,13 +202,8 @@ Outcome FullTraining::TryToRun(const LaunchRequest& request) {
 }  // namespace
 
 std::string NewestCheckpoint(const std::string& out_dir) {
-  const std::string dir = out_dir + "/checkpoint";
-  if (!std::filesystem::exists(dir + "/latest")) return "";
-  constexpr size_t kLongestName = 255;  // Of a file.
-  const std::string text = ReadFile(dir + "/latest"), tag = text.substr(0, text.find('\n'));
-  if (tag.size() > kLongestName || tag.find('/') != tag.npos)
-    Throw(ErrorCode::kInvalidArgument, "{}/latest: it does not name a checkpoint there", dir);
-  return dir + "/" + tag;
+  const std::string dir = out_dir + "/checkpoint", tag = engine::TagToContinue(dir);
+  return tag.empty() ? "" : dir + "/" + tag;
 }
 
 Outcome RunFullTraining(const ExperimentSpec& spec, const Json& ds_config,

@@ -26,8 +26,8 @@ Outcome RunFullTraining(const ExperimentSpec& spec, const Json& ds_config,
                         const std::function<void(const TrainingStep&)>& on_progress,
                         const std::function<int64_t()>& num_cancels);
 
-// The newest checkpoint of a training in `out_dir`, "" if there is none
-// (engine/runtime/checkpoint/checkpoint.h). Throws kInvalidArgument if its name is none.
+// The checkpoint that a training in `out_dir` continues from, "" if there is none. Throws as
+// engine::TagToContinue.
 std::string NewestCheckpoint(const std::string& out_dir);
 
 }  // namespace dsat

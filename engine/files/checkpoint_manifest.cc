@@ -192,10 +192,12 @@ std::string WayOut(const fs::path& folder) {
     Throw(ErrorCode::kNotFound, "{}: this is one checkpoint; expected {} with --tag {}",
           dir.string(), dir.parent_path().string(), dir.filename().string());
   }
-  const std::string way_out = WayOut(file);
   if (fs::exists(file))
-    Throw(ErrorCode::kDataLoss, "{}: names no checkpoint{}", file.string(), way_out);
-  if (!way_out.empty()) Throw(ErrorCode::kNotFound, "{}: no such file{}", file.string(), way_out);
+    Throw(ErrorCode::kDataLoss, "{}: names no checkpoint{}", file.string(), WayOut(file));
+  // A training continues from the newest one without the file.
+  if (const std::string newest = NewestIn(dir, {}).filename(); !newest.empty())
+    Throw(ErrorCode::kNotFound, "{}: no such file; pass --tag {}, which is the newest one",
+          file.string(), newest);
   Throw(ErrorCode::kNotFound,
         "{}: no such file; expected a folder of checkpoints, or the tag of one in it",
         file.string());
@@ -270,6 +272,11 @@ std::string ResolveTag(const std::string& dir, const std::string& tag) {
     name = ReadFile(file);
     name.erase(name.find_last_not_of(" \t\r\n") + 1);
     if (name.empty()) ThrowNoTag(file);
+    try {
+      CheckTag(name);
+    } catch (const Error& e) {
+      Throw(ErrorCode::kDataLoss, "{}: {}{}", file, e.what(), WayOut(file));
+    }
   }
   CheckTag(name);
   return name;

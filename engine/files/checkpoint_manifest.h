@@ -50,7 +50,8 @@ std::string TagOf(int64_t step);
 std::optional<int64_t> StepOf(const std::string& tag);
 
 // `tag`, or what <dir>/latest says if it is empty, and <dir>/best if it is "best". Throws
-// kNotFound, or kDataLoss if it is empty, naming that file and the newest checkpoint of the folder.
+// kNotFound, or kDataLoss if it holds no tag, naming that file and the newest checkpoint of the
+// folder.
 std::string ResolveTag(const std::string& dir, const std::string& tag);
 // The tag that a training in `dir` continues from: what <dir>/latest says or, where a process was
 // killed before it wrote this file, the newest one; "" if there is none. Throws as ResolveTag.

@@ -1,17 +1,23 @@
-// Runs dsat generate as a user who ends it in the middle.
+// Runs dsat generate as a user who ends it in the middle, and dsat train on folders with defects.
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
 #include <chrono>
+#include <filesystem>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/files.h"
+#include "base/json.h"
 #include "tests/cli/run_dsat.h"
 
 namespace dsat {
 namespace {
+
+using testing::HasSubstr;
 
 // Waits until the file is empty, or not there, or neither.
 bool WaitUntilEmpty(const std::string& path, bool empty) {
@@ -37,6 +43,28 @@ TEST(InferenceTest, NothingSurvivesACommandThatIsKilled) {
   kill(dsat, SIGKILL);
   EXPECT_EQ(WaitFor(dsat), 128 + SIGKILL);
   EXPECT_TRUE(WaitUntilEmpty("/proc/" + child + "/cmdline", true));  // Of a zombie it is empty.
+}
+
+TEST(ContinuedTrainingTest, WithoutTheFileLatestTheCommandKnowsWhatTheRanksContinueFrom) {
+  const Workspace work;
+  work.Write("deepspeed.yaml", std::string("entrypoint: builtin") + kSmallTraining);
+  const auto train = [&](int train_batch_size, std::vector<std::string> more) {
+    work.Write("ds_config.json",
+               fmt::format(R"({{"train_batch_size": {}, "optimizer": {{"type": "SGD"}}}})",
+                           train_batch_size));
+    more.insert(more.begin(), {"train", "deepspeed.yaml", "--out", "out", "--steps"});
+    Finished trained = work.Dsat(more);
+    EXPECT_EQ(trained.exit_code, 0) << trained.err;
+    return trained;
+  };
+  const std::string checkpoint = work.Path("out/checkpoint/global_step");
+  train(2, {"2"});
+  std::filesystem::remove(work.Path("out/checkpoint/latest"));
+  const Json done = Json::parse(train(2, {"2", "--json"}).out);
+  EXPECT_EQ(done.at("checkpoint"), checkpoint + "2");
+  const std::string said = train(4, {"3"}).err;
+  EXPECT_THAT(said, HasSubstr("continuing from " + checkpoint + "2;"));
+  EXPECT_THAT(said, HasSubstr("warning: train_batch_size was 2 and is 4 from now on"));
 }
 
 }  // namespace

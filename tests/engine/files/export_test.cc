@@ -222,6 +222,12 @@ TEST_F(ExportTest, WhatCannotBeCollatedIsSaidByName) {
   EXPECT_THAT(CollateError({.out = out}), HasSubstr("/latest: no such file"));
   EXPECT_THAT(CollateError({.tag = "x", .out = out}), HasSubstr("/x/manifest.json: no such file"));
   Train(TinyMlp(), TinyConfig(1, 2, 1), 2);
+  fs::rename(Checkpoint() + "/latest", Path("latest"));
+  EXPECT_THAT(
+      CollateError({.out = out}),
+      testing::EndsWith("/latest: no such file; pass --tag global_step2, which is the newest "
+                        "one"));
+  fs::rename(Path("latest"), Checkpoint() + "/latest");
   EXPECT_THAT(CollateError({.out = Path("model.txt")}), HasSubstr(".safetensors, .bin"));
   EXPECT_THAT(CollateError({.out = out, .format = "gguf"}), HasSubstr("--format is \"gguf\""));
   EXPECT_THAT(CollateError({.out = out, .dtype = "int8"}), HasSubstr("--dtype is \"int8\""));

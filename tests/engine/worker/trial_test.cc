@@ -191,6 +191,11 @@ TEST_F(TrialTest, TrainingSavesACheckpointAndContinuesFromIt) {
   EXPECT_NE(exits[0].code, kExitOk);
   EXPECT_THAT(exits[0].log, testing::HasSubstr("latest: names no checkpoint; the newest other one "
                                                "is global_step8: pass --tag global_step8 or, to"));
+  WriteFileAtomic(task_.checkpoint_dir + "/latest", "../other\n");
+  exits = Run(1);
+  EXPECT_THAT(exits[0].log, testing::ContainsRegex(
+                                "latest: checkpoint tag .*\\.\\./other.*; the newest other one "
+                                "is global_step8: pass --tag global_step8 or, to"));
 }
 
 // The lines of the task's history.
