@@ -216,6 +216,7 @@ FullRun RunFull(const ExperimentSpec& spec, const Json& ds_config, const RunnerO
                 StepsTo steps_to) {
   MakeWritableFolder(options.out_dir);
   const bool builtin = IsBuiltin(spec);
+  if (builtin) MakeWritableFolder(options.out_dir + "/checkpoint");  // Not only at the first save.
   std::atomic<int64_t> interrupts{0};
   const InterruptHandler interrupt(
       [&interrupts, builtin] {

@@ -67,5 +67,18 @@ TEST(ContinuedTrainingTest, WithoutTheFileLatestTheCommandKnowsWhatTheRanksConti
   EXPECT_THAT(said, HasSubstr("warning: train_batch_size was 2 and is 4 from now on"));
 }
 
+TEST(ContinuedTrainingTest, AFolderThatCannotTakeCheckpointsIsRefusedBeforeTheFirstStep) {
+  const Workspace work;
+  work.Write("deepspeed.yaml", std::string("entrypoint: builtin") + kSmallTraining);
+  work.Write("ds_config.json", R"({"train_batch_size": 2, "optimizer": {"type": "SGD"}})");
+  std::filesystem::create_directory(work.Path("out"));
+  work.Write("out/checkpoint", "a file");
+  const Finished refused = work.Dsat({"train", "deepspeed.yaml", "--out", "out", "--steps", "3"});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_EQ(refused.out, "");
+  EXPECT_EQ(refused.err,
+            "dsat: cannot create folder " + work.Path("out/checkpoint") + ": Not a directory\n");
+}
+
 }  // namespace
 }  // namespace dsat
