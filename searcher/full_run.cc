@@ -133,9 +133,11 @@ LaunchRequest MakeRequest(const ExperimentSpec& spec, const Json& ds_config,
   return request;
 }
 
-// Whether a full disk is why something has failed in `dir`, whose logs may then not say it.
+// Whether a full disk is why something has failed in `dir`, whose logs may then not say it. The
+// disk of an nvme_path is another one.
 bool IsDiskFull(const std::string& reason, const std::string& dir) {
   constexpr uintmax_t kRoomForLogs = 64 << 10;
+  if (reason.find("/nvme_path: ") != std::string::npos) return false;
   for (const int error : {ENOSPC, EDQUOT, EFBIG})
     if (reason.find(std::generic_category().message(error)) != std::string::npos) return true;
   std::error_code unknown;
@@ -242,9 +244,8 @@ Outcome RunFullTraining(const ExperimentSpec& spec, const Json& ds_config,
         restarts > spec.max_restarts) {
       if (is_full)
         outcome.reason += fmt::format(
-            "; the disk of {} is full: free space there, then run the same command again, which "
-            "continues from the newest checkpoint",
-            request.dir);
+            "; the disk of {} is full: free space there, then run the same command again{}",
+            request.dir, stopped_at->empty() ? "" : ", which continues from the newest checkpoint");
       return outcome;
     }
     const std::string checkpoint = NewestCheckpoint(request.dir);

@@ -126,7 +126,7 @@ class ScratchFile final : public AsyncFile {
 
   const AioOptions options_;
   const AioEngine engine_;
-  std::string path_;
+  const std::string name_;  // For messages: the file has none.
   UniqueFd buffered_fd_;
   UniqueFd direct_fd_;  // Empty if the file system has no O_DIRECT.
 
@@ -144,7 +144,7 @@ ScratchFile::ScratchFile(const std::string& folder, int64_t size_bytes, const Ai
                          AioEngine engine)
     : options_(options),
       engine_(engine),
-      path_(folder + "/dsat-scratch-XXXXXX"),
+      name_("scratch file in " + folder),
       accounts_(size_bytes, options) {
   Open(folder);
   TakeSpace(RoundUpForAio(size_bytes));
@@ -152,7 +152,7 @@ ScratchFile::ScratchFile(const std::string& folder, int64_t size_bytes, const Ai
     auto queue = engine == AioEngine::kUring ? MakeUringQueue(options.queue_depth)
                                              : MakeThreadQueue(options.queue_depth);
     if (queue == nullptr)
-      Throw(ErrorCode::kUnavailable, "{}: the system gives this process no io_uring", path_);
+      Throw(ErrorCode::kUnavailable, "{}: the system gives this process no io_uring", name_);
     workers_.push_back(std::make_unique<Worker>(
         buffered_fd_.get(), direct_fd_ ? direct_fd_.get() : -1, std::move(queue), options,
         [this](const Piece& block, int error) { OnBlockEnd(block, error); }));
@@ -178,15 +178,16 @@ void ScratchFile::Open(const std::string& folder) {
     direct_fd_ = OpenDirect(fmt::format("/proc/self/fd/{}", buffered_fd_.get()));
     return;
   }
-  buffered_fd_ = UniqueFd(mkostemp(path_.data(), O_CLOEXEC));
-  if (!buffered_fd_) ThrowErrno(path_, errno);
-  direct_fd_ = OpenDirect(path_);
-  if (unlink(path_.c_str()) != 0) ThrowErrno(path_, errno);
+  std::string path = folder + "/dsat-scratch-XXXXXX";
+  buffered_fd_ = UniqueFd(mkostemp(path.data(), O_CLOEXEC));
+  if (!buffered_fd_) ThrowErrno(name_, errno);
+  direct_fd_ = OpenDirect(path);
+  if (unlink(path.c_str()) != 0) ThrowErrno(path, errno);
 }
 
 void ScratchFile::TakeSpace(int64_t bytes) {
   struct statvfs info {};
-  if (fstatvfs(buffered_fd_.get(), &info) != 0) ThrowErrno(path_, errno);
+  if (fstatvfs(buffered_fd_.get(), &info) != 0) ThrowErrno(name_, errno);
   const auto free_bytes = static_cast<int64_t>(info.f_bavail * info.f_frsize);
   // Asked first: an attempt would fill the disk for others before it failed.
   int error = bytes > free_bytes ? ENOSPC : 0;
@@ -197,7 +198,7 @@ void ScratchFile::TakeSpace(int64_t bytes) {
   }
   if (error != 0) {
     ThrowErrno(
-        fmt::format("{}: {} wanted, {} free", path_, HumanBytes(bytes), HumanBytes(free_bytes)),
+        fmt::format("{}: {} wanted, {} free", name_, HumanBytes(bytes), HumanBytes(free_bytes)),
         error);
   }
 }
@@ -239,13 +240,13 @@ void ScratchFile::OnBlockEnd(const Piece& block, int error) {
 AioTimes ScratchFile::Wait(int64_t ticket) {
   std::unique_lock lock(mutex_);
   const auto found = requests_.find(ticket);
-  DSAT_CHECK(found != requests_.end(), "ticket {} of {}", ticket, path_);
+  DSAT_CHECK(found != requests_.end(), "ticket {} of {}", ticket, name_);
   request_ended_.wait(lock, [&] { return found->second.blocks_left == 0; });
   const Request request = found->second;
   requests_.erase(found);
   if (request.error == 0) return request.times;
   ThrowErrno(
-      fmt::format("{}: {} {} bytes at {}", path_, request.failed.is_write ? "writing" : "reading",
+      fmt::format("{}: {} {} bytes at {}", name_, request.failed.is_write ? "writing" : "reading",
                   request.failed.bytes, request.failed.offset),
       request.error);
 }

@@ -87,9 +87,9 @@ class AsyncFile {
   virtual int64_t ReadAsync(int64_t offset, void* data, int64_t bytes) = 0;
   virtual int64_t WriteAsync(int64_t offset, const void* data, int64_t bytes) = 0;
   // Returns when the request is done, once per ticket. A done write can be read back; it need not
-  // be on the medium. Throws kUnavailable "<path>: writing 1048576 bytes at 4096: <errno>" with the
-  // first error of the request, after all of its blocks have ended; kResourceExhausted if that is a
-  // full disk (a file system that does not keep what it promised).
+  // be on the medium. Throws kUnavailable "scratch file in <folder>: writing 1048576 bytes at 4096:
+  // <errno>" with the first error of the request, after all of its blocks have ended;
+  // kResourceExhausted if that is a full disk (a file system that does not keep what it promised).
   virtual AioTimes Wait(int64_t ticket) = 0;
 
   virtual AioTraffic traffic() const = 0;

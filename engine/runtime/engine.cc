@@ -36,8 +36,8 @@ StateOptions StatesFor(const DsConfig& config, uint64_t seed) {
           .moment_dtype = config.moment_dtype(),
           .num_moments = NumMoments(config.optimizer),
           .seed = seed,
-          .optimizer_swap = {config.zero.offload_optimizer.nvme_path, config.aio},
-          .param_swap = {config.zero.offload_param.nvme_path, config.aio}};
+          .optimizer_swap = {config.zero.offload_optimizer.nvme_path, config.aio, "optimizer"},
+          .param_swap = {config.zero.offload_param.nvme_path, config.aio, "param"}};
 }
 
 // On a GPU, whose memory is reserved before the first buffer is allocated.

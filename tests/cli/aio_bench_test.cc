@@ -80,7 +80,7 @@ TEST_F(AioBenchTest, JsonHasEveryMeasurementBestFirst) {
 }
 
 TEST_F(AioBenchTest, RefusesWhatItCannotUseInOneLine) {
-  ExpectRefused(work.Dsat({"aio-bench", "nowhere"}), "nowhere/dsat-scratch-");
+  ExpectRefused(work.Dsat({"aio-bench", "nowhere"}), "scratch file in nowhere: ");
   ExpectRefused(work.Dsat({"aio-bench", "nowhere"}), "No such file or directory");
   work.Write("file", "");
   ExpectRefused(work.Dsat({"aio-bench", "file"}), "Not a directory");
@@ -97,7 +97,7 @@ TEST_F(AioBenchTest, RefusesWhatItCannotUseInOneLine) {
 
 TEST_F(AioBenchTest, RefusesAFolderThatCannotBeWritten) {
   // Not even root can write there.
-  ExpectRefused(work.Dsat({"aio-bench", "/proc/sys"}), "/proc/sys/dsat-scratch-");
+  ExpectRefused(work.Dsat({"aio-bench", "/proc/sys"}), "scratch file in /proc/sys: ");
 }
 
 TEST_F(AioBenchTest, LeavesNothingWhenInterrupted) {

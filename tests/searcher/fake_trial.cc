@@ -117,6 +117,12 @@ int Behave(const TrialTask& task, TrialClient& client, const std::string& behavi
     client.Infeasible(0, "cannot write a checkpoint: No space left on device");
     return kExitInfeasible;
   }
+  if (behavior == "full nvme_path") {
+    client.Infeasible(0,
+                      "/zero_optimization/offload_optimizer/nvme_path: scratch file in /fast: "
+                      "No space left on device");
+    return kExitInfeasible;
+  }
   if (behavior == "infeasible by exit") {
     std::fprintf(stderr, "out of device memory\n");
     return kExitInfeasible;

@@ -82,6 +82,12 @@ TEST_F(FullRunTest, ATrainingStopsIfTheDiskStaysFullAndSaysSo) {
   EXPECT_THAT(stays_full.reason, HasSubstr("free space there, then run the same command again"));
   EXPECT_EQ(run({"full disk", "full disk", "ok"}, 5, true).first.state, TrialState::kSucceeded);
   EXPECT_EQ(run({"full disk", "ok"}, 0).second, 1);
+  EXPECT_THAT(stays_full.reason, testing::EndsWith("run the same command again"));
+  // It is not the disk of the logs and checkpoints.
+  const auto [other_full, other_launches] = run({"full nvme_path", "ok", "ok", "ok", "ok"}, 5);
+  EXPECT_EQ(other_full.state, TrialState::kInfeasible);
+  EXPECT_EQ(other_launches, 1);
+  EXPECT_THAT(other_full.reason, testing::EndsWith("No space left on device"));
 }
 
 TEST_F(FullRunTest, AFolderHasOneTrainingAndOneExperiment) {

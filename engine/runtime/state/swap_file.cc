@@ -7,7 +7,7 @@ namespace dsat::engine {
 
 SwapFile::SwapFile(const SwapOptions& options, const std::vector<int64_t>& region_bytes,
                    Arena& host)
-    : host_(host) {
+    : host_(host), offloaded_(options.offloaded) {
   for (const int64_t bytes : region_bytes) {
     Region& region = regions_.emplace_back();
     region.offset = size_bytes_;
@@ -15,8 +15,18 @@ SwapFile::SwapFile(const SwapOptions& options, const std::vector<int64_t>& regio
     size_bytes_ += region.bytes;
   }
   const bool counting = host.kind() == Arena::Kind::kCounting;
-  file_ = counting ? AsyncFile::Counting(size_bytes_, options.aio)
-                   : AsyncFile::Create(options.folder, size_bytes_, options.aio);
+  try {
+    file_ = counting ? AsyncFile::Counting(size_bytes_, options.aio)
+                     : AsyncFile::Create(options.folder, size_bytes_, options.aio);
+  } catch (const Error& error) {
+    Rethrow(error);
+  }
+}
+
+void SwapFile::Rethrow(const Error& error) const {
+  const bool is_full = error.code() == ErrorCode::kResourceExhausted;
+  Throw(error.code(), "/zero_optimization/offload_{}/nvme_path: {}{}", offloaded_, error.what(),
+        is_full ? "; free space there, or name a folder on another disk" : "");
 }
 
 void SwapFile::Create(int region) {
@@ -43,8 +53,12 @@ void SwapFile::Write(int region) {
 void SwapFile::Await(int region) {
   Region& r = regions_[region];
   if (r.ticket >= 0) {
-    const AioTimes times = file_->Wait(std::exchange(r.ticket, -1));
-    if (trace_ != nullptr) AddTo(*trace_, region, times);
+    try {
+      const AioTimes times = file_->Wait(std::exchange(r.ticket, -1));
+      if (trace_ != nullptr) AddTo(*trace_, region, times);
+    } catch (const Error& error) {
+      Rethrow(error);
+    }
   }
   if (r.writing) Free(region);
   r.writing = false;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "engine/core/arena.h"
 #include "engine/core/trace.h"
 #include "engine/io/async_file.h"
@@ -16,12 +17,14 @@ namespace dsat::engine {
 struct SwapOptions {
   std::string folder;
   AioOptions aio;
+  std::string offloaded;  // "optimizer" or "param": whose nvme_path the folder is.
 };
 
 // Not thread-safe.
 class SwapFile {
  public:
-  // Writes nothing with a counting arena. Throws as AsyncFile::Create.
+  // Writes nothing with a counting arena. Throws as AsyncFile::Create, naming the
+  // key of the folder.
   SwapFile(const SwapOptions& options, const std::vector<int64_t>& region_bytes, Arena& host);
 
   // Allocates memory for the region; its contents are undefined. Create, Read, Write and Await
@@ -55,9 +58,11 @@ class SwapFile {
     bool writing = false;
   };
 
+  [[noreturn]] void Rethrow(const Error& error) const;
   void AddTo(Trace& trace, int region, const AioTimes& times) const;
 
   Arena& host_;
+  std::string offloaded_;
   Trace* trace_ = nullptr;
   int lane_ = 0;
   int TraceEvent::*about_ = nullptr;

@@ -195,7 +195,7 @@ TEST_P(AsyncFileTest, AFailedBlockIsNamedAndTheFileGoesOn) {
   ASSERT_NE(forbidden, MAP_FAILED);
   const Error error = ErrorOf([&] { Read(*file, 12'288, forbidden, 4096); });
   EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
-  EXPECT_THAT(error.what(), HasSubstr(folder.path() + "/dsat-scratch-"));
+  EXPECT_THAT(error.what(), HasSubstr("scratch file in " + folder.path() + ": "));
   EXPECT_THAT(error.what(), HasSubstr(": reading 4096 bytes at 12288: Bad address"));
   munmap(forbidden, 8192);
   Memory memory(4096);
@@ -240,7 +240,7 @@ TEST_P(AsyncFileTest, FoldersThatCannotHoldTheFileAreRefused) {
             ErrorCode::kNotFound);
   const Error full = ErrorOf([&] { Create(int64_t{1} << 50); });
   EXPECT_EQ(full.code(), ErrorCode::kResourceExhausted);
-  EXPECT_THAT(full.what(), HasSubstr(": 1.0 PiB wanted, "));
+  EXPECT_THAT(full.what(), HasSubstr("scratch file in " + folder.path() + ": 1.0 PiB wanted, "));
   EXPECT_THAT(full.what(), HasSubstr("No space left on device"));
   EXPECT_TRUE(folder.empty());
 }

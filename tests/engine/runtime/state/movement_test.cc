@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "engine/runtime/state/swap_file.h"
 #include "tests/engine/runtime/expect_predicted.h"
 #include "tests/sanitizers.h"
 
@@ -368,6 +369,47 @@ TEST(MovementTest, PredividedGradientsFitHalfPrecision) {
     return Train(model, config, 4, NumStepsFor(config))[0].skipped;
   };
   EXPECT_LT(num_skipped(4), num_skipped(1));
+}
+
+TEST(MovementTest, AFolderOfSwapFilesIsNamedWithItsKey) {
+  const auto data = Synthetic();
+  const Model model = TinyGpt2();
+  const auto error_of = [&](const DsConfig& config) {
+    std::string message;
+    RunRanks(1, [&](ProcessGroup& group) {
+      TestDevice device(group);
+      try {
+        Engine engine(device.For(model, data.get(), kSeqLen), config, 7);
+      } catch (const Error& error) {
+        message = error.what();
+      }
+    });
+    return message;
+  };
+  DsConfig optimizer = ConfigOf(3, 1, 1, true), params = optimizer;
+  OptimizerOn(optimizer, Tier::kNvme);
+  optimizer.zero.offload_optimizer.nvme_path = "/none";
+  EXPECT_THAT(error_of(optimizer),
+              testing::StartsWith("/zero_optimization/offload_optimizer/nvme_path: scratch file in "
+                                  "/none: "));
+  ParamsOn(params, Tier::kNvme);
+  params.zero.offload_param.nvme_path = "/none";
+  EXPECT_THAT(error_of(params), testing::StartsWith("/zero_optimization/offload_param/nvme_path: "
+                                                    "scratch file in /none: "));
+  Arena host("host memory", Arena::Kind::kReal, 0);
+  const std::string folder = std::filesystem::temp_directory_path();
+  try {
+    SwapFile({.folder = folder, .aio = {}, .offloaded = "param"}, {int64_t{1} << 50}, host);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kResourceExhausted);
+    EXPECT_THAT(error.what(),
+                testing::MatchesRegex(
+                    "/zero_optimization/offload_param/nvme_path: scratch file in " + folder +
+                    ": 1.0 PiB wanted, .* free: "
+                    "No space left on device; free space there, or name a folder "
+                    "on another disk"));
+  }
 }
 
 }  // namespace
