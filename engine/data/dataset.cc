@@ -217,9 +217,14 @@ std::unique_ptr<Dataset> OpenTokens(const Request& request, const std::string& t
   if (type == "tokens") keys.insert(keys.end(), {"dtype", "vocab_size"});
   request.CheckKeys(keys);
   const std::vector<std::string> files = FilesFrom(request);
-  const std::string name =
-      files.size() == 1 ? files[0]
-                        : fmt::format("{} ({} files)", block.PointerTo("path"), files.size());
+  std::string name = files.size() == 1
+                         ? files[0]
+                         : fmt::format("{} ({} files)", block.PointerTo("path"), files.size());
+  if (request.split > 0) {
+    name +=
+        fmt::format(": the part for {} with {} {}", request.validation ? "validation" : "training",
+                    request.split_key, request.split);
+  }
   std::unique_ptr<TokenSource> source = OpenTokenSource(request, type, files);
   Part part = request.PartOf(source->size());
   part.epochs = IsByEpochs(block, type);
@@ -274,10 +279,11 @@ std::unique_ptr<Dataset> Open(const Request& request) {
 
 // The validation block's "split", 0 if it has none.
 double SplitOf(const JsonBlock& validation) {
-  const double split = validation.Number("split", 0, 0, 1);
-  if (!validation.Has("split") || (split > 0 && split < 1)) return split;
+  if (!validation.Has("split")) return 0;
+  const Json& split = validation.At("split");
+  if (split.is_number() && split > 0 && split < 1) return split;
   Throw(ErrorCode::kInvalidArgument, "{} is {}; expected a part of the data, as 0.05",
-        validation.PointerTo("split"), split);
+        validation.PointerTo("split"), split.dump());
 }
 
 // The validation block's keys over those of `data`, unless its type is another.

@@ -128,8 +128,10 @@ class Idx final : public ImageSource {
     const auto label =
         static_cast<uint8_t>(BytesAt(labels_.text, labels_.data_offset + index, 1)[0]);
     if (label < num_classes_) return label;
-    Throw(ErrorCode::kInvalidArgument, "{}: label {} is {}; expected less than classes, {}",
-          labels_.path, index, label, num_classes_);
+    Throw(
+        ErrorCode::kInvalidArgument,
+        "{}: label {} is {}; expected less than classes, {}: raise those of the data and the model",
+        labels_.path, index, label, num_classes_);
   }
 
  private:

@@ -71,6 +71,10 @@ class TokenFiles final : public TokenSource {
   int64_t vocab_size_ = 0;
 };
 
+const char* TypeOf(int64_t token_bytes) {
+  return token_bytes == 2 ? "uint16" : "uint32";
+}
+
 void CopyBytes(const MappedText& text, int64_t begin, int64_t count, void* out) {
   auto* to = static_cast<char*>(out);
   text.Read(begin, count, [&to](std::string_view piece) {
@@ -93,18 +97,22 @@ void TokenFiles::Add(const std::string& path) {
   File file{.path = path, .bytes = std::make_unique<MappedText>(std::vector{path})};
   const Format format = FormatOf(*file.bytes);
   const int64_t data_bytes = file.bytes->size() - format.header_bytes;
-  if (data_bytes % format.token_bytes != 0 ||
-      (format.num_tokens >= 0 && data_bytes != format.num_tokens * format.token_bytes)) {
+  if (format.num_tokens >= 0 && data_bytes != format.num_tokens * format.token_bytes) {
     Throw(ErrorCode::kInvalidArgument,
-          "{}: {} bytes after the header are not whole tokens of {} bytes{}; \"dtype\" tells the "
-          "type of tokens without a header",
-          path, data_bytes, format.token_bytes,
-          format.num_tokens >= 0 ? fmt::format(", {} of them", format.num_tokens) : "");
+          "{}: {} bytes follow the header, which says {} tokens of {} bytes; expected the whole "
+          "file",
+          path, data_bytes, format.num_tokens, format.token_bytes);
+  }
+  if (data_bytes % format.token_bytes != 0) {
+    Throw(ErrorCode::kInvalidArgument,
+          "{}: {} bytes are not whole tokens of {} bytes; \"dtype\" tells the type of tokens "
+          "without a header",
+          path, data_bytes, format.token_bytes);
   }
   if (wanted_bytes_ != 0 && format.token_bytes != wanted_bytes_) {
     Throw(ErrorCode::kInvalidArgument,
-          "{}: its header says tokens of {} bytes, and \"dtype\" says {}; leave it out", path,
-          format.token_bytes, wanted_bytes_);
+          "{}: its header says {}, and \"dtype\" says {}; leave \"dtype\" out", path,
+          TypeOf(format.token_bytes), TypeOf(wanted_bytes_));
   }
   if (token_bytes_ != 0 && format.token_bytes != token_bytes_) {
     Throw(ErrorCode::kInvalidArgument, "{}: tokens of {} bytes; those of {} have {}", path,
@@ -129,7 +137,9 @@ void TokenFiles::CopyFrom(const File& file, int64_t begin, int64_t count, int32_
   }
   for (int64_t i = 0; i < count; ++i) {
     if (out[i] >= 0 && out[i] < vocab_size_) continue;
-    Throw(ErrorCode::kInvalidArgument, "{}: token {} is {}; expected less than vocab_size, {}",
+    Throw(ErrorCode::kInvalidArgument,
+          "{}: token {} is {}; expected less than vocab_size, {}: raise those of the data and the "
+          "model, or make the tokens again",
           file.path, begin - file.first + i, out[i], vocab_size_);
   }
 }

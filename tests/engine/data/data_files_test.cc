@@ -69,17 +69,22 @@ TEST_F(DataFilesTest, TokenFilesFollowOneAnother) {
 
 TEST_F(DataFilesTest, MistakesInTokenFilesAreNamed) {
   Write("odd.bin", "abc");
-  ExpectRefused({{"type", "tokens"}, {"path", "odd.bin"}}, "odd.bin: 3 bytes after the header");
+  ExpectRefused({{"type", "tokens"}, {"path", "odd.bin"}},
+                "odd.bin: 3 bytes are not whole tokens of 2 bytes; \"dtype\" tells");
   std::vector<int32_t> header(256, 0);
   header[0] = 20240520;
   header[1] = 1;
   header[2] = 9;
   Write("short.bin", Raw(header) + "12345678");
-  ExpectRefused({{"type", "tokens"}, {"path", "short.bin"}}, "of 2 bytes, 9 of them");
+  ExpectRefused(
+      {{"type", "tokens"}, {"path", "short.bin"}},
+      "short.bin: 8 bytes follow the header, which says 9 tokens of 2 bytes; expected the "
+      "whole file");
   Write("big.bin", Raw<uint16_t>({1, 600, 3}));
   const auto dataset = Open({{"type", "tokens"}, {"path", "big.bin"}, {"vocab_size", 512}});
-  ExpectRefused([&] { (void)TokensOf(*dataset, 0, 2); },
-                "big.bin: token 1 is 600; expected less than vocab_size, 512");
+  ExpectRefused(
+      [&] { (void)TokensOf(*dataset, 0, 2); },
+      "big.bin: token 1 is 600; expected less than vocab_size, 512: raise those of the data");
 }
 
 // ---- Validation. ----
@@ -129,9 +134,16 @@ TEST_F(DataFilesTest, MistakesInValidationAreNamed) {
   };
   ExpectRefused(text(Json::object()), "/data/validation is {}; expected either other files or");
   ExpectRefused(text({{"split", 0.5}, {"path", "a.txt"}}), "expected either other files or");
-  ExpectRefused(text({{"split", 1}}), "/data/validation/split is 1");
+  for (const Json& split : {Json(0), Json(1), Json(-1), Json("a half")})
+    ExpectRefused(text({{"split", split}}), "/data/validation/split is " + split.dump() +
+                                                "; expected a part of the data, as 0.05");
   ExpectRefused(text({{"split", 0.01}}), "/data/validation/split is 0.01; of 10 it holds out 0");
-  ExpectRefused(text({{"split", 0.1}}), "a.txt: 1 bytes of text; expected at least 2");
+  ExpectRefused(text({{"split", 0.1}}),
+                "a.txt: the part for validation with /data/validation/split 0.1: 1 bytes of text; "
+                "expected at least 2");
+  ExpectRefused(text({{"split", 0.9}}),
+                "a.txt: the part for training with /data/validation/split 0.9: 1 bytes of text; "
+                "expected at least 2");
   ExpectRefused(text({{"split", 0.5}, {"seq_len", 2}}), "/data/validation/seq_len: validation has");
   ExpectRefused(text({{"path", "b.txt"}}), "b.txt: no such file");
   ExpectRefused(text({{"paths", "b.txt"}, {"split", 0.5}}), "/data/validation/paths: unknown key");
@@ -216,7 +228,7 @@ TEST_F(DataFilesTest, IdxFilesAreReadAsMnistHasThem) {
         for (int64_t i = 0; i < 2; ++i)
           few->Image(i, pixels.data(), &label);
       },
-      "labels: label 0 is 9; expected less than classes, 5");
+      "labels: label 0 is 9; expected less than classes, 5: raise those of the data");
 }
 
 TEST_F(DataFilesTest, MistakesInImageFilesAreNamed) {

@@ -346,7 +346,8 @@ TEST_F(DocumentsTest, TheWidthOfTokensIsSaidOrFollowsFromTheVocabulary) {
   Write("header.bin", {reinterpret_cast<const char*>(header.data()), 1024});
   said["dtype"] = "uint32";
   said["path"] = "header.bin";
-  ExpectRefused(said, "header.bin: its header says tokens of 2 bytes, and \"dtype\" says 4");
+  ExpectRefused(
+      said, "header.bin: its header says uint16, and \"dtype\" says uint32; leave \"dtype\" out");
 }
 
 TEST_F(DocumentsTest, TokensCanHaveATokenizer) {
