@@ -49,7 +49,8 @@ void CheckModelAndData(const ExperimentSpec& spec, engine::DeviceKind device) {
       engine::MakeModel(Block(spec, "model"), where + "model", spec.model_dir);
   engine::CheckModelFitsDevice(model, device, where + "model");
   const Json& data = Block(spec, "data");
-  engine::SeqLen(data, model.max_seq_len, where + "data");
+  // Images have none: that the data are text is then what is wrong.
+  if (model.image.NumElems() == 0) engine::SeqLen(data, model.max_seq_len, where + "data");
   const auto dataset =
       engine::OpenDataset(data, spec.model_dir, spec.options.random_seed, where + "data");
   engine::CheckModelFitsData(model, *dataset, where + "model", where + "data");

@@ -45,7 +45,7 @@ TEST(InferenceTest, NothingSurvivesACommandThatIsKilled) {
   EXPECT_TRUE(WaitUntilEmpty("/proc/" + child + "/cmdline", true));  // Of a zombie it is empty.
 }
 
-TEST(ContinuedTrainingTest, WithoutTheFileLatestTheCommandKnowsWhatTheRanksContinueFrom) {
+TEST(TrainingStartTest, WithoutTheFileLatestTheCommandKnowsWhatTheRanksContinueFrom) {
   const Workspace work;
   work.Write("deepspeed.yaml", std::string("entrypoint: builtin") + kSmallTraining);
   const auto train = [&](int train_batch_size, std::vector<std::string> more) {
@@ -67,7 +67,7 @@ TEST(ContinuedTrainingTest, WithoutTheFileLatestTheCommandKnowsWhatTheRanksConti
   EXPECT_THAT(said, HasSubstr("warning: train_batch_size was 2 and is 4 from now on"));
 }
 
-TEST(ContinuedTrainingTest, AFolderThatCannotTakeCheckpointsIsRefusedBeforeTheFirstStep) {
+TEST(TrainingStartTest, AFolderThatCannotTakeCheckpointsIsRefusedBeforeTheFirstStep) {
   const Workspace work;
   work.Write("deepspeed.yaml", std::string("entrypoint: builtin") + kSmallTraining);
   work.Write("ds_config.json", R"({"train_batch_size": 2, "optimizer": {"type": "SGD"}})");
@@ -78,6 +78,24 @@ TEST(ContinuedTrainingTest, AFolderThatCannotTakeCheckpointsIsRefusedBeforeTheFi
   EXPECT_EQ(refused.out, "");
   EXPECT_EQ(refused.err,
             "dsat: cannot create folder " + work.Path("out/checkpoint") + ": Not a directory\n");
+}
+
+TEST(TrainingStartTest, TextForAModelOfImagesIsRefusedAsTextAndNotByItsLength) {
+  const Workspace work;
+  work.Write("deepspeed.yaml", R"(
+entrypoint: builtin
+hyperparameters:
+  deepspeed_config: ds_config.json
+  model: {type: resnet}
+  data: {type: text, path: text.txt, seq_len: 4}
+)");
+  work.Write("text.txt", "some bytes");
+  work.Write("ds_config.json", R"({"train_batch_size": 2, "optimizer": {"type": "SGD"}})");
+  const Finished refused = work.Dsat({"train", "deepspeed.yaml", "--steps", "1"});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.err,
+              HasSubstr("/hyperparameters/model: the model takes images of 32 x 32 x 3, but "));
+  EXPECT_THAT(refused.err, HasSubstr("/hyperparameters/data has tokens; change one of them"));
 }
 
 }  // namespace
