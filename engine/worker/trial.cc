@@ -130,13 +130,11 @@ Trial::Trial(const TrialTask& task, const RankEnvironment& environment, const Ds
       checkpoints_(task.checkpoint_dir, task.training.keep, environment.rank) {
   CheckModelFitsDevice(model_, device_->kind(), "/hyperparameters/model");
   if (task.mode != TrialTask::Mode::kGenerate) {
-    const char* what = "/hyperparameters/data";
+    const std::string what = "/hyperparameters/data", model = "/hyperparameters/model";
     data_ = OpenDataset(task.data, task.base_dir, SeedOf(task, config), what);
     validation_ = OpenValidationDataset(task.data, task.base_dir, SeedOf(task, config), what);
-    const char* model = "/hyperparameters/model";
     CheckModelFitsData(model_, *data_, model, what);
-    if (validation_)
-      CheckModelFitsData(model_, *validation_, model, std::string(what) + "/validation");
+    if (validation_) CheckModelFitsData(model_, *validation_, model, what + "/validation");
   }
   group_ = device_->MakeGroup(JoinGroup(environment));
 }
@@ -489,8 +487,11 @@ int RunTrial(const TrialTask& task, const RankEnvironment& environment, Reporter
     reporter.Infeasible(e.what());
     return kExitInfeasible;
   } catch (const Error& e) {
-    // The device or the memory that ranks share is exhausted.
-    if (e.code() != ErrorCode::kResourceExhausted) throw;
+    // The device or the memory that ranks share is exhausted, or a training has met what it would
+    // meet again if it were started again, such as a label without a class.
+    const bool is_refused =
+        task.mode == TrialTask::Mode::kTrain && e.code() == ErrorCode::kInvalidArgument;
+    if (e.code() != ErrorCode::kResourceExhausted && !is_refused) throw;
     reporter.Infeasible(e.what());
     return kExitInfeasible;
   }

@@ -268,9 +268,22 @@ TEST_F(TrialTest, AValidationThatCannotRunIsRefusedBeforeTheFirstStep) {
   task_.training.eval_interval = 2;
   task_.train_steps = 4;
   const auto exits = Run(1);
-  EXPECT_EQ(exits[0].code, kExitError);
-  EXPECT_THAT(exits[0].log, testing::HasSubstr("has no \"validation\""));
+  EXPECT_EQ(exits[0].code, kExitInfeasible);
+  EXPECT_THAT(exits[0].log, testing::HasSubstr("/hyperparameters/data has no "));
   EXPECT_FALSE(std::filesystem::exists(task_.history_path));
+}
+
+TEST_F(TrialTest, DataThatDoNotFitTheModelEndATrainingForGood) {
+  task_.mode = TrialTask::Mode::kTrain;
+  task_.train_steps = 1000;
+  std::vector<uint16_t> tokens(100, 1);
+  tokens[50] = 64;
+  WriteFileAtomic(dir_ + "/a.bin", {reinterpret_cast<const char*>(tokens.data()), 200});
+  task_.data = {{"type", "tokens"}, {"path", dir_ + "/a.bin"}, {"seq_len", 16}, {"vocab_size", 64}};
+  const auto exits = Run(1);
+  EXPECT_EQ(exits[0].code, kExitInfeasible);
+  EXPECT_THAT(exits[0].log, testing::HasSubstr("a.bin: token 50 is 64; expected less than "
+                                               "vocab_size, 64: raise those of the data"));
 }
 
 TEST_F(TrialTest, ATrainingThatDivergesEndsWithTheReasonAndKeepsItsLastGoodCheckpoint) {
