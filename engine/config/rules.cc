@@ -232,11 +232,18 @@ constexpr Rule kRules[] = {
     {"/pipeline/stages", kRefuse, "expected 1 with ZeRO stages 2 and 3, or a lower stage",
      [](const Settings& s) { return s.stage() >= 2 && NumStages(s) > 1; }},
     {"/optimizer/type", kRefuse,
-     "expected Adam, AdamW, Adagrad or Lion with /zero_optimization/offload_optimizer or "
+     "expected another optimizer than Lamb with /zero_optimization/offload_optimizer or "
      "offload_param",
      [](const Settings& s) {
        return s.Lower("/optimizer/type") == "lamb" &&
               (Offloads(s, "offload_optimizer") || Offloads(s, "offload_param"));
+     }},
+    {"/pipeline/activation_checkpoint_interval", kWarn,
+     "the built-in engine ignores it: /activation_checkpointing/number_checkpoints says how many "
+     "segments there are",
+     [](const Settings& s) {
+       return s.Given("/activation_checkpointing/number_checkpoints") != nullptr &&
+              s.Int("/pipeline/activation_checkpoint_interval") > 0;
      }},
     {"/aio/block_size", kRefuse, "expected a multiple of 4096",
      [](const Settings& s) { return s.Int("/aio/block_size") % 4096 != 0; }},

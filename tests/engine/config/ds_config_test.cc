@@ -224,6 +224,11 @@ const RuleCase kRuleCases[] = {
      " 'offload_optimizer': {'device': 'cpu'}}, 'zero_allow_untested_optimizer': true}",
      "{'optimizer': {'type': 'Lamb'}, 'zero_optimization': {'stage': 2},"
      " 'zero_allow_untested_optimizer': true}"},
+    {"/pipeline/activation_checkpoint_interval",
+     "{'activation_checkpointing': {'number_checkpoints': 1},"
+     " 'pipeline': {'activation_checkpoint_interval': 1}}",
+     "{'activation_checkpointing': {'number_checkpoints': 1},"
+     " 'pipeline': {'activation_checkpoint_interval': 0}}"},
     {"/gradient_clipping", "{'optimizer': {'type': 'OneBitAdam'}, 'gradient_clipping': 1}",
      "{'optimizer': {'type': 'OneBitAdam'}, 'gradient_clipping': 0}"},
     {"/pipeline/stages", "{'pipeline': {'stages': 2}, 'zero_optimization': {'stage': 2}}",
