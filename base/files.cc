@@ -135,11 +135,9 @@ std::string MakeTemporaryFolder() {
   std::string path = folder / "dsat-XXXXXX";
   if (error || ::mkdtemp(path.data()) == nullptr) {
     const char* given = std::getenv("TMPDIR");
-    ThrowErrno(fmt::format("cannot create a folder for temporary files in {} (set TMPDIR to a "
-                           "folder)",
-                           !error             ? folder.string()
-                           : given != nullptr ? given
-                                              : "/tmp"),
+    const std::string where = !error ? folder.string() : given != nullptr ? given : "";
+    ThrowErrno(fmt::format("cannot create a folder for temporary files{} (set TMPDIR to a folder)",
+                           where.empty() ? "" : " in " + where),
                error ? error.value() : errno);
   }
   return path;
@@ -215,8 +213,8 @@ int64_t ParseBytes(std::string_view text, const std::string& what) {
   return static_cast<int64_t>(value);
 }
 
-// The bytes of the control character that the text begins with, 0 if it begins with another one:
-// those of ASCII and C1, and those that change the direction of writing.
+// The bytes of the control character that the text begins with, 0 if it does not begin with one.
+// Characters that change the direction of writing count.
 static size_t LengthOfControl(std::string_view text) {
   const auto at = [&](size_t i) {
     return i < text.size() ? static_cast<unsigned char>(text[i]) : 0;

@@ -136,11 +136,14 @@ struct Finding {
   bool too_slow = false;
 };
 
-Finding Find(const Experiment& experiment, const Json& record, const CheckFlags& check) {
+Finding Find(const Experiment& experiment, const Json& record, std::optional<double> recorded,
+             const CheckFlags& check) {
   const Search& search = experiment.search();
   const Confirmation* confirmation = search.confirmation();
   const auto arms = confirmation == nullptr ? std::vector<TrialId>() : confirmation->Arms();
-  const bool is_alone = arms.size() == 1 && arms[0] != search.Submitted() && check.against.empty();
+  const bool is_misfit = search.Submitted() &&
+                         search.trials().at(*search.Submitted()).state == TrialState::kInfeasible;
+  const bool is_alone = arms.size() == 1 && is_misfit && check.against.empty();
   if ((arms.size() < 2 && !is_alone) || confirmation->NumRounds() == 0) {
     std::string reason = search.FailureReason();
     for (const auto& [id, trial] : search.trials()) {
@@ -149,7 +152,9 @@ Finding Find(const Experiment& experiment, const Json& record, const CheckFlags&
       if (reason.empty() && is_over)
         reason = fmt::format("trial {} {}: {}", id, ToString(trial.state), trial.reason);
     }
-    if (reason.empty()) reason = "one of them did not run again";
+    for (const auto& [id, why] : search.Dropped()) {
+      if (reason.empty()) reason = fmt::format("trial {} dropped out: {}", id, why);
+    }
     Throw(ErrorCode::kFailedPrecondition, "check: the two could not be compared: {} (dsat show {})",
           reason, experiment.id());
   }
@@ -159,7 +164,6 @@ Finding Find(const Experiment& experiment, const Json& record, const CheckFlags&
     found.base = arms[0];
     found.factor = confirmation->Compare(found.candidate, *found.base);
   }
-  const std::optional<double> recorded = RecordedSpeed(check, record, search.spec());
   if (!recorded) return found;
   const Center speed = confirmation->LogSpeed(found.candidate);
   Factor part{.value = std::exp(speed.mean) / *recorded};
@@ -173,7 +177,9 @@ Finding Find(const Experiment& experiment, const Json& record, const CheckFlags&
   const Json* other = FindAtPointer(record, "/verdict/nothing_better");
   const Json* value = FindAtPointer(record, "/factor_over_submitted/value");
   const bool is_base = other != nullptr && *other == true;
-  if (found.base && check.against.empty() && value != nullptr && value->is_number()) {
+  const Json* submitted = FindAtPointer(record, "/experiment/ds_config");
+  const bool is_same = submitted != nullptr && *submitted == search.spec().ds_config;
+  if (found.base && is_same && value != nullptr && value->is_number()) {
     const double factor = is_base ? 1 : value->get<double>();
     found.base_of_recorded = confirmation->MeanSpeed(*found.base) * factor / *recorded;
   }
@@ -230,6 +236,7 @@ int RunCommand(const Flags& flags, const CheckFlags& check) {
   } else {
     engine::ResolveBatchSizes(spec.candidate, check.ds_config, spec.slots_per_trial);
   }
+  const std::optional<double> recorded = RecordedSpeed(check, record, spec);
   CheckHosts(spec, options.machines.hosts);
   spec.machine = MachineFacts(spec, options.machines.hosts);
   CheckRunnable(spec, check.run, options);
@@ -241,7 +248,7 @@ int RunCommand(const Flags& flags, const CheckFlags& check) {
     return kExitInterrupted;
   }
   const Search& search = experiment.search();
-  const Finding found = Find(experiment, record, check);
+  const Finding found = Find(experiment, record, recorded, check);
   if (flags.json) {
     const auto json_of = [](const std::optional<Factor>& factor) {
       return factor ? ToJson(*factor) : Json();

@@ -50,7 +50,7 @@ void AddResultCommands(Parser& parser) {
   CLI::App& exporter =
       parser.Add("export", "Print all trials of an experiment as CSV or JSON", parser.export_flags);
   AddExperiment(exporter, parser.export_flags.experiment);
-  exporter.add_option("--format", parser.export_flags.format, "csv or json")
+  exporter.add_option("--format", parser.export_flags.format, "csv or json (default: csv)")
       ->check(CLI::IsMember({"csv", "json"}))
       ->capture_default_str();
 }

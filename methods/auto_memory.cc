@@ -80,7 +80,8 @@ double AutoMemory::Buffers(int stage, const AutoKnobs& knobs) const {
   const bool alone = workload.data_parallel <= 1;
   const auto params = static_cast<double>(workload.num_params);
   const bool is_whole = workload.whole_buckets && stage > 0 && knobs.contiguous;
-  double elems = is_whole ? knobs.reduce_bucket : alone ? 0 : std::min(knobs.reduce_bucket, params);
+  const double used = alone && !is_whole ? 0 : std::min(knobs.reduce_bucket, params);
+  double elems = is_whole && !workload.on_cpu ? knobs.reduce_bucket : used;
   if (knobs.overlap && !(workload.whole_buckets && stage == 3)) elems *= 2;
   if (!alone && (stage == 1 || stage == 2)) elems += std::min(knobs.allgather_bucket, params);
   return elems * static_cast<double>(workload.bytes_per_param) /

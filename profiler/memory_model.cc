@@ -125,10 +125,11 @@ int64_t MemoryModel::BufferElems(int stage) const {
   // but not at stage 3 (deepspeed/runtime/zero/stage_1_and_2.py, setup_buckets; stage3.py,
   // _setup_for_real_optimizer). Another bucket holds no more than there is to send, nor does a
   // whole one on a CPU, where pages take memory once they are written.
-  const bool is_whole = deepspeed_ && stage > 0 && profile_.device != "cpu" &&
+  const bool is_whole = deepspeed_ && stage > 0 &&
                         (settings.Is("/zero_optimization/contiguous_gradients") ||
                          (stage < 3 && OffloadedOptimizer(stage) > 0));
-  const int64_t most = is_whole ? kMostElems : alone ? 0 : profile_.trainable_num_params;
+  const int64_t used = alone && !is_whole ? 0 : profile_.trainable_num_params;
+  const int64_t most = is_whole && profile_.device != "cpu" ? kMostElems : used;
   int64_t elems = std::min(settings.Int("/zero_optimization/reduce_bucket_size"), most);
   if (settings.Is("/zero_optimization/overlap_comm") && !(deepspeed_ && stage == 3)) elems *= 2;
   if (alone) return elems;

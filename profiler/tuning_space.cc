@@ -243,7 +243,8 @@ Workload WorkloadOf(const ModelProfile& profile, const ExperimentSpec& spec) {
           .accumulation_steps = batch.accumulation_steps,
           .micro_batch_size = batch.micro_batch_size,
           .stage = settings.stage(),
-          .whole_buckets = !IsBuiltin(spec) && profile.device != "cpu"};
+          .whole_buckets = !IsBuiltin(spec),
+          .on_cpu = profile.device == "cpu"};
 }
 
 }  // namespace

@@ -126,6 +126,7 @@ void VisitFields(Visitor& visit, T& workload) {
   visit("micro_batch_size", workload.micro_batch_size);
   visit("stage", workload.stage);
   visit("whole_buckets", workload.whole_buckets);
+  visit("on_cpu", workload.on_cpu);
 }
 
 Json ToJson(const SearchOptions& options) {

@@ -174,6 +174,7 @@ struct Workload {
   int64_t stage = 0;                // As submitted.
   // From stage 1 on DeepSpeed allocates reduction buckets, on any number of ranks, as a whole.
   bool whole_buckets = false;
+  bool on_cpu = false;  // Whose memory a bucket takes only for what it holds.
 };
 
 // What the search does not try, such as "stage 2 with /.../device \"cpu\"", and why.

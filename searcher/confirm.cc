@@ -191,36 +191,45 @@ Center Confirmation::LogSpeed(TrialId arm) const {
 }
 
 Factor Confirmation::Compare(TrialId arm, TrialId base) const {
-  std::vector<double> differences = Differences(Of(arm), Of(base));
-  const Center difference = CenterOf(differences);
-  Factor factor{.value = std::exp(difference.mean)};
+  const double mean = CenterOf(Differences(Of(arm), Of(base), false)).mean;
+  Factor factor{.value = std::exp(mean)};
+  std::optional<double> half = HalfWidth(arm, base, false);
+  if (!half) return factor;
   const std::vector<TrialId> arms = Arms();
+  const auto is_searched = [this](TrialId id) { return Of(id).searched.has_value(); };
+  if (NumRounds() < kManyRounds && std::ranges::all_of(arms, is_searched))
+    half = std::max(half, HalfWidth(arm, base, true));
+  factor.low = std::exp(mean - *half);
+  factor.high = std::exp(mean + *half);
+  return factor;
+}
+
+// Of the interval of the logarithm of the factor, nullopt if there are too few rounds for one; or
+// what it would be if the rounds varied as they do together with what the search has measured.
+std::optional<double> Confirmation::HalfWidth(TrialId arm, TrialId base, bool with_searched) const {
+  const auto center_of = [&](TrialId one, TrialId other) {
+    return CenterOf(Differences(Of(one), Of(other), with_searched));
+  };
+  const std::vector<TrialId> arms = Arms();
+  const Center difference = center_of(arm, base);
   double variance = 0, pairs = 0;
   int64_t dof = difference.dof;
   for (size_t i = 0; i < arms.size(); ++i) {
     for (size_t j = 0; j < i; ++j, ++pairs) {
-      const Center pair = CenterOf(Differences(Of(arms[i]), Of(arms[j])));
+      const Center pair = center_of(arms[i], arms[j]);
       variance += pair.variance;
       dof = std::min(dof, pair.dof);
     }
   }
   const auto others = static_cast<int64_t>(arms.size()) - 1;
   dof *= others;
-  if (dof < 1) return factor;
+  if (dof < 1) return std::nullopt;
   const double probability = 1 - ErrorOfLook() / 2 / static_cast<double>(others);
   // Launches of one configuration may vary more than those of another.
-  const double error = std::sqrt(std::max(variance / pairs, difference.variance));
-  double half = StudentQuantile(probability, dof) * error;
-  if (NumRounds() < kManyRounds && Of(arm).searched && Of(base).searched) {
-    const auto rounds = static_cast<double>(differences.size());
-    differences.push_back(*Of(arm).searched - *Of(base).searched);
-    const Center with = CenterOf(std::move(differences));
-    const double error_with = std::sqrt(with.variance * (rounds + 1) / rounds);
-    half = std::max(half, StudentQuantile(probability, with.dof) * error_with);
-  }
-  factor.low = std::exp(difference.mean - half);
-  factor.high = std::exp(difference.mean + half);
-  return factor;
+  double error = std::sqrt(std::max(variance / pairs, difference.variance));
+  const auto rounds = static_cast<double>(NumRounds());
+  if (with_searched) error *= std::sqrt((rounds + 1) / rounds);  // The mean is that of the rounds.
+  return StudentQuantile(probability, dof) * error;
 }
 
 // The part of kError that the present look has.
@@ -240,10 +249,12 @@ std::vector<double> Confirmation::Complete(const Arm& arm) const {
   return {arm.log_speeds.begin(), arm.log_speeds.begin() + NumRounds()};
 }
 
-std::vector<double> Confirmation::Differences(const Arm& arm, const Arm& base) const {
+std::vector<double> Confirmation::Differences(const Arm& arm, const Arm& base,
+                                              bool with_searched) const {
   std::vector<double> differences = Complete(arm);
   for (size_t round = 0; round < differences.size(); ++round)
     differences[round] -= base.log_speeds[round];
+  if (with_searched) differences.push_back(*arm.searched - *base.searched);
   return differences;
 }
 

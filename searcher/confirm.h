@@ -124,7 +124,8 @@ class Confirmation {
   };
   const Arm& Of(TrialId trial) const;
   std::vector<double> Complete(const Arm& arm) const;
-  std::vector<double> Differences(const Arm& arm, const Arm& base) const;
+  std::vector<double> Differences(const Arm& arm, const Arm& base, bool with_searched) const;
+  std::optional<double> HalfWidth(TrialId arm, TrialId base, bool with_searched) const;
   bool HasBase() const;
   bool HasDecided() const;
   double ErrorOfLook() const;

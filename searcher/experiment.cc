@@ -25,11 +25,6 @@ void CheckReadable(TrialId trial, const PointResult& result) {
 
 void CheckReadable(TrialId trial, const ModelProfile& profile) {
   ProfileFromJson(ToJson(profile), fmt::format("trial {}: model profile", trial));
-  if (profile.trainable_num_params <= profile.num_params) return;
-  Throw(ErrorCode::kInvalidArgument,
-        "trial {}: model profile/trainable_num_params is {}; expected at most num_params, which is "
-        "{}",
-        trial, profile.trainable_num_params, profile.num_params);
 }
 
 // A speed or a time of zero cannot be compared with others.

@@ -144,6 +144,7 @@ Json MetricsJson(const Experiment& experiment, const Verdict& verdict, const Jso
             {"config_path", spec.config_path},
             {"model_dir", spec.model_dir},
             {"hyperparameters", spec.hyperparameters},
+            {"ds_config", spec.ds_config},
             {"method", spec.method},
             {"metric", spec.options.metric},
             {"unit", MetricUnit(spec.options.metric)},

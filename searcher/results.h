@@ -38,7 +38,8 @@ std::string MachineName();
 // and ds_config.fastest.json and ds_config.safest.json where these alternatives differ from the
 // pick; each atomically, with the configs as BestConfig has them. Throws if out_dir is not
 // writable. metrics.json has these keys:
-//   experiment: id, name, config_path, model_dir, method, metric, unit, random_seed, state, reason.
+//   experiment: id, name, config_path, model_dir, hyperparameters, ds_config (as submitted),
+//     method, metric, unit, random_seed, state, reason.
 //   machine: MachineName().
 //   versions: VersionsOf the experiment (searcher/stated_defaults.h).
 //   best_trial: trial, micro_batch_size, accumulation_steps, metrics (name -> value, spread,

@@ -12,6 +12,7 @@ namespace {
 
 using testing::AnyOf;
 using testing::HasSubstr;
+using testing::Not;
 
 std::string ExperimentFile(const std::string& device_memory, int n_layer = 2, int n_embd = 64) {
   return R"(
@@ -74,6 +75,12 @@ TEST_F(CheckTest, ASearchIsConfirmedAndItsResultCanBeCheckedAgain) {
   EXPECT_EQ(slower.exit_code, 1) << slower.err;
   EXPECT_THAT(slower.out, HasSubstr("more than 3 % slower"));
   EXPECT_THAT(slower.out, HasSubstr("the speed of the submitted configuration is "));
+  // Another configuration was submitted then.
+  record["experiment"]["ds_config"]["steps_per_print"] = 7;
+  WriteJsonFile(work.Path("out/metrics.json"), record);
+  EXPECT_THAT(work.Dsat({"check", "out/ds_config.json", "--confirm", "1"}).out,
+              Not(HasSubstr("the speed of the submitted configuration")));
+  record["experiment"]["ds_config"] = metrics["experiment"]["ds_config"];
   // Where nothing better was found, the recorded factor is that of another configuration.
   record["verdict"]["nothing_better"] = true;
   record["factor_over_submitted"]["value"] = 1.5;
@@ -127,6 +134,33 @@ TEST_F(CheckTest, WhereTheSubmittedConfigurationDoesNotFitThePickIsComparedWithI
       work.Dsat({"check", "out/ds_config.json", "--against", "ds_config.json"});
   EXPECT_EQ(against.exit_code, 1);
   EXPECT_THAT(against.err, HasSubstr("the two could not be compared"));
+}
+
+TEST_F(CheckTest, ASubmittedConfigurationThatFailsLaterIsNoMisfit) {
+  // The submitted one has the batch size 1. It runs once and fails from then on.
+  work.Write("train.py", R"(
+import json, os, sys
+config = json.load(open(sys.argv[1]))
+section, batch = config["autotuning"], config["train_micro_batch_size_per_gpu"]
+if batch == 1 and os.path.exists("ran"):
+    sys.exit("boom")
+open("ran" if batch == 1 else "other", "w").close()
+for step in range(section["end_profile_step"]):
+    print("[Rank 0] time (ms) | fwd: 1.00 | bwd: 2.00 | step: 1.00", flush=True)
+metrics = {"fwd": 1000, "bwd": 2000, "step": 1000, "latency": 4000, "throughput": 250 * batch}
+json.dump(metrics, open(section["metric_path"], "w"))
+)");
+  work.Write("deepspeed.yaml",
+             "name: fails\nentrypoint: python3 train.py {ds_config}\n"
+             "resources: {slots_per_trial: 1}\n"
+             "hyperparameters: {deepspeed_config: ds_config.json}\n");
+  work.Write("ds_config.json", R"({"train_micro_batch_size_per_gpu": 1})");
+  work.Write("other.json", R"({"train_micro_batch_size_per_gpu": 2})");
+  const Finished check =
+      work.Dsat({"check", "other.json", "--config", "deepspeed.yaml", "--metric", "throughput"});
+  EXPECT_EQ(check.exit_code, 1) << check.out;
+  EXPECT_THAT(check.err, HasSubstr("the two could not be compared: trial 0 dropped out: failed: "));
+  EXPECT_THAT(check.err, HasSubstr("boom"));
 }
 
 TEST_F(CheckTest, ACheckThatCannotStartSaysWhatIsMissing) {

@@ -227,6 +227,8 @@ TEST(AutoMemoryTest, BucketsThatDeepSpeedAllocatesNeedMemoryOnOneRankAndBeyondTh
   EXPECT_NEAR(more(1, kLargeBucketOverlap), 4. / 40, 1e-9) << "stage 2";
   EXPECT_NEAR(more(1, kLargeBucket), 0, 1e-9) << "one of 4 GB instead of two of 2 GB";
   EXPECT_NEAR(more(2, kLargeBucketOverlap), 2. / 40, 1e-9) << "stage 3 has one";
+  space.workload.on_cpu = true;
+  EXPECT_NEAR(more(1, kLargeBucketOverlap), 0, 1e-9) << "of both, the parameters' gradients";
 }
 
 TEST(AutoTimeModelTest, GradientsAreDerivatives) {

@@ -61,6 +61,7 @@ TEST(MemoryModelTest, OnACpuABucketTakesNoMoreMemoryThanItHolds) {
   EXPECT_EQ(MemoryModel(profile, config, 2, kDeepSpeed).ForStage(2).buffer_bytes, 1'000'000'002);
   profile.device = "cpu";
   EXPECT_EQ(MemoryModel(profile, config, 2, kDeepSpeed).ForStage(2).buffer_bytes, 2'000'002);
+  EXPECT_EQ(MemoryModel(profile, config, 1, kDeepSpeed).ForStage(2).buffer_bytes, 2'000'000);
 }
 
 TEST(MemoryModelTest, OffloadedStatesLeaveTheDevice) {

@@ -104,7 +104,10 @@ Confirmations SimulateRounds(const std::vector<TrialId>& arms, int64_t looks, do
   Confirmations result;
   for (int run = 0; run < kRuns; ++run) {
     Confirmation confirmation(arms, arms[0], 3, looks, "throughput");
-    RunRounds(confirmation, Noise(run, sd, factors));
+    Noise noise(run, sd, factors);
+    for (const TrialId arm : arms)
+      confirmation.AddSearched(arm, Measured(noise(arm, 0)));
+    RunRounds(confirmation, noise);
     const TrialId best = *confirmation.BestOther();
     const Factor factor = confirmation.Compare(best, arms[0]);
     const double truth = factors.contains(best) ? factors.at(best) : 1;
@@ -148,9 +151,12 @@ TEST(ConfirmationTest, ArmsThatVaryDifferentlyAreRarelyCalledFaster) {
     for (int run = 0; run < kRuns; ++run) {
       Confirmation confirmation({0, 1, 2, 3}, 0, 3, 3, "throughput");
       Rng rng(5, static_cast<uint64_t>(run), "noise");
-      RunRounds(confirmation, [&](TrialId arm, int64_t) {
+      const auto speed = [&](TrialId arm, int64_t) {
         return 100 * std::exp((arm == 0 ? base_sd : others_sd) * rng.Normal());
-      });
+      };
+      for (const TrialId arm : {0, 1, 2, 3})
+        confirmation.AddSearched(arm, Measured(speed(arm, 0)));
+      RunRounds(confirmation, speed);
       const Factor factor = confirmation.Compare(*confirmation.BestOther(), 0);
       gains += factor.is_gain() ? 1.0 / kRuns : 0;
       misses += factor.low > 1 || factor.high < 1 ? 1.0 / kRuns : 0;

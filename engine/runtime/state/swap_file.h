@@ -23,8 +23,7 @@ struct SwapOptions {
 // Not thread-safe.
 class SwapFile {
  public:
-  // Writes nothing with a counting arena. Throws as AsyncFile::Create, naming the
-  // key of the folder.
+  // Writes nothing with a counting arena. Throws as AsyncFile::Create, naming the folder's key.
   SwapFile(const SwapOptions& options, const std::vector<int64_t>& region_bytes, Arena& host);
 
   // Allocates memory for the region; its contents are undefined. Create, Read, Write and Await

