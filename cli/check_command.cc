@@ -82,7 +82,7 @@ ExperimentSpec MakeSpec(const CheckFlags& check, const Json& record) {
   if (!check.against.empty()) spec.ds_config = engine::ReadDsConfig(check.against);
   spec.options.confirm_rounds = check.rounds;
   const std::string recorded_metric = TextAt(record, "/experiment/metric");
-  const std::vector<std::string> metrics = SearchMetrics();
+  const std::vector<std::string>& metrics = SearchMetrics();
   if (check.metric.empty() && !recorded_metric.empty() &&
       std::ranges::find(metrics, recorded_metric) == metrics.end()) {
     Throw(ErrorCode::kInvalidArgument,
@@ -129,8 +129,7 @@ std::optional<double> RecordedSpeed(const CheckFlags& check, const Json& record,
 // What the rounds say. A speed is that of SpeedOf.
 struct Finding {
   TrialId candidate = 0;
-  std::optional<TrialId> base;  // nullopt: it does not fit.
-  std::optional<Factor> factor;
+  std::optional<Factor> factor;            // nullopt: the submitted configuration does not fit.
   std::optional<Factor> of_recorded;       // The candidate's speed now over the recorded one.
   std::optional<double> base_of_recorded;  // The same of the submitted configuration.
   bool too_slow = false;
@@ -160,10 +159,7 @@ Finding Find(const Experiment& experiment, const Json& record, std::optional<dou
   }
   Finding found;
   found.candidate = arms.back();
-  if (!is_alone) {
-    found.base = arms[0];
-    found.factor = confirmation->Compare(found.candidate, *found.base);
-  }
+  if (!is_alone) found.factor = confirmation->Compare(found.candidate, arms[0]);
   if (!recorded) return found;
   const Center speed = confirmation->LogSpeed(found.candidate);
   Factor part{.value = std::exp(speed.mean) / *recorded};
@@ -179,9 +175,9 @@ Finding Find(const Experiment& experiment, const Json& record, std::optional<dou
   const bool is_base = other != nullptr && *other == true;
   const Json* submitted = FindAtPointer(record, "/experiment/ds_config");
   const bool is_same = submitted != nullptr && *submitted == search.spec().ds_config;
-  if (found.base && is_same && value != nullptr && value->is_number()) {
+  if (found.factor && is_same && value != nullptr && value->is_number()) {
     const double factor = is_base ? 1 : value->get<double>();
-    found.base_of_recorded = confirmation->MeanSpeed(*found.base) * factor / *recorded;
+    found.base_of_recorded = confirmation->MeanSpeed(arms[0]) * factor / *recorded;
   }
   return found;
 }
@@ -196,7 +192,7 @@ std::string Text(const CheckFlags& check, const Search& search, const Finding& f
       check.against.empty() ? "the submitted configuration" : Printable(check.against);
   const int64_t rounds = search.confirmation()->NumRounds();
   const std::string how = fmt::format("measured in {}{} round{}", rounds,
-                                      found.base ? " alternating" : "", rounds == 1 ? "" : "s");
+                                      found.factor ? " alternating" : "", rounds == 1 ? "" : "s");
   std::string text;
   if (!found.factor) {
     text = fmt::format("{} does not fit: {}\n", base, Printable(BaseReason(search)));
@@ -213,7 +209,7 @@ std::string Text(const CheckFlags& check, const Search& search, const Finding& f
   text += fmt::format("its speed is {:.1f} % of what was recorded", 100 * part.value);
   if (part.has_interval())
     text += fmt::format(" (95 % interval {:.1f} to {:.1f} %)", 100 * part.low, 100 * part.high);
-  if (!found.base) text += ", " + how;
+  if (!found.factor) text += ", " + how;
   if (found.too_slow) text += fmt::format(": more than {:.3g} % slower", 100 * check.tolerance);
   text += "\n";
   if (found.base_of_recorded)
@@ -260,7 +256,7 @@ int RunCommand(const Flags& flags, const CheckFlags& check) {
         {"speed", search.confirmation()->MeanSpeed(found.candidate)},
         {"part_of_recorded", json_of(found.of_recorded)},
         {"base_part_of_recorded", found.base_of_recorded ? Json(*found.base_of_recorded) : Json()},
-        {"base_does_not_fit", found.base ? Json() : Json(BaseReason(search))},
+        {"base_does_not_fit", found.factor ? Json() : Json(BaseReason(search))},
         {"too_slow", found.too_slow}};
     fmt::print("{}\n", json.dump(2));
   } else {

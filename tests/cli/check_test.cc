@@ -39,14 +39,18 @@ std::string DsConfig(int stage, const std::string& more) {
 
 class CheckTest : public testing::Test {
  protected:
+  // Searches a model that fits as submitted; the result is in out/.
+  Finished Search(const std::string& trials, const std::string& rounds) {
+    work.Write("deepspeed.yaml", ExperimentFile("6MiB"));
+    work.Write("ds_config.json", DsConfig(1, ""));
+    return work.Dsat(
+        {"binary", "deepspeed.yaml", "--max-trials", trials, "--confirm", rounds, "--out", "out"});
+  }
   Workspace work;
 };
 
 TEST_F(CheckTest, ASearchIsConfirmedAndItsResultCanBeCheckedAgain) {
-  work.Write("deepspeed.yaml", ExperimentFile("6MiB"));
-  work.Write("ds_config.json", DsConfig(1, ""));
-  const Finished search = work.Dsat(
-      {"binary", "deepspeed.yaml", "--max-trials", "4", "--confirm", "2", "--out", "out"});
+  const Finished search = Search("4", "2");
   ASSERT_EQ(search.exit_code, 0) << search.err;
   EXPECT_THAT(search.out, AnyOf(HasSubstr("(95 % interval "), HasSubstr("nothing better")));
   const Json metrics = ReadJsonFile(work.Path("out/metrics.json"));
@@ -92,10 +96,7 @@ TEST_F(CheckTest, ASearchIsConfirmedAndItsResultCanBeCheckedAgain) {
 }
 
 TEST_F(CheckTest, ARecordIsComparedOnlyWithWhatItIsOf) {
-  work.Write("deepspeed.yaml", ExperimentFile("6MiB"));
-  work.Write("ds_config.json", DsConfig(1, ""));
-  const Finished search = work.Dsat(
-      {"binary", "deepspeed.yaml", "--max-trials", "3", "--confirm", "1", "--out", "out"});
+  const Finished search = Search("3", "1");
   ASSERT_EQ(search.exit_code, 0) << search.err;
   const Json metrics = ReadJsonFile(work.Path("out/metrics.json"));
   Json record = metrics;

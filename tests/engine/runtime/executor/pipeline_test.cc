@@ -207,7 +207,12 @@ TEST(PipelineTest, StagesSayHowLongTheyWaitForEachOther) {
   const Model model = ThreeBlocks();
   for (const RankRun& run : Train(model, PipelineConfig(0, 3, 1, 3), 3, 2)) {
     EXPECT_GT(run.steps[1].idle_ms, 0);
-    EXPECT_LT(run.steps[1].idle_ms, 1.1 * run.steps[1].latency_ms);  // By another clock.
+    const StepResult& step = run.steps[1];
+    EXPECT_LT(step.idle_ms, step.forward_ms + step.backward_ms + step.step_ms);
+    // The emulated GPU's clock, which times all of these, counts pieces of work.
+    if (TestDeviceKind() == DeviceKind::kCpu) {
+      EXPECT_LT(step.idle_ms, step.latency_ms);
+    }
   }
   EXPECT_EQ(Train(model, PipelineConfig(0, 1, 1, 3), 1, 2)[0].steps[1].idle_ms, 0);
 }
