@@ -17,9 +17,11 @@ class RanksFailed(Exception):
         self.exit_code = exit_code
 
 
-def run_ranks(command, ranks, threads, environment, pass_fds=(), limit_s=None):
-    """Runs one process per rank, for at most `limit_s` seconds. Returns the last output line of
-    rank 0, parsed as JSON."""
+def run_ranks(command, ranks, threads, environment, pass_fds=(), limit_s=None,
+              of_rank=lambda rank: {}, log_path=None):
+    """Runs one process per rank, for at most `limit_s` seconds, whose environment has `of_rank` of
+    it, too. Returns the last output line of rank 0, parsed as JSON. The error output of all is in
+    a file `log_path`."""
     common = {
         **os.environ,
         **environment,
@@ -28,9 +30,10 @@ def run_ranks(command, ranks, threads, environment, pass_fds=(), limit_s=None):
         "OMP_NUM_THREADS": str(threads),
         "DSAT_NUM_THREADS": str(threads),
     }
-    with tempfile.TemporaryFile("w+") as log:
+    with open(log_path, "w+") if log_path else tempfile.TemporaryFile("w+") as log:
         processes = [
-            subprocess.Popen(command, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            subprocess.Popen(command, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank),
+                                           **of_rank(rank)},
                              stdout=subprocess.PIPE, stderr=log, text=True, pass_fds=pass_fds)
             for rank in range(ranks)
         ]
@@ -43,16 +46,22 @@ def run_ranks(command, ranks, threads, environment, pass_fds=(), limit_s=None):
         if exit_codes:
             log.seek(0)
             raise RanksFailed(command, exit_codes[0], log.read())
-    return json.loads(outputs[0].strip().splitlines()[-1])
+    lines = outputs[0].splitlines()
+    return json.loads(lines[-1]) if lines else None
+
+
+def run_task(build, task_path, ranks, threads, environment=None, **options):
+    """Runs dsat-trial with the options of run_ranks. Returns rank 0's last line as JSON."""
+    group = os.memfd_create("dsat-group")
+    command = [pathlib.Path(build).resolve() / "dsat-trial", task_path]
+    try:
+        return run_ranks(command, ranks, threads,
+                         {**(environment or {}), "DSAT_GROUP_FD": str(group)}, (group,), **options)
+    finally:
+        os.close(group)
 
 
 def run_dsat(build, task_path, ranks, threads, limit_s=None):
     """Returns the metrics of a task (proto/trial.h) by name."""
-    group = os.memfd_create("dsat-group")
-    environment = {"DSAT_GROUP_FD": str(group)}
-    command = [pathlib.Path(build).resolve() / "dsat-trial", task_path]
-    try:
-        metrics = run_ranks(command, ranks, threads, environment, (group,), limit_s)["measurement"]
-    finally:
-        os.close(group)
+    metrics = run_task(build, task_path, ranks, threads, limit_s=limit_s)["measurement"]
     return {name: metric["value"] for name, metric in metrics.items()}

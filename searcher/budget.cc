@@ -72,9 +72,8 @@ std::optional<std::string> WhySearchIsOver(const Experiment& experiment, const S
   const Search& search = experiment.search();
   const SearchOptions& limits = search.spec().options;
   const double confirm_s = SecondsToConfirm(search);
-  // The confirmation gets half of a small budget.
   const auto is_used = [](const std::optional<double>& limit, double used, double reserved) {
-    return limit && used + std::min(reserved, *limit / 2) >= *limit;
+    return limit && used + std::min(reserved, kConfirmsPart * *limit) >= *limit;
   };
   const std::string next =
       confirm_s > 0 ? fmt::format(", and its confirmation takes about {:.0f} s", confirm_s) : "";

@@ -61,6 +61,25 @@ int64_t NumLooks(const std::map<TrialId, Trial>& trials, const std::vector<Trial
   return options.confirm_looks * (is_short && options.confirm_looks > 1 ? kTimesAsMany : 1);
 }
 
+size_t NumArmsInLimits(const std::map<TrialId, Trial>& trials, const std::vector<TrialId>& arms,
+                       const ExperimentSpec& spec) {
+  const SearchOptions& options = spec.options;
+  double most_s = options.max_time_s.value_or(INFINITY);
+  if (options.max_device_hours) {
+    const auto slots = static_cast<double>(spec.slots_per_trial);
+    most_s = std::min(most_s, *options.max_device_hours * 3600 / slots);
+  }
+  double seconds = 0;
+  size_t count = 0;
+  for (const TrialId arm : arms) {
+    const TrialTimes& times = trials.at(arm).times;
+    seconds += static_cast<double>(options.confirm_rounds) * (times.ended_s - times.started_s);
+    if (count >= 2 && seconds > kConfirmsPart * most_s) break;
+    ++count;
+  }
+  return count;
+}
+
 bool ConfirmsTooLong(const std::map<TrialId, Trial>& trials) {
   constexpr double kNeverTooLongSeconds = 60;
   double confirm_s = 0, search_s = 0;

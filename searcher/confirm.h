@@ -58,6 +58,12 @@ std::vector<TrialId> FastestTrials(const std::vector<const Trial*>& trials,
 // further rounds of them cost little.
 int64_t NumLooks(const std::map<TrialId, Trial>& trials, const std::vector<TrialId>& arms,
                  const SearchOptions& options);
+// The part of --max-time and --max-device-hours that is kept for the first rounds.
+inline constexpr double kConfirmsPart = 0.5;
+// How many of these arms, two at the least, are confirmed after a limit has ended the search: as
+// many as fit into kConfirmsPart of each limit if launches take as long as the arms' own have.
+size_t NumArmsInLimits(const std::map<TrialId, Trial>& trials, const std::vector<TrialId>& arms,
+                       const ExperimentSpec& spec);
 // A script that starts slowly makes each round costly: no extension begins after a confirmation
 // that took longer than the other trials, and than a minute.
 bool ConfirmsTooLong(const std::map<TrialId, Trial>& trials);

@@ -72,6 +72,7 @@ std::vector<TrialId> Search::State::Arms() const {
   for (const TrialId id : Find().finalists) {
     if (std::ranges::find(arms, id) == arms.end()) arms.push_back(id);
   }
+  if (!end_reason.empty()) arms.resize(NumArmsInLimits(trials, arms, spec));
   return arms.size() > 1 ? arms : std::vector<TrialId>();
 }
 

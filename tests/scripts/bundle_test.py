@@ -134,8 +134,8 @@ class BundleTest(unittest.TestCase):
     def test_gpu_check_trains_and_searches(self):
         self.environment = {}  # It finds the C++ library by itself.
         output = self.run_in_root("/bin/python3", f"{self.home}/scripts/gpu_check", "--rehearse",
-                                  "--from", "search")
-        for stage in ("train-tiny", "search", "offload"):
+                                  "--from", "nccl")
+        for stage in ("train-tiny", "nccl", "search", "offload"):
             self.assertRegex(output, rf"(?m)^{stage} +passed")
         self.assertIn("everything passed", output)
 

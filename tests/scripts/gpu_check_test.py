@@ -104,7 +104,7 @@ class GpuCheckTest(unittest.TestCase):
         status, summary = self.check()
         self.assertEqual(status, 0, summary)
         for name in ("doctor", "kernels_test", "device_speed_test", "checkpoint_test", "sanitizer",
-                     "train-tiny", "profile", "search", "search-check", "offload"):
+                     "train-tiny", "profile", "nccl", "search", "search-check", "offload"):
             self.assertRegex(summary, rf"(?m)^{name} +passed")
         self.assertRegex(summary, r"(?m)^script +skipped: no Python with DeepSpeed")
         self.assertRegex(summary, r"kernels_test +passed .* \d+ tests")

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/searcher/simulated_device.h"
 #include "tests/searcher/simulated_trials.h"
 
 namespace dsat {
@@ -55,6 +56,25 @@ TEST_F(BudgetTest, TheConfirmationHasAtMostHalfOfIt) {
   const Experiment experiment = Profiled(2, 100);
   EXPECT_EQ(WhySearchIsOver(experiment, {.clock_s = 49}), std::nullopt);
   EXPECT_THAT(WhySearchIsOver(experiment, {.clock_s = 50}).value(), HasSubstr("about 80 s"));
+}
+
+TEST_F(BudgetTest, ALimitThatHasEndedTheSearchLeavesRoomForFewerFinalists) {
+  const auto num_confirms = [](double max_time_s) {
+    ExperimentSpec spec = SimulatedSpec("random");
+    spec.options.confirm_rounds = 3;
+    spec.options.max_time_s = max_time_s;
+    Search search(spec);
+    int64_t count = 0;
+    while (const std::optional<Trial> trial = search.Ask()) {
+      count += trial->kind == TrialKind::kConfirm ? 1 : 0;
+      const Ending end = Success(*trial, 100);
+      search.Tell(trial->id, end.outcome, end.points, end.profile, {}, {1, 11});
+      if (trial->id == 5) search.EndSearch("--max-time: over");
+    }
+    return count;
+  };
+  EXPECT_EQ(num_confirms(240), 3 * 4);
+  EXPECT_EQ(num_confirms(100), 3 * 2);
 }
 
 TEST_F(BudgetTest, AScriptThatFailsTwiceAlikeEndsTheSearchWhicheverLaunchAndRankFailsFirst) {

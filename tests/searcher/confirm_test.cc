@@ -252,6 +252,27 @@ TEST(ConfirmationTest, LaunchesOfUnknownLengthAreNotShort) {
   EXPECT_EQ(NumLooks(trials, {1, 2}, options), 6);
 }
 
+TEST(ConfirmationTest, AsManyArmsAreConfirmedAsFitIntoHalfOfTheLimits) {
+  std::map<TrialId, Trial> trials;
+  for (const TrialId id : {1, 2, 3, 4}) {
+    trials[id] = Measured(1);
+    trials[id].times = {.started_s = 100, .ended_s = 110};  // Three rounds of one take 30 s.
+  }
+  const auto arms = [&](std::optional<double> max_time_s, std::optional<double> max_device_hours) {
+    ExperimentSpec spec;
+    spec.slots_per_trial = 2;
+    spec.options.confirm_rounds = 3;
+    spec.options.max_time_s = max_time_s;
+    spec.options.max_device_hours = max_device_hours;
+    return NumArmsInLimits(trials, {1, 2, 3, 4}, spec);
+  };
+  EXPECT_EQ(arms({}, {}), 4);
+  EXPECT_EQ(arms(240, {}), 4);
+  EXPECT_EQ(arms(239, {}), 3);
+  EXPECT_EQ(arms(10, {}), 2);
+  EXPECT_EQ(arms(240, 2 * 180 / 3600.0), 3);
+}
+
 TEST(ConfirmationTest, TheFirstLookOfSeveralHasHalfOfTheError) {
   const auto width = [](int64_t looks) {
     Confirmation confirmation({1, 2}, 1, 2, looks, "throughput");

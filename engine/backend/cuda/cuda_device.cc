@@ -2,7 +2,6 @@
 #include "engine/backend/cuda/cuda_device.h"
 
 #include <algorithm>
-#include <fstream>
 #include <string>
 #include <utility>
 
@@ -16,13 +15,6 @@
 
 namespace dsat::engine {
 namespace {
-
-// Identifies the running kernel: the same in all containers of a host. "" if it is unknown.
-std::string BootId() {
-  std::string id;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
-  return id;
-}
 
 class CudaDevice final : public Device {
  public:
@@ -62,7 +54,8 @@ class CudaDevice final : public Device {
 std::unique_ptr<ProcessGroup> CudaDevice::MakeGroup(std::unique_ptr<ProcessGroup> host) {
   NcclDevice device = {.api = {}, .kernels = MakeKernels()};
   if (host->size() == 1) return MakeStagedGroup(std::move(host), *memory_, StreamOf(device));
-  const std::string obstacle = WhyNoNccl(*host, BootId(), gpu_.address, nccl::Load(device.api));
+  const std::string obstacle =
+      WhyNoNccl(*host, NcclMachine(), gpu_.address, nccl::Load(device.api));
   if (obstacle.empty()) return MakeNcclGroup(std::move(host), *memory_, device);
   if (host->rank() == 0 && !std::exchange(has_told_, true))
     Log(LogLevel::kWarn, "collectives go through host memory, not NCCL", {{"why", obstacle}});

@@ -1,7 +1,9 @@
 // Collectives and messages between GPUs by NCCL.
 #include "engine/backend/cuda/nccl_group.h"
 
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -286,6 +288,14 @@ std::unique_ptr<ProcessGroup> NcclGroup::Split(std::span<const int> color_of_ran
 std::unique_ptr<ProcessGroup> MakeNcclGroup(std::unique_ptr<ProcessGroup> host,
                                             MemorySource& memory, const NcclDevice& device) {
   return std::make_unique<NcclGroup>(std::move(host), memory, device);
+}
+
+std::string NcclMachine() {
+  const char* const id = std::getenv("NCCL_HOSTID");
+  if (id != nullptr) return id;
+  std::string boot_id;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot_id;
+  return boot_id;
 }
 
 std::string WhyNoNccl(ProcessGroup& host, const std::string& machine, const std::string& gpu,

@@ -37,9 +37,13 @@ namespace dsat::engine {
 std::unique_ptr<ProcessGroup> MakeNcclGroup(std::unique_ptr<ProcessGroup> host,
                                             MemorySource& memory, const NcclDevice& device);
 
-// Returns why the ranks of `host` cannot use NCCL; "" on all of them if they can. `machine` is
-// equal for ranks on the same machine, `gpu` names this rank's GPU on it, and `missing` is the
-// result of nccl::Load on this rank. A collective call.
+// The machine as NCCL tells it from others: by NCCL_HOSTID, or else by the running kernel, which is
+// the same in all containers of a host. "" if it is unknown.
+std::string NcclMachine();
+
+// Returns why the ranks of `host` cannot use NCCL; "" on all of them if they can. `machine` is this
+// rank's NcclMachine, `gpu` names its GPU there, and `missing` is its result of nccl::Load. A
+// collective call.
 std::string WhyNoNccl(ProcessGroup& host, const std::string& machine, const std::string& gpu,
                       const std::string& missing);
 

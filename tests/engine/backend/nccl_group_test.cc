@@ -281,5 +281,15 @@ TEST(NcclGroupTest, GpusOfTwoMachinesMayHaveOneAddress) {
   });
 }
 
+TEST(NcclGroupTest, NcclHostidSaysWhichMachineThisIs) {
+  unsetenv("NCCL_HOSTID");
+  const std::string machine = NcclMachine();
+  EXPECT_EQ(machine.size(), 36);  // Those of a UUID.
+  EXPECT_EQ(NcclMachine(), machine);
+  setenv("NCCL_HOSTID", "host-7", 1);
+  EXPECT_EQ(NcclMachine(), "host-7");
+  unsetenv("NCCL_HOSTID");
+}
+
 }  // namespace
 }  // namespace dsat::engine
