@@ -67,7 +67,7 @@ TEST_F(BudgetTest, ALimitThatHasEndedTheSearchLeavesRoomForFewerFinalists) {
     int64_t count = 0;
     while (const std::optional<Trial> trial = search.Ask()) {
       count += trial->kind == TrialKind::kConfirm ? 1 : 0;
-      const Ending end = Success(*trial, 100);
+      const Ending end = Success(*trial, 100.0 + static_cast<double>(trial->id));
       search.Tell(trial->id, end.outcome, end.points, end.profile, {}, {1, 11});
       if (trial->id == 5) search.EndSearch("--max-time: over");
     }
