@@ -1,6 +1,7 @@
 // Measures the search itself without trials: pairs of ask and tell per second in memory, through
 // the log and over gRPC, and the time to reopen an experiment. Usage: bench_ask_tell [FOLDER]
-// (default: the folder for temporary files). bench/ask_tell adds the command line.
+// (default: the folder for temporary files). bench/ask_tell adds the command line. A decision of
+// auto takes longer the more trials there are, so that auto has fewer.
 //
 // Targets: thousands of pairs per second over one connection, on disk and in /dev/shm; less than
 // 100 ms to open 1000 events; the time per pair does not grow from 500 to 5000 trials.
@@ -170,6 +171,10 @@ void RunOpen(const std::string& database, const std::string& method, int64_t num
 void Main(const std::filesystem::path& parent) {
   for (const MethodInfo& method : Methods()) {
     for (const int64_t at_once : {1, 8}) {
+      if (method.name == "auto") {
+        RunSearch(method.name, 64, at_once);
+        continue;
+      }
       for (const int64_t max_trials : {500, 5000})
         RunSearch(method.name, max_trials, at_once);
     }
@@ -182,7 +187,7 @@ void Main(const std::filesystem::path& parent) {
                   Store::Open(own + "/experiment.db", Store::Mode::kCreate), 1000);
     RunServer(folder.string(), own + "/server.db", 2000);
     for (const MethodInfo& method : Methods())
-      RunOpen(own + "/" + method.name + ".db", method.name, 1000);
+      RunOpen(own + "/" + method.name + ".db", method.name, method.name == "auto" ? 200 : 1000);
     std::filesystem::remove_all(own);
   }
 }
@@ -191,5 +196,23 @@ void Main(const std::filesystem::path& parent) {
 }  // namespace dsat
 
 int main(int argc, char** argv) {
-  dsat::Main(argc > 1 ? std::filesystem::path(argv[1]) : std::filesystem::temp_directory_path());
+  const std::string folder = argc > 1 ? argv[1] : std::filesystem::temp_directory_path().string();
+  if (folder == "--help") {
+    fmt::print(
+        "usage: bench_ask_tell [FOLDER]\n"
+        "Measures pairs of ask and tell per second in memory, on disk and over gRPC.\n"
+        "  FOLDER  where databases are made, besides /dev/shm (default: for temporary files)\n");
+    return 0;
+  }
+  if (!std::filesystem::is_directory(folder)) {
+    fmt::print(stderr, "bench_ask_tell: {}: no such folder; expected one for databases\n", folder);
+    return 2;
+  }
+  try {
+    dsat::Main(folder);
+    return 0;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "bench_ask_tell: {}\n", error.what());
+    return 1;
+  }
 }

@@ -2,7 +2,7 @@
 // several stages, offloads and checkpointing, and predicts the same with engine/runtime/predict.h.
 // It first measures the speeds of the machine. The exit code is 0 if all peaks are equal.
 //
-//   bench_estimate [RANKS] [FOLDER for the nvme tier]
+//   bench_estimate [RANKS (default: 2)] [FOLDER for the nvme tier (default: /tmp)]
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <functional>
 #include <numeric>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -147,12 +148,12 @@ double Together(int size, const std::function<double()>& probe) {
 
 Speeds ProbeAll(const Model& model, const Dataset& data, int size, const std::string& folder) {
   Speeds speeds;
+  ProbeDisk(folder, speeds);  // First, because the folder may be unfit.
   speeds.flops = Together(size, [&] { return ProbeFlops(model, data); });
   speeds.copy_bytes = Together(size, ProbeCopies);
   speeds.device_bytes = speeds.host_bytes = Together(size, ProbeUpdates);
   speeds.link_bytes = ProbeLink(size);
   speeds.call_seconds = 20e-6;
-  ProbeDisk(folder, speeds);
   return speeds;
 }
 
@@ -250,6 +251,25 @@ int Run(int size, const std::string& folder) {
 }  // namespace dsat::engine
 
 int main(int argc, char** argv) {
-  const int size = argc > 1 ? std::atoi(argv[1]) : 2;
-  return dsat::engine::Run(std::clamp(size, 1, 16), argc > 2 ? argv[2] : "/tmp");
+  const std::string ranks = argc > 1 ? argv[1] : "2";
+  if (ranks == "--help") {
+    fmt::print(
+        "usage: bench_estimate [RANKS] [FOLDER]\n"
+        "Compares predictions with measurements of a small GPT-2 on the processor.\n"
+        "  RANKS   1 to 16, each a thread (default: 2)\n"
+        "  FOLDER  where states are offloaded to disk (default: /tmp)\n");
+    return 0;
+  }
+  const int size = std::atoi(ranks.c_str());
+  if (argc > 3 || std::to_string(size) != ranks || size < 1 || size > 16) {
+    fmt::print(stderr, "bench_estimate: {}: expected 1 to 16 ranks, then a folder\n",
+               argc > 3 ? argv[3] : ranks);
+    return 2;
+  }
+  try {
+    return dsat::engine::Run(size, argc > 2 ? argv[2] : "/tmp");
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "bench_estimate: {}\n", error.what());
+    return 1;
+  }
 }

@@ -79,9 +79,11 @@ class Campaign:
     def undisturbed(self):
         with self.folder(0) as folder:
             search = Search(self.args, folder)
-            search.start()
-            search.runner.wait(END_S)
-            search.orphans()
+            try:
+                search.start()
+                search.runner.wait(END_S)
+            finally:  # Also after Ctrl-C, which does not reach its session.
+                search.end()
             if search.runner.returncode != 0:
                 sys.exit("bench/fault_campaign: the search that nothing disturbs fails:\n"
                          + search.output.decode(errors="replace"))
@@ -161,8 +163,7 @@ class Campaign:
             starts += 1
             search.close_terminal()
             search.start()
-        search.runner.kill()
-        search.orphans()
+        search.end()
         return None if self.stops.is_set() else struck
 
     def judge(self, search, struck):

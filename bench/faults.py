@@ -10,6 +10,7 @@ import signal
 import socket
 import sqlite3
 import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -85,6 +86,9 @@ class Search:
 
     def __init__(self, args, folder, options=()):
         self.dsat = str(pathlib.Path(args.build).resolve() / "dsat")
+        if not os.access(self.dsat, os.X_OK):
+            sys.exit(f"--build {args.build}: it has no program dsat; build it (cmake --build "
+                     "build) or name the folder of a build")
         self.folder = folder
         self.options = list(options)
         self.mark = uuid.uuid4().hex
@@ -181,6 +185,11 @@ class Search:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         return left
+
+    def end(self):
+        if self.runner is not None:
+            self.runner.kill()
+            self.orphans()
 
 
 # Each fault strikes a search once. It returns what becomes of the runner, or MISSED.

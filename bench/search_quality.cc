@@ -1,9 +1,7 @@
 // Measures how fast and how well the search methods find the best configuration, on simulated
-// machines and a recorded one whose best is known (bench/search_surfaces.h). Usage:
-//   search_quality [--methods auto,asha] [--families NAME,NAME|developed|held-out|all]
-//                  [--concurrency 1,4,16] [--seeds 20] [--trials 64] [--confirm 3] [--trace 1]
-//                  [--space published|wide] [--warm-start off|same|other-seed|other-model|slower]
-//   search_quality --serve    for bench/search_quality_peers.py
+// machines and a recorded one whose best is known (bench/search_surfaces.h); --help lists the
+// options.
+//
 // For each method, family and concurrency it prints medians over the seeds. The loss is how much
 // slower the recommended configuration is than the best one, without noise, at the end after
 // --confirm rounds of confirmation. "Launches" are those of the search, and "to 2 %" those after
@@ -29,6 +27,7 @@
 #include "base/error.h"
 #include "bench/search_surfaces.h"
 #include "engine/config/batch.h"
+#include "methods/methods.h"
 #include "methods/warm_start.h"
 #include "profiler/tuning_space.h"
 #include "searcher/search.h"
@@ -253,6 +252,72 @@ std::vector<std::string> Split(const std::string& text) {
   return parts;
 }
 
+using Flags = std::map<std::string, std::string>;
+
+struct Flag {
+  std::string name, value, meaning;  // The value is the default.
+};
+
+const std::vector<Flag>& FlagTable() {
+  static const std::vector<Flag> table = {
+      {"--methods", "auto,asha,binary,random,grid", "search methods"},
+      {"--families", "all", "names of families, developed, held-out or all"},
+      {"--concurrency", "1,4,16", "how many trials run at once"},
+      {"--seeds", "20", "searches of each method, family and concurrency"},
+      {"--trials", "64", "most launches of a search, with the profiling trial"},
+      {"--confirm", "3", "rounds of confirmation"},
+      {"--space", "published", "published or wide"},
+      {"--warm-start", "off", "off, same, other-seed, other-model or slower: the earlier search"},
+      {"--trace", "0", "1 prints each launch"}};
+  return table;
+}
+
+int PrintHelp() {
+  fmt::print(
+      "Compares search methods on simulated and recorded machines.\n"
+      "usage: search_quality [OPTION VALUE]...\n"
+      "       search_quality --serve    (for bench/search_quality_peers.py)\n\n");
+  for (const Flag& flag : FlagTable())
+    fmt::print("  {:<14} {} (default: {})\n", flag.name, flag.meaning, flag.value);
+  return 0;
+}
+
+void CheckNames(const std::string& flag, const std::vector<std::string>& given,
+                const std::vector<std::string>& names) {
+  for (const std::string& name : given) {
+    if (std::ranges::count(names, name) > 0) continue;
+    Throw(ErrorCode::kInvalidArgument, "{} {}: expected one of {}", flag, name,
+          fmt::join(names, ", "));
+  }
+}
+
+void CheckNumber(const std::string& flag, const std::string& given, int64_t least, int64_t most) {
+  const bool is_number = !given.empty() && given.size() < 8 &&
+                         given.find_first_not_of("0123456789") == std::string::npos;
+  if (is_number && std::stoll(given) >= least && std::stoll(given) <= most) return;
+  Throw(ErrorCode::kInvalidArgument, "{} {}: expected a whole number from {} to {}", flag, given,
+        least, most);
+}
+
+void CheckFlags(const Flags& flags) {
+  std::vector<std::string> methods, families = {"developed", "held-out", "all"};
+  for (const MethodInfo& method : Methods())
+    methods.push_back(method.name);
+  for (const Family& family : Families())
+    families.push_back(family.name);
+  CheckNames("--methods", Split(flags.at("--methods")), methods);
+  CheckNames("--families", Split(flags.at("--families")), families);
+  CheckNames("--space", {flags.at("--space")}, {"published", "wide"});
+  CheckNames("--warm-start", {flags.at("--warm-start")},
+             {"off", "same", "other-seed", "other-model", "slower"});
+  CheckNames("--trace", {flags.at("--trace")}, {"0", "1"});
+  for (const std::string& concurrency : Split(flags.at("--concurrency")))
+    CheckNumber("--concurrency", concurrency, 1, 1000);
+  CheckNumber("--seeds", flags.at("--seeds"), 1, 1'000'000);
+  CheckNumber("--trials", flags.at("--trials"), 2, 1'000'000);
+  CheckNumber("--confirm", flags.at("--confirm"), 0, 100);
+}
+
 bool IsChosen(const Family& family, const std::vector<std::string>& names) {
   return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
     return name == "all" || name == family.name ||
@@ -272,6 +337,9 @@ int Serve() {
       for (const Family& family : Families()) {
         if (family.name == key.first) surfaces.emplace(key, MakeSurface(family, key.second));
       }
+      if (!surfaces.contains(key))
+        Throw(ErrorCode::kInvalidArgument, "family {}: no such family; --families x lists them",
+              key.first);
     }
     const Surface& surface = *surfaces.at(key);
     const ExperimentSpec spec = surface.Spec("random", static_cast<int64_t>(key.second));
@@ -321,28 +389,19 @@ Json EarlierLog(const std::string& warm_start, const Family& family, int64_t see
 }
 
 int Main(int argc, char** argv) {
-  std::map<std::string, std::string> flags = {{"--methods", "auto,asha,binary,random,grid"},
-                                              {"--families", "all"},
-                                              {"--concurrency", "1,4,16"},
-                                              {"--seeds", "20"},
-                                              {"--trials", "64"},
-                                              {"--confirm", "3"},
-                                              {"--space", "published"},
-                                              {"--warm-start", "off"},
-                                              {"--trace", "0"}};
+  Flags flags;
+  for (const Flag& flag : FlagTable())
+    flags[flag.name] = flag.value;
   if (argc == 2 && std::string(argv[1]) == "--serve") return Serve();
   for (int i = 1; i < argc; i += 2) {
+    if (std::string(argv[i]) == "--help") return PrintHelp();
     if (i + 1 == argc || !flags.contains(argv[i])) {
-      fmt::print(
-          stderr,
-          "search_quality: {}: expected one of --methods, --families, --concurrency, "
-          "--seeds, --trials, --confirm, --space, --trace, --warm-start, each with a value, or "
-          "--serve\n",
-          argv[i]);
-      return 2;
+      Throw(ErrorCode::kInvalidArgument,
+            "{}: expected an option that --help lists, with a value, or only --serve", argv[i]);
     }
     flags[argv[i]] = argv[i + 1];
   }
+  CheckFlags(flags);
   fmt::print(
       "| method | at once | family | runs | launches | to 2 % | within 40 | within 1 % | "
       "loss, % | worst, % | out of memory, % | device-s to 2 % | stated | ms per ask |\n"
@@ -386,5 +445,13 @@ int Main(int argc, char** argv) {
 }  // namespace dsat
 
 int main(int argc, char** argv) {
-  return dsat::Main(argc, argv);
+  try {
+    return dsat::Main(argc, argv);
+  } catch (const dsat::Error& error) {
+    fmt::print(stderr, "search_quality: {}\n", error.what());
+    return error.code() == dsat::ErrorCode::kInvalidArgument ? 2 : 1;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "search_quality: {}\n", error.what());
+    return 1;
+  }
 }

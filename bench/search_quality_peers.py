@@ -16,8 +16,7 @@ import math
 import pathlib
 import statistics
 import subprocess
-
-import optuna
+import sys
 
 MICRO_BATCH = "/train_micro_batch_size_per_gpu"
 STAGE = "/zero_optimization/stage"
@@ -34,7 +33,10 @@ class Machine:
     def ask(self, request):
         self.server.stdin.write(json.dumps({**self.key, **request}) + "\n")
         self.server.stdin.flush()
-        return json.loads(self.server.stdout.readline())
+        line = self.server.stdout.readline()
+        if not line:  # It has said why.
+            sys.exit(self.server.wait())
+        return json.loads(line)
 
 
 def largest_size(stage):
@@ -115,6 +117,12 @@ def main():
     parser.add_argument("--samplers", nargs="+", default=["tpe", "random"],
                         choices=["tpe", "gp", "random"])
     args = parser.parse_args()
+    global optuna
+    try:
+        import optuna  # Not needed for --help.
+    except ImportError as error:
+        sys.exit(f"search_quality_peers.py: {error}; it needs Optuna: {sys.executable} -m pip "
+                 "install optuna")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     samplers = {
         "tpe": lambda seed: optuna.samplers.TPESampler(seed=seed, multivariate=True),

@@ -55,8 +55,14 @@ double StartupMs(const std::string& program, const std::string& task_path) {
   const ssize_t num_read = read(ends[0], line.data(), line.size());
   const auto end = std::chrono::steady_clock::now();
   close(ends[0]);
-  waitpid(pid, nullptr, 0);
+  int status = 0;
+  waitpid(pid, &status, 0);
   line.resize(static_cast<size_t>(std::max<ssize_t>(num_read, 0)));
+  if (status != 0 || line.empty()) {
+    Throw(ErrorCode::kInternal, "{} ended {} in place of a measurement", program,
+          WIFSIGNALED(status) ? fmt::format("by signal {}", WTERMSIG(status))
+                              : fmt::format("with exit code {}", WEXITSTATUS(status)));
+  }
   const double latency_ms = Json::parse(line).at("measurement").at("latency").at("value");
   return std::chrono::duration<double, std::milli>(end - start).count() - latency_ms;
 }
@@ -67,8 +73,13 @@ void Main() {
   const fs::path task = fs::temp_directory_path() / fmt::format("bench-startup-{}.json", getpid());
   WriteJsonFile(task, ToJson(OneStep()));
   std::vector<double> times;
-  for (int i = 0; i < kRuns; ++i)
-    times.push_back(StartupMs(program, task));
+  try {
+    for (int i = 0; i < kRuns; ++i)
+      times.push_back(StartupMs(program, task));
+  } catch (const std::exception&) {
+    fs::remove(task);
+    throw;
+  }
   fs::remove(task);
   std::sort(times.begin(), times.end());
   fmt::print("start to first step: median {:.0f} ms, fastest {:.0f} ms, slowest {:.0f} ms of {}\n",
@@ -83,7 +94,7 @@ int main() {
     dsat::Main();
     return 0;
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "%s\n", e.what());
+    std::fprintf(stderr, "bench_startup: %s\n", e.what());
     return 1;
   }
 }

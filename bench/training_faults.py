@@ -16,6 +16,7 @@ import contextlib
 import json
 import pathlib
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -44,11 +45,6 @@ class Training(Search):
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     return json.loads(line)["step"]
         return 0
-
-    def end(self):
-        if self.running():
-            self.runner.kill()
-            self.orphans()
 
     def history(self):
         steps = [json.loads(line) for line in self.metrics.read_text().splitlines()]
@@ -115,6 +111,7 @@ def main():
     parser.add_argument("--every", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     counts = collections.Counter()
     options = ["--steps", str(args.steps)]
     with contextlib.ExitStack() as stack:
