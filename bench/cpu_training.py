@@ -18,7 +18,8 @@ import subprocess
 import sys
 import tempfile
 
-from dsat_trial import RanksFailed, run_dsat, run_ranks
+from dsat_trial import (BUILD, RanksFailed, build_folder, interrupt_on_sigterm, list_of, positive,
+                        python, run_dsat, run_ranks)
 
 HERE = pathlib.Path(__file__).resolve().parent
 MODELS = {
@@ -93,19 +94,26 @@ def has_deepspeed(python):
     return subprocess.run(probe, env=environment, capture_output=True, check=False).returncode == 0
 
 
+def layouts(text):
+    return [tuple(map(positive, layout.split("x", 1))) if "x" in layout else (positive(layout), 1)
+            for layout in text.split(",")]
+
+
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--build", default=HERE.parent / "build", help="folder of dsat-trial")
-    parser.add_argument("--peer-python", help="a Python that imports torch and deepspeed")
-    parser.add_argument("--models", default="small,gpt2")
-    parser.add_argument("--dtypes", default="f32,bf16")
-    parser.add_argument("--stages", default="1,2,3")
-    parser.add_argument("--layouts", default="1x2,2x1", help="ranks x threads per rank")
-    parser.add_argument("--micro-batch", type=int, default=4)
-    parser.add_argument("--accumulation", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--build", type=build_folder, default=BUILD, help="folder of dsat-trial")
+    parser.add_argument("--peer-python", type=python,
+                        help="a Python that imports torch and deepspeed")
+    parser.add_argument("--models", type=list_of(MODELS), default="small,gpt2")
+    parser.add_argument("--dtypes", type=list_of(("f32", "bf16")), default="f32,bf16")
+    parser.add_argument("--stages", type=list_of(("0", "1", "2", "3")), default="1,2,3")
+    parser.add_argument("--layouts", type=layouts, default="1x2,2x1",
+                        help="ranks x threads per rank")
+    parser.add_argument("--micro-batch", type=positive, default=4)
+    parser.add_argument("--accumulation", type=positive, default=1)
+    parser.add_argument("--rounds", type=positive, default=3)
     parser.add_argument("--warmup", type=int, default=3, help="steps before the measured ones")
-    parser.add_argument("--steps", type=int, default=8, help="measured steps of a round")
+    parser.add_argument("--steps", type=positive, default=8, help="measured steps of a round")
     args = parser.parse_args()
     if args.peer_python and not has_deepspeed(args.peer_python):
         print(f"{args.peer_python} has no torch and deepspeed; only dsat runs", file=sys.stderr)
@@ -115,18 +123,18 @@ def parse_args():
 
 def main():
     args = parse_args()
+    interrupt_on_sigterm()
     print("| model | dtype | stage | ranks x threads | dsat tokens/s | forward, backward, step ms "
           "| peer tokens/s | ratio |\n|---|---|--:|---|--:|--:|--:|--:|")
-    choices = [text.split(",") for text in (args.models, args.dtypes, args.layouts, args.stages)]
-    for model, dtype, layout, stage in itertools.product(*choices):
-        ranks, threads = map(int, layout.split("x"))
+    choices = (args.models, args.dtypes, args.layouts, args.stages)
+    for model, dtype, (ranks, threads), stage in itertools.product(*choices):
         task = make_task(args, model, dtype, int(stage))
         dsat, *peer = measure(args, task, ranks, threads)
         tokens = 1e3 * ranks * args.micro_batch * args.accumulation * SEQ_LEN
         speeds = [tokens / side["latency"] for side in (dsat, *peer)]
         phases = ", ".join(f"{dsat[name]:.0f}" for name in ("forward", "backward", "step"))
         versus = f"{speeds[1]:.0f} | {speeds[0] / speeds[1]:.2f}" if peer else "- | -"
-        print(f"| {model} | {dtype} | {stage} | {layout} | {speeds[0]:.0f} | {phases} "
+        print(f"| {model} | {dtype} | {stage} | {ranks}x{threads} | {speeds[0]:.0f} | {phases} "
               f"| {versus} |", flush=True)
 
 

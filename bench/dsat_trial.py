@@ -1,19 +1,68 @@
-"""Runs dsat-trial and the ranks of its peers for the training benchmarks, without a runner."""
+"""Runs dsat-trial and the ranks of its peers for the training benchmarks, without a runner.
+
+Besides, it has the types of options that the benchmarks share: each refuses a value in one line
+before anything runs.
+"""
+import argparse
 import json
 import os
 import pathlib
+import shutil
+import signal
 import subprocess
 import tempfile
 import threading
 
 OUT_OF_MEMORY = 3  # dsat-trial's exit code if memory runs out.
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+# Of an archive of scripts/bundle, or of a checkout.
+BUILD = str(ROOT if (ROOT / "dsat-trial").exists() else ROOT / "build")
+
+
+def build_folder(text):
+    folder = pathlib.Path(text).resolve()
+    for program in ("dsat", "dsat-trial"):
+        if not (folder / program).is_file():
+            raise argparse.ArgumentTypeError(
+                f"{text} has no program {program}; expected a finished build's folder")
+    return folder
+
+
+def python(text):
+    program = shutil.which(text)
+    if program is None:
+        raise argparse.ArgumentTypeError(f"{text} is no program; expected a Python")
+    return os.path.abspath(program)  # A link of a virtual environment stays one.
+
+
+def positive(text):
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is none; expected a whole number above 0")
+    return int(text)
+
+
+def list_of(names):
+    """The type of a list with commas, each of these names."""
+    def parse(text):
+        unknown = [name for name in text.split(",") if name not in names]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"{unknown[0]}; expected of {', '.join(names)}")
+        return text.split(",")
+    return parse
+
+
+def interrupt_on_sigterm():
+    """Lets a script that is told to end do so as it does at Ctrl-C."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 class RanksFailed(Exception):
     """At least one rank failed; `exit_code` is the first one that is not 0."""
 
-    def __init__(self, command, exit_code, log):
-        super().__init__(f"{' '.join(map(str, command))} ended with {exit_code}:\n{log[-4000:]}")
+    def __init__(self, command, exit_code, log, limit_s=None):
+        limit = f", after the limit of {limit_s:g} s" if limit_s else ""
+        super().__init__(
+            f"{' '.join(map(str, command))} ended with {exit_code}{limit}:\n{log[-4000:]}")
         self.exit_code = exit_code
 
 
@@ -30,22 +79,31 @@ def run_ranks(command, ranks, threads, environment, pass_fds=(), limit_s=None,
         "OMP_NUM_THREADS": str(threads),
         "DSAT_NUM_THREADS": str(threads),
     }
+    late = threading.Event()
     with open(log_path, "w+") if log_path else tempfile.TemporaryFile("w+") as log:
-        processes = [
-            subprocess.Popen(command, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank),
-                                           **of_rank(rank)},
-                             stdout=subprocess.PIPE, stderr=log, text=True, pass_fds=pass_fds)
-            for rank in range(ranks)
-        ]
-        timer = threading.Timer(limit_s or 0, lambda: [process.kill() for process in processes])
-        if limit_s:
-            timer.start()
-        outputs = [process.communicate()[0] for process in processes]
-        timer.cancel()
+        processes = []
+
+        def end():
+            for process in processes:
+                process.kill()
+
+        timer = threading.Timer(limit_s or 0, lambda: (late.set(), end()))
+        try:
+            for rank in range(ranks):
+                processes.append(subprocess.Popen(
+                    command, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank),
+                                  **of_rank(rank)},
+                    stdout=subprocess.PIPE, stderr=log, text=True, pass_fds=pass_fds))
+            if limit_s:
+                timer.start()
+            outputs = [process.communicate()[0] for process in processes]
+        finally:
+            timer.cancel()
+            end()
         exit_codes = [process.returncode for process in processes if process.returncode != 0]
         if exit_codes:
             log.seek(0)
-            raise RanksFailed(command, exit_codes[0], log.read())
+            raise RanksFailed(command, exit_codes[0], log.read(), limit_s if late.is_set() else None)
     lines = outputs[0].splitlines()
     return json.loads(lines[-1]) if lines else None
 

@@ -21,7 +21,8 @@ import sys
 import tempfile
 import threading
 
-from dsat_trial import RanksFailed, run_dsat, run_ranks
+from dsat_trial import (BUILD, RanksFailed, build_folder, interrupt_on_sigterm, list_of, positive,
+                        python, run_dsat, run_ranks)
 
 HERE = pathlib.Path(__file__).resolve().parent
 MODELS = {  # With a micro-batch size at which an H200 is busy.
@@ -182,24 +183,26 @@ def row(args, model):
 
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--build", default=HERE.parent / "build", help="where dsat-trial is")
-    parser.add_argument("--peer-python", help="a Python that imports torch")
-    parser.add_argument("--sides", help="dsat,peer (default), or one of them")
-    parser.add_argument("--models", default="124M,350M,774M,1558M", help=", ".join(MODELS))
-    parser.add_argument("--micro-batch", type=int, help="default: by model, 8 to 32")
-    parser.add_argument("--seq-len", type=int, default=1024)
+    parser.add_argument("--build", type=build_folder, default=BUILD, help="where dsat-trial is")
+    parser.add_argument("--peer-python", type=python, help="a Python that imports torch")
+    parser.add_argument("--sides", type=list_of(("dsat", "peer")),
+                        help="dsat,peer (default), or one of them")
+    parser.add_argument("--models", type=list_of(MODELS), default="124M,350M,774M,1558M",
+                        help=", ".join(MODELS))
+    parser.add_argument("--micro-batch", type=positive, help="default: by model, 8 to 32")
+    parser.add_argument("--seq-len", type=positive, default=1024)
     parser.add_argument("--offload", action="store_true",
                         help="stage 3 with the optimizer in host memory, in 12 GiB of the GPU's")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--estimate-device", default="h200", help="of dsat estimate")
-    parser.add_argument("--threads", type=int, default=8, help="of the processor")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=positive, default=8, help="of the processor")
+    parser.add_argument("--rounds", type=positive, default=3)
     parser.add_argument("--warmup", type=int, default=5, help="steps before the measured ones")
-    parser.add_argument("--steps", type=int, default=10, help="measured steps of a round")
+    parser.add_argument("--steps", type=positive, default=10, help="measured steps of a round")
     parser.add_argument("--limit", type=float, help="seconds after which a process is ended")
     parser.add_argument("--results", help="file that each measurement is appended to, as JSON")
     args = parser.parse_args()
-    args.sides = (args.sides or ("dsat,peer" if args.peer_python else "dsat")).split(",")
+    args.sides = args.sides or (["dsat", "peer"] if args.peer_python else ["dsat"])
     if "peer" in args.sides and not args.peer_python:
         parser.error("--sides peer needs --peer-python, a Python that imports torch")
     return args
@@ -207,10 +210,11 @@ def parse_args():
 
 def main():
     args = parse_args()
+    interrupt_on_sigterm()
     print("| model | micro-batch | dsat tokens/s | MFU | predicted MiB | counted MiB | used MiB "
           "| peer's tokens/s | ratio |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|", flush=True)
     all_succeeded = True
-    for model in args.models.split(","):
+    for model in args.models:
         line, succeeded = row(args, model)
         print(line, flush=True)
         all_succeeded = all_succeeded and succeeded

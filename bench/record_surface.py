@@ -16,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 
+from dsat_trial import BUILD, build_folder, interrupt_on_sigterm, positive
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ZERO = "/zero_optimization/"
 KNOBS = {ZERO + "reduce_bucket_size": [500_000, 2_000_000],
@@ -72,15 +74,18 @@ def record(build, folder, size, bucket, overlap):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
-    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--build", type=build_folder, default=BUILD)
+    parser.add_argument("--rounds", type=positive, default=6)
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "bench/recorded_surface.json")
     args = parser.parse_args()
+    if not args.out.absolute().parent.is_dir():
+        parser.error(f"--out {args.out}: its folder does not exist")
+    interrupt_on_sigterm()
     launches = []
     with tempfile.TemporaryDirectory() as name:
         settings = list(itertools.product(SIZES, *KNOBS.values())) * args.rounds
         for size, bucket, overlap in settings:
-            spec, profile, rows = record(args.build.absolute(), pathlib.Path(name), size, bucket,
+            spec, profile, rows = record(args.build, pathlib.Path(name), size, bucket,
                                          overlap)
             launches += rows
     spec = {key: spec[key] for key in ("name", "entrypoint", "slots_per_trial", "ds_config",

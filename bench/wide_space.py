@@ -20,6 +20,8 @@ import subprocess
 import tempfile
 import time
 
+from dsat_trial import BUILD, build_folder, interrupt_on_sigterm
+
 HERE = pathlib.Path(__file__).resolve().parent
 STRUCTURAL = """
 search_space:
@@ -98,7 +100,7 @@ class Bench:
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", default=HERE.parent / "build")
+    parser.add_argument("--build", type=build_folder, default=BUILD)
     parser.add_argument("--experiment", default=HERE.parent / "examples/recompute/deepspeed.yaml")
     parser.add_argument("--launches", type=int, default=16, help="of auto")
     parser.add_argument("--asha-trials", type=int, default=16, help="launches of asha")
@@ -110,6 +112,9 @@ def main():
                         help="how many of the grid's best are measured again")
     parser.add_argument("--rounds", type=int, default=6)
     args = parser.parse_args()
+    if not pathlib.Path(args.experiment).is_file():
+        parser.error(f"--experiment {args.experiment}: no such file; expected an experiment file")
+    interrupt_on_sigterm()
     with tempfile.TemporaryDirectory() as name:
         bench = Bench(args, pathlib.Path(name))
         named = bench.folder / "exhaustive.yaml"

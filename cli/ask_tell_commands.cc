@@ -69,14 +69,18 @@ int RunCommand(const Flags& flags, const AskFlags& ask) {
   if (flags.json) {
     fmt::print("{}\n", Json{{"experiment", experiment.id()},
                             {"trial", trial ? TrialJson(experiment.search(), trial->id) : Json()},
-                            {"finished", finished}}
+                            {"finished", finished},
+                            {"state", ToString(experiment.state())},
+                            {"reason", experiment.reason()}}
                            .dump());
   } else if (trial) {
     fmt::print("trial {}\n{}\n", trial->id, trial->ds_config.dump(2));
+  } else if (!finished) {
+    Say(stderr, "no trial now: first tell how a running trial ended\n");
+  } else if (experiment.state() == ExperimentState::kFailed) {
+    Throw(ErrorCode::kFailedPrecondition, "experiment failed: {}", experiment.reason());
   } else {
-    Say(stderr,
-        fmt::format("{}\n", finished ? "finished: there are no more trials"
-                                     : "no trial now: first tell how a running trial ended"));
+    Say(stderr, "finished: there are no more trials\n");
   }
   return 0;
 }

@@ -103,11 +103,13 @@ ExperimentSpec MakeSpec(const CheckFlags& check, const Json& record) {
   return spec;
 }
 
-// The recorded speed of the configuration, if it was recorded on this machine and for this model.
+// The recorded speed of the configuration, if it was recorded on the machine, or the hosts, of the
+// check and for this model. REQUIRES: spec.machine is known.
 // The folder holds other configurations, too.
 std::optional<double> RecordedSpeed(const CheckFlags& check, const Json& record,
                                     const ExperimentSpec& spec) {
-  if (record.is_null() || TextAt(record, "/machine") != MachineName()) return std::nullopt;
+  const std::string machine = MachineOf(spec);
+  if (machine.empty() || TextAt(record, "/machine") != machine) return std::nullopt;
   if (record.value("ds_config", spec.candidate) != spec.candidate) return std::nullopt;
   if (TextAt(record, "/experiment/metric") != spec.options.metric) return std::nullopt;
   const Json* model = FindAtPointer(record, "/experiment/hyperparameters");
@@ -232,9 +234,9 @@ int RunCommand(const Flags& flags, const CheckFlags& check) {
   } else {
     engine::ResolveBatchSizes(spec.candidate, check.ds_config, spec.slots_per_trial);
   }
-  const std::optional<double> recorded = RecordedSpeed(check, record, spec);
   CheckHosts(spec, options.machines.hosts);
   spec.machine = MachineFacts(spec, options.machines.hosts);
+  const std::optional<double> recorded = RecordedSpeed(check, record, spec);
   CheckRunnable(spec, check.run, options);
   Store store = Store::Open(flags.db, Store::Mode::kCreate);
   Experiment experiment = Experiment::Create(store, spec);

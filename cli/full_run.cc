@@ -164,13 +164,12 @@ int64_t CountSkipped(const std::string& out_dir) {
 }
 
 // Prints to stderr where the result of a training is, unless it has failed.
-void PrintEnd(const FullRun& run, bool builtin) {
+void PrintEnd(const FullRun& run, bool builtin, const std::string& again) {
   if (run.outcome.state == TrialState::kStopped) {
-    const std::string left =
-        !builtin ? ""
-        : run.checkpoint.empty()
-            ? ", there is no checkpoint"
-            : fmt::format("; the same command continues from {}", Printable(run.checkpoint));
+    const std::string left = !builtin                 ? ""
+                             : run.checkpoint.empty() ? ", there is no checkpoint"
+                                                      : fmt::format("; {} continues from {}", again,
+                                                                    Printable(run.checkpoint));
     Say(stderr, fmt::format("interrupted{}; logs in {}\n", left, run.out_dir));
   } else if (run.outcome.state == TrialState::kSucceeded) {
     if (builtin && !run.last_step)
@@ -213,7 +212,7 @@ void PrintBegin(const ExperimentSpec& spec, const Json& ds_config, const std::st
 }  // namespace
 
 FullRun RunFull(const ExperimentSpec& spec, const Json& ds_config, const RunnerOptions& options,
-                StepsTo steps_to) {
+                StepsTo steps_to, const std::string& again) {
   MakeWritableFolder(options.out_dir);
   const bool builtin = IsBuiltin(spec);
   if (builtin) MakeWritableFolder(options.out_dir + "/checkpoint");  // Not only at the first save.
@@ -249,7 +248,7 @@ FullRun RunFull(const ExperimentSpec& spec, const Json& ds_config, const RunnerO
   }  // Clears the status line.
   run.num_skipped = CountSkipped(options.out_dir);
   if (builtin) run.checkpoint = NewestCheckpoint(options.out_dir);
-  PrintEnd(run, builtin);
+  PrintEnd(run, builtin, again);
   return run;
 }
 

@@ -30,10 +30,10 @@ struct FullRun {
   std::string checkpoint;  // The folder of the newest checkpoint, "" if there is none.
 };
 
-// Trains to the end with `ds_config` and prints the steps. Throws if the training cannot be
-// started.
+// Trains to the end with `ds_config` and prints the steps, and after an interrupt what continues:
+// `again`, such as "the same command". Throws if the training cannot be started.
 FullRun RunFull(const ExperimentSpec& spec, const Json& ds_config, const RunnerOptions& options,
-                StepsTo steps_to);
+                StepsTo steps_to, const std::string& again);
 
 Json ToJson(const FullRun& run);
 // The exit code of a training that has succeeded or was interrupted. Throws kAborted with the

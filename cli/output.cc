@@ -13,6 +13,7 @@
 #include "engine/config/batch.h"
 #include "methods/method.h"
 #include "searcher/results.h"
+#include "searcher/runner_lock.h"
 #include "searcher/verdict.h"
 
 namespace dsat::cli {
@@ -370,12 +371,24 @@ std::vector<AnswerLine> AnswerLines(const Search& search, const Verdict& verdict
   return lines;
 }
 
+bool IsRunning(const Store& store, const ExperimentRow& row) {
+  return row.state == ExperimentState::kActive && RunnerLock::IsHeld(store.path(), row.id);
+}
+
+std::string StateText(const Store& store, const ExperimentRow& row) {
+  const bool interrupted =
+      row.state == ExperimentState::kActive && row.has_runner && !IsRunning(store, row);
+  return interrupted ? "interrupted" : ToString(row.state);
+}
+
 std::string SummaryText(const Experiment& experiment, size_t columns) {
   const Search& search = experiment.search();
   const std::string& metric = search.spec().options.metric;
+  const Store& store = experiment.store();
+  const std::string state = StateText(store, store.GetExperiment(experiment.id()));
   std::string text =
       fmt::format("experiment {} ({}), {}, {}{}{}\n", experiment.id(),
-                  Printable(search.spec().name), search.spec().method, ToString(experiment.state()),
+                  Printable(search.spec().name), search.spec().method, state,
                   experiment.reason().empty() ? "" : ": ", Printable(experiment.reason()));
   if (search.profile()) text += DescribeProfile(experiment.search()) + "\n";
   const Assignment common_settings = CommonSettings(search);

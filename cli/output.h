@@ -6,10 +6,16 @@
 #include <vector>
 
 #include "base/json.h"
+#include "db/store.h"
 #include "searcher/experiment.h"
 #include "searcher/verdict.h"
 
 namespace dsat::cli {
+
+// Whether a search runner is at work on an experiment, as far as this machine knows.
+bool IsRunning(const Store& store, const ExperimentRow& row);
+// The state of an experiment for people: "interrupted" if it is active and its runner has died.
+std::string StateText(const Store& store, const ExperimentRow& row);
 
 // A line of the answer: "factor" and "1.44 times the samples/s of the submitted configuration ...".
 struct AnswerLine {

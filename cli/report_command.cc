@@ -8,9 +8,9 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "cli/output.h"
 #include "cli/report/page.h"
 #include "cli/report/report.h"
-#include "cli/result_commands.h"
 #include "cli/search_commands.h"
 #include "db/store.h"
 #include "searcher/experiment.h"

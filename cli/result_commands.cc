@@ -19,11 +19,6 @@
 namespace dsat::cli {
 namespace {
 
-// Whether a search runner is at work, as far as this machine knows.
-bool IsRunning(const Store& store, const ExperimentRow& row) {
-  return row.state == ExperimentState::kActive && RunnerLock::IsHeld(store.path(), row.id);
-}
-
 Json ToJson(const Store& store, const ExperimentRow& row) {
   Json json{{"id", row.id},
             {"name", row.name},
@@ -59,12 +54,6 @@ std::string FreeKey(const Json& object, const std::string& column) {
 }
 
 }  // namespace
-
-std::string StateText(const Store& store, const ExperimentRow& row) {
-  const bool interrupted =
-      row.state == ExperimentState::kActive && row.has_runner && !IsRunning(store, row);
-  return interrupted ? "interrupted" : ToString(row.state);
-}
 
 int RunCommand(const Flags& flags, const ListFlags&) {
   const Store store = Store::Open(flags.db, Store::Mode::kReadOnly);

@@ -2,15 +2,9 @@
 #ifndef DSAT_CLI_RESULT_COMMANDS_H_
 #define DSAT_CLI_RESULT_COMMANDS_H_
 
-#include <string>
-
 #include "cli/flags.h"
-#include "db/store.h"
 
 namespace dsat::cli {
-
-// The state of an experiment for people: "interrupted" if it is active and its runner has died.
-std::string StateText(const Store& store, const ExperimentRow& row);
 
 // Each returns the exit code and throws Error on bad input. `flags` is the whole command line
 // (--db, --json).

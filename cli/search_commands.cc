@@ -125,6 +125,21 @@ std::string Heading(const Experiment& experiment) {
                                                    prior.at("experiment").get<ExperimentId>()));
 }
 
+// Says what differs between the machine that trials have run on and this one.
+void WarnOfChanges(const ExperimentSpec& spec) {
+  const Json now = MachineFacts(spec, {});
+  std::string changes;
+  for (const char* name : {"host", "cpu", "cores", "gpus", "cuda_driver", "packages"}) {
+    const Json was = spec.machine.value(name, Json()), is = now.value(name, Json());
+    if (was != is) changes += fmt::format("; {} was {} and is {}", name, was.dump(), is.dump());
+  }
+  if (changes.empty()) return;
+  Log(LogLevel::kWarn,
+      Printable("the trials so far ran on another machine or with other packages, so that further "
+                "measurements may not compare with theirs" +
+                changes));
+}
+
 // Measurements of other machines cannot be compared with those that an experiment has.
 void CheckSameMachines(const ExperimentSpec& spec, const RunnerOptions& options) {
   const Json hosts = spec.machine.value("hosts", Json());
@@ -142,6 +157,7 @@ void CheckSameMachines(const ExperimentSpec& spec, const RunnerOptions& options)
           "resume: the trials of this experiment ran on the machine of its search; leave "
           "--hostfile and --launcher out");
   }
+  if (spec.machine.contains("host")) WarnOfChanges(spec);
 }
 
 // Runs the full run with the best configuration; nullopt if none is requested.
@@ -151,7 +167,8 @@ std::optional<FullRun> RunBest(const Flags& flags, RunnerOptions options,
   const std::optional<Json> config = BestConfig(search);
   if (!search.spec().options.run_full_experiment || !config) return std::nullopt;
   options.out_dir += "/full";
-  return RunFull(search.spec(), *config, options, flags.json ? StepsTo::kStderr : StepsTo::kStdout);
+  return RunFull(search.spec(), *config, options, flags.json ? StepsTo::kStderr : StepsTo::kStdout,
+                 fmt::format("dsat resume {} --db {}", experiment.id(), ShellWord(flags.db)));
 }
 
 // The line for a search that was interrupted, "" if no trial has succeeded.
@@ -268,6 +285,7 @@ int RunCommand(const Flags& flags, const ResumeFlags& resume) {
   }
   PlanSlurm(experiment.search().spec(), &options);
   CheckSameMachines(experiment.search().spec(), options);
+  CheckSpec(experiment.search().spec(), AreElsewhere(options.machines.hosts));
   const LimitsRaised& limits = resume.limits;
   if (limits.max_trials || limits.max_time_s || limits.max_device_hours) {
     const RunnerLock no_other = RunnerLock::Acquire(store.path(), experiment.id());

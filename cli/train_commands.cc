@@ -99,7 +99,8 @@ int RunCommand(const Flags& flags, const TrainFlags& train) {
   options.trace =
       AreElsewhere(options.machines.hosts) ? TraceOnHosts(trace, options.out_dir) : trace;
   const FullRun run =
-      RunFull(spec, spec.ds_config, options, flags.json ? StepsTo::kStdoutJson : StepsTo::kStdout);
+      RunFull(spec, spec.ds_config, options, flags.json ? StepsTo::kStdoutJson : StepsTo::kStdout,
+              "the same command");
   FetchTrace(options.trace.path, trace.path);
   PrintTrace(trace);
   if (flags.json) Say(stdout, ToJson(run).dump() + "\n");

@@ -151,7 +151,7 @@ Json MetricsJson(const Experiment& experiment, const Verdict& verdict, const Jso
             {"random_seed", spec.options.random_seed},
             {"state", ToString(experiment.state())},
             {"reason", experiment.reason()}}},
-          {"machine", MachineName()},
+          {"machine", MachineOf(spec)},
           {"versions", VersionsOf(spec)},
           {"best_trial", TrialSummary(search, verdict.pick)},
           {"ds_config", ds_config},
@@ -180,6 +180,14 @@ std::string MachineName() {
   utsname name{};
   if (uname(&name) != 0) return "";
   return fmt::format("{}, {} cores", name.nodename, NumCores());
+}
+
+std::string MachineOf(const ExperimentSpec& spec) {
+  std::string names = spec.machine.value("host", "");
+  const Json hosts = spec.machine.value("hosts", Json::object());
+  for (const auto& host : hosts.items())
+    names += (names.empty() ? "" : ", ") + host.key();
+  return names;
 }
 
 void WriteResults(const Experiment& experiment, const std::string& out_dir) {

@@ -33,6 +33,9 @@ bool ByHook(const Search& search, TrialId id);
 
 // This machine, to tell whether a recorded speed can be expected again: its name and cores.
 std::string MachineName();
+// The same of the machine that the trials of an experiment run on, or the names of their hosts; ""
+// if it is not known.
+std::string MachineOf(const ExperimentSpec& spec);
 
 // Writes out_dir/metrics.json and, once a trial has succeeded, out_dir/ds_config.json, command.txt,
 // and ds_config.fastest.json and ds_config.safest.json where these alternatives differ from the
@@ -40,7 +43,7 @@ std::string MachineName();
 // writable. metrics.json has these keys:
 //   experiment: id, name, config_path, model_dir, hyperparameters, ds_config (as submitted),
 //     method, metric, unit, random_seed, state, reason.
-//   machine: MachineName().
+//   machine: MachineOf the experiment.
 //   versions: VersionsOf the experiment (searcher/stated_defaults.h).
 //   best_trial: trial, micro_batch_size, accumulation_steps, metrics (name -> value, spread,
 //     samples, unit), rank_peak_bytes of the verdict's pick; null if there is none.

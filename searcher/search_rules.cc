@@ -43,7 +43,9 @@ Outcome CheckedOutcome(const Trial& trial, const Outcome& outcome, const std::st
   if (MetricValue(trial, metric)) return outcome;
   std::string other;  // That it could be searched by.
   for (const PointResult& point : trial.points)
-    if (point.measurement.contains("throughput")) other = "; expected --metric throughput";
+    if (point.measurement.contains("throughput"))
+      other =
+          ", the metric of this search; one that is created with --metric throughput can use it";
   return {TrialState::kFailed,
           fmt::format("the trial ended without measuring {}{}", metric, other)};
 }

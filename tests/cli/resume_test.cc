@@ -1,9 +1,12 @@
 // Searches that are interrupted and resumed, and what their options leave in the database.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
 
 #include <filesystem>
+#include <regex>
 
 #include "base/files.h"
 #include "base/json.h"
@@ -57,6 +60,7 @@ TEST_F(ResumeTest, AnInterruptedSearchSaysSoAndShowsItsBestSoFar) {
   EXPECT_THAT(said, HasSubstr("/out/ds_config.json\n"));
   EXPECT_TRUE(std::filesystem::exists(work.Path("out/ds_config.json")));
   EXPECT_THAT(work.Dsat({"list"}).out, HasSubstr(" interrupted "));
+  EXPECT_THAT(work.Dsat({"show", "1"}).out, HasSubstr("experiment 1 (tiny), grid, interrupted\n"));
   EXPECT_EQ(Listed()["running"], false);
   EXPECT_EQ(Listed()["state"], "active");
 
@@ -66,6 +70,52 @@ TEST_F(ResumeTest, AnInterruptedSearchSaysSoAndShowsItsBestSoFar) {
   EXPECT_EQ(WaitFor(again), 130);
   EXPECT_THAT(ReadFile(work.Path("again.err")),
               testing::ContainsRegex("continuing after [0-9]+ trials\n"));
+}
+
+TEST_F(ResumeTest, WhatTrialsNeedIsCheckedBeforeTheyRun) {
+  work.Write("deepspeed.yaml",
+             std::regex_replace(kExperimentFile, std::regex("path: [^,]*"), "path: text.txt"));
+  work.Write("text.txt", std::string(4096, 'x'));
+  const Finished search =
+      work.Dsat({"grid", "deepspeed.yaml", "--max-trials", "3", "--confirm", "0"});
+  ASSERT_EQ(search.exit_code, 0) << search.err;
+  std::filesystem::remove(work.Path("text.txt"));
+  const Finished resumed = work.Dsat({"resume", "1", "--max-trials", "5"});
+  EXPECT_EQ(resumed.exit_code, 1);
+  EXPECT_THAT(resumed.err, HasSubstr("text.txt: no such file"));
+  EXPECT_EQ(Listed()["trials"], 3);
+  EXPECT_EQ(Option("max_trials"), 3);
+}
+
+TEST_F(ResumeTest, AnotherMachineThanBeforeIsSaid) {
+  ASSERT_EQ(work.Dsat({"grid", "deepspeed.yaml", "--max-trials", "2", "--confirm", "0"}).exit_code,
+            0);
+  EXPECT_THAT(work.Dsat({"resume", "1"}).err, Not(HasSubstr("another machine")));
+  cpu_set_t all, one;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(all), &all), 0);
+  if (CPU_COUNT(&all) < 2) GTEST_SKIP() << "one core cannot be made fewer";
+  CPU_ZERO(&one);
+  for (int cpu = 0; CPU_COUNT(&one) == 0; ++cpu)
+    if (CPU_ISSET(cpu, &all)) CPU_SET(cpu, &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+  const Finished resumed = work.Dsat({"resume", "1", "--slots", "2"});
+  sched_setaffinity(0, sizeof(all), &all);
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_THAT(resumed.err, HasSubstr("on another machine or with other packages"));
+  EXPECT_THAT(resumed.err, HasSubstr(fmt::format("cores was {} and is 1", CPU_COUNT(&all))));
+}
+
+TEST_F(ResumeTest, AskSaysThatTheExperimentHasFailed) {
+  ASSERT_EQ(work.Dsat({"create", "grid", "deepspeed.yaml", "--max-trials", "4"}).exit_code, 0);
+  ASSERT_EQ(work.Dsat({"ask", "1"}).exit_code, 0);
+  ASSERT_EQ(work.Dsat({"tell", "1", "--trial", "0", "--failed", "node 7 rebooted"}).exit_code, 0);
+  const Finished asked = work.Dsat({"ask", "1"});
+  EXPECT_EQ(asked.exit_code, 1);
+  EXPECT_THAT(asked.err, HasSubstr("experiment failed: "));
+  EXPECT_THAT(asked.err, HasSubstr("node 7 rebooted"));
+  const Json json = Json::parse(work.Dsat({"ask", "1", "--json"}).out);
+  EXPECT_EQ(json["state"], "failed");
+  EXPECT_EQ(json["finished"], true);
 }
 
 TEST_F(ResumeTest, ASearchGoesOnWithoutItsTerminal) {

@@ -101,6 +101,12 @@ TEST_P(StoreTest, ExperimentsAreFoundByNumberAndByNewestName) {
   store_.CreateExperiment(SampleSpec());
   EXPECT_EQ(store_.FindExperiment("1"), 1);
   EXPECT_EQ(store_.FindExperiment("sample"), 2);
+  // A check has the name of the search whose answer it measures again.
+  ExperimentSpec check = SampleSpec();
+  check.method = "check";
+  store_.CreateExperiment(check);
+  EXPECT_EQ(store_.FindExperiment("sample"), 2);
+  EXPECT_EQ(store_.FindExperiment("3"), 3);
 }
 
 TEST_P(StoreTest, UnknownExperimentsAreNamedWithThoseThatExist) {

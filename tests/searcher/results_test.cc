@@ -245,5 +245,14 @@ TEST_F(ResultsTest, ExportsOfWhatIsNotThereAreErrors) {
   EXPECT_EQ(CodeOf([&] { ExportTrials(store_, 1, "xml"); }), ErrorCode::kInvalidArgument);
 }
 
+TEST(ResultsMachineTest, TheMachineIsThatOfTheTrials) {
+  ExperimentSpec spec;
+  EXPECT_EQ(MachineOf(spec), "");
+  spec.machine = {{"host", "vm, 2 cores"}, {"cores", 2}};
+  EXPECT_EQ(MachineOf(spec), "vm, 2 cores");
+  spec.machine = {{"hosts", {{"w0", 2}, {"w1", 2}}}};
+  EXPECT_EQ(MachineOf(spec), "w0, w1");
+}
+
 }  // namespace
 }  // namespace dsat
