@@ -160,6 +160,16 @@ void CheckSameMachines(const ExperimentSpec& spec, const RunnerOptions& options)
   if (spec.machine.contains("host")) WarnOfChanges(spec);
 }
 
+// Throws if the training in a folder was begun with another pick: this one cannot continue it.
+void CheckSamePick(const std::string& folder, const Json& config, ExperimentId id) {
+  const std::string path = folder + "/task.json";
+  if (!fs::exists(path) || ReadJsonFile(path).value("ds_config", config) == config) return;
+  Throw(ErrorCode::kFailedPrecondition,
+        "{}: this training was begun with another configuration, before the pick changed; rename "
+        "the folder, and train with dsat resume {}",
+        folder, id);
+}
+
 // Runs the full run with the best configuration; nullopt if none is requested.
 std::optional<FullRun> RunBest(const Flags& flags, RunnerOptions options,
                                const Experiment& experiment) {
@@ -167,6 +177,7 @@ std::optional<FullRun> RunBest(const Flags& flags, RunnerOptions options,
   const std::optional<Json> config = BestConfig(search);
   if (!search.spec().options.run_full_experiment || !config) return std::nullopt;
   options.out_dir += "/full";
+  CheckSamePick(options.out_dir, *config, experiment.id());
   return RunFull(search.spec(), *config, options, flags.json ? StepsTo::kStderr : StepsTo::kStdout,
                  fmt::format("dsat resume {} --db {}", experiment.id(), ShellWord(flags.db)));
 }

@@ -105,6 +105,21 @@ TEST_F(ResumeTest, AnotherMachineThanBeforeIsSaid) {
   EXPECT_THAT(resumed.err, HasSubstr(fmt::format("cores was {} and is 1", CPU_COUNT(&all))));
 }
 
+TEST_F(ResumeTest, ATrainingOfAnotherPickIsNotContinued) {
+  const Finished search = work.Dsat({"grid", "deepspeed.yaml", "--max-trials", "2", "--confirm",
+                                     "0", "--run-full-experiment", "--out", "out"});
+  ASSERT_EQ(search.exit_code, 0) << search.err;
+  const Finished same = work.Dsat({"resume", "1"});
+  EXPECT_EQ(same.exit_code, 0) << same.err;
+  EXPECT_THAT(same.err, HasSubstr("there is nothing left to train"));
+  Json task = ReadJsonFile(work.Path("out/full/task.json"));
+  task["ds_config"]["zero_optimization"]["stage"] = 3;
+  WriteJsonFile(work.Path("out/full/task.json"), task);
+  const Finished other = work.Dsat({"resume", "1"});
+  EXPECT_EQ(other.exit_code, 1);
+  EXPECT_THAT(other.err, HasSubstr("/out/full: this training was begun with another "));
+}
+
 TEST_F(ResumeTest, AskSaysThatTheExperimentHasFailed) {
   ASSERT_EQ(work.Dsat({"create", "grid", "deepspeed.yaml", "--max-trials", "4"}).exit_code, 0);
   ASSERT_EQ(work.Dsat({"ask", "1"}).exit_code, 0);
