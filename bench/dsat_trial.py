@@ -108,13 +108,13 @@ def run_ranks(command, ranks, threads, environment, pass_fds=(), limit_s=None,
     return json.loads(lines[-1]) if lines else None
 
 
-def run_task(build, task_path, ranks, threads, environment=None, **options):
+def run_task(build, task_path, ranks, threads, **options):
     """Runs dsat-trial with the options of run_ranks. Returns rank 0's last line as JSON."""
     group = os.memfd_create("dsat-group")
     command = [pathlib.Path(build).resolve() / "dsat-trial", task_path]
     try:
-        return run_ranks(command, ranks, threads,
-                         {**(environment or {}), "DSAT_GROUP_FD": str(group)}, (group,), **options)
+        return run_ranks(command, ranks, threads, {"DSAT_GROUP_FD": str(group)}, (group,),
+                         **options)
     finally:
         os.close(group)
 

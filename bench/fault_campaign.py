@@ -34,7 +34,6 @@ import os
 import pathlib
 import random
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -43,9 +42,9 @@ import threading
 import time
 import traceback
 
+from dsat_trial import BUILD, build_folder, interrupt_on_sigterm
 from faults import ENDS_RUNNER, FAULTS, MISSED, Network, Search, WEIGHTS, wait_until
 
-HERE = pathlib.Path(__file__).resolve().parent
 END_S = 300  # Above the end of a search without further faults.
 MOST_FAULTS = 16  # Of one experiment.
 
@@ -206,7 +205,7 @@ class Campaign:
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", default=HERE.parent / "build")
+    parser.add_argument("--build", type=build_folder, default=BUILD)
     parser.add_argument("--faults", type=int, default=200)
     parser.add_argument("--jobs", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)
@@ -215,7 +214,7 @@ def main():
     args = parser.parse_args()
     faults = {name: fault for name, fault in FAULTS.items() if not args.only or name in args.only}
     campaign = Campaign(args)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interrupt_on_sigterm()
     campaign.undisturbed()
     begun_at = time.monotonic()
     with contextlib.ExitStack() as stack:

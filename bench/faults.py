@@ -10,7 +10,6 @@ import signal
 import socket
 import sqlite3
 import subprocess
-import sys
 import threading
 import time
 import uuid
@@ -86,9 +85,6 @@ class Search:
 
     def __init__(self, args, folder, options=()):
         self.dsat = str(pathlib.Path(args.build).resolve() / "dsat")
-        if not os.access(self.dsat, os.X_OK):
-            sys.exit(f"--build {args.build}: it has no program dsat; build it (cmake --build "
-                     "build) or name the folder of a build")
         self.folder = folder
         self.options = list(options)
         self.mark = uuid.uuid4().hex

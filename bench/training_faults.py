@@ -16,13 +16,13 @@ import contextlib
 import json
 import pathlib
 import random
-import signal
 import sys
 import tempfile
 import time
 
 import faults
-from fault_campaign import Campaign, HERE
+from dsat_trial import BUILD, build_folder, interrupt_on_sigterm
+from fault_campaign import Campaign
 from faults import Search, wait_until
 
 MEASURED = ("latency_ms", "throughput", "tokens_per_second", "peak_bytes")
@@ -106,12 +106,12 @@ def disturbed(training, args, counts):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", default=HERE.parent / "build")
+    parser.add_argument("--build", type=build_folder, default=BUILD)
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--every", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interrupt_on_sigterm()
     counts = collections.Counter()
     options = ["--steps", str(args.steps)]
     with contextlib.ExitStack() as stack:
