@@ -1,4 +1,4 @@
-// Conjugate and one-sided updates of the factors.
+// What a configuration needs by the forecasts, and by what was measured.
 #include "methods/auto_memory.h"
 
 #include <algorithm>
@@ -11,22 +11,24 @@ namespace {
 
 constexpr int kBuffers = 4, kActivations = 5, kConstant = 6, kOthers = 7;
 
+bool HasCapacity(const SearchSpace& space) {
+  return space.workload.device_memory_bytes > 0 &&
+         std::ranges::all_of(space.stages, [](const StageSpace& stage) {
+           return stage.approx_max_micro_batch == 0 || !stage.forecasts.empty();
+         });
+}
+
 }  // namespace
 
 AutoMemory::AutoMemory(const SearchSpace& space)
-    : space_(space), has_capacity_(space.workload.device_memory_bytes > 0) {
-  for (const StageSpace& stage : space_.stages) {
-    has_capacity_ =
-        has_capacity_ && (stage.approx_max_micro_batch == 0 || !stage.forecasts.empty());
-  }
+    : space_(space), has_capacity_(HasCapacity(space)), belief_(Prior()) {
   for (const StageSpace& stage : space_.stages)
     places_.push_back(PlaceOf(stage));
-  SetPrior();
 }
 
-void AutoMemory::SetPrior() {
-  mean_ << 1, 1, 1, 1, 1, 1, 0, 1;
-  Vector sd;
+AutoBelief AutoMemory::Prior() const {
+  Vector mean, sd;
+  mean << 1, 1, 1, 1, 1, 1, 0, 1;
   double noise = 0.008;
   if (!has_capacity_) {
     // Only the largest size that fits is known, roughly.
@@ -40,11 +42,10 @@ void AutoMemory::SetPrior() {
     // gathered layers are live at the peak of stage 3 is less certain than the states of other
     // stages.
     sd << 0.06, 0.06, 0.06, 0.15, 0.35, 0.35, 0.02, 0.7;
-    mean_[kActivations] = 1.15;
-    mean_[kConstant] = 0.03;
+    mean[kActivations] = 1.15;
+    mean[kConstant] = 0.03;
   }
-  covariance_ = sd.cwiseAbs2().asDiagonal();
-  noise_variance_ = noise * noise;
+  return {mean, sd, noise};
 }
 
 AutoMemory::Place AutoMemory::PlaceOf(const StageSpace& stage) const {
@@ -115,60 +116,30 @@ AutoMemory::Vector AutoMemory::Row(const AutoConfig& config) const {
 
 void AutoMemory::Inherit(const AutoMemory& earlier, double widen) {
   if (has_capacity_ != earlier.has_capacity_ || space_.exact != earlier.space_.exact) return;
-  const Matrix before = covariance_;
-  mean_ = earlier.mean_;
-  covariance_ = widen * widen * earlier.covariance_;
-  // Nothing is less certain than without it.
-  for (int i = 0; i < kNum; ++i) {
-    const double shrink = std::sqrt(std::min(1.0, before(i, i) / (covariance_(i, i) + 1e-18)));
-    covariance_.row(i) *= shrink;
-    covariance_.col(i) *= shrink;
-  }
-}
-
-// `mean_shift` is in standard deviations of the row's value, `shrink` of its variance in [0, 1].
-void AutoMemory::Learn(const Vector& row, double mean_shift, double shrink) {
-  const Vector gain = covariance_ * row;
-  const double variance = row.dot(gain) + noise_variance_;
-  mean_ += gain * (mean_shift / std::sqrt(variance));
-  covariance_ -= gain * gain.transpose() * (shrink / variance);
-}
-
-// The need is below the device's memory, or above it.
-void AutoMemory::LearnSide(const AutoConfig& config, bool fits) {
-  const Vector row = Row(config);
-  const double sd = std::sqrt(row.dot(covariance_ * row) + noise_variance_);
-  const double side = fits ? -1 : 1;
-  const double z = side * (row.dot(mean_) - 1) / sd;
-  const double hazard = NormalHazard(z);
-  log_evidence_ += std::log(std::max(NormalCdf(z), 1e-30));
-  Learn(row, side * hazard, hazard * (hazard + z));
+  belief_.Inherit(earlier.belief_, widen);
 }
 
 void AutoMemory::Fitted(const AutoConfig& config, double peak_bytes) {
   const auto capacity = static_cast<double>(space_.workload.device_memory_bytes);
   // A peak beyond the device's memory counts something else, too, such as a process's whole size.
-  if (!has_capacity_ || peak_bytes <= 0 || peak_bytes > capacity) return LearnSide(config, true);
-  const Vector row = Row(config);
-  const double sd = std::sqrt(row.dot(covariance_ * row) + noise_variance_);
-  const double share = peak_bytes / capacity;
-  const double z = (share - row.dot(mean_)) / sd;
-  log_evidence_ += -0.5 * z * z - std::log(sd);
-  Learn(row, z, 1);
+  if (!has_capacity_ || peak_bytes <= 0 || peak_bytes > capacity) {
+    belief_.IsBelow(Row(config), 1);
+  } else {
+    belief_.Measured(Row(config), peak_bytes / capacity);
+  }
 }
 
 bool AutoMemory::DidNotFit(const AutoConfig& config) {
   did_not_fit_.push_back(config);
   const Vector row = Row(config);
-  const double sd = std::sqrt(row.dot(covariance_ * row) + noise_variance_);
   // What cannot have been the memory must not spoil the belief about it. Effects of knobs may not
   // add up, which is no evidence against the place.
-  if (row.dot(mean_) + 4 * sd < 1) {
+  if (belief_.MeanOf(row) + 4 * belief_.SdOf(row) < 1) {
     if (space_.exact && config.knobs.effect.peak_bytes != 0) return true;
-    log_evidence_ += std::log(NormalCdf(-4));
+    other_evidence_ += std::log(NormalCdf(-4));
     return false;
   }
-  LearnSide(config, false);
+  belief_.IsAbove(row, 1);
   return true;
 }
 
@@ -186,13 +157,11 @@ bool AutoMemory::IsRuledOut(const AutoConfig& config) const {
 }
 
 double AutoMemory::ProbabilityFits(const AutoConfig& config) const {
-  const Vector row = Row(config);
-  const double variance = row.dot(covariance_ * row) + noise_variance_;
-  return NormalCdf((1 - row.dot(mean_)) / std::sqrt(variance));
+  return belief_.ProbabilityBelow(Row(config), 1);
 }
 
 double AutoMemory::Share(const AutoConfig& config) const {
-  return Row(config).dot(mean_);
+  return belief_.MeanOf(Row(config));
 }
 
 }  // namespace dsat

@@ -1,17 +1,15 @@
 // auto's belief about device memory: which configurations fit, with what probability.
 //
 // The need of a configuration is linear in a few unknown factors: of the forecast states of each
-// stage, of communication buffers, of activations, and a constant. The factors have a normal
-// distribution. A measured peak updates it in closed form; a configuration that ran out of memory
-// says that its need is larger than the device, which is the first step of expectation propagation
-// (Minka 2001, "Expectation Propagation for Approximate Bayesian Inference", section 3).
+// stage, of communication buffers, of activations, and a constant. A measured peak says what the
+// need is, a configuration that ran out of memory that it is larger than the device.
 #ifndef DSAT_METHODS_AUTO_MEMORY_H_
 #define DSAT_METHODS_AUTO_MEMORY_H_
 
-#include <Eigen/Core>
 #include <array>
 #include <vector>
 
+#include "methods/auto_belief.h"
 #include "methods/auto_space.h"
 
 namespace dsat {
@@ -38,14 +36,11 @@ class AutoMemory {
   // switches, with at most the same sizes.
   bool IsRuledOut(const AutoConfig& config) const;
   // The logarithm of the probability of what was told, beforehand.
-  double log_evidence() const { return log_evidence_; }
+  double log_evidence() const { return belief_.log_evidence() + other_evidence_; }
 
  private:
-  // Factors: 4 stages, buffers, activations, constant, and what other knobs are predicted to
-  // change.
-  static constexpr int kNum = 8;
-  using Vector = Eigen::Matrix<double, kNum, 1>;
-  using Matrix = Eigen::Matrix<double, kNum, kNum>;
+  // Of 4 stages, buffers, activations, constant, and what other knobs are predicted to change.
+  using Vector = AutoBelief::Vector;
 
   // Of one place, as shares of the device.
   struct Place {
@@ -55,21 +50,17 @@ class AutoMemory {
     std::vector<std::array<double, 2>> samples;  // Micro-batch size, activations.
   };
 
-  void SetPrior();
+  AutoBelief Prior() const;
   Place PlaceOf(const StageSpace& stage) const;
   double Buffers(int stage, const AutoKnobs& knobs) const;
   double Activations(const Place& place, double micro_batch) const;
   Vector Row(const AutoConfig& config) const;
-  void Learn(const Vector& row, double mean_shift, double shrink);
-  void LearnSide(const AutoConfig& config, bool fits);
 
   SearchSpace space_;
   bool has_capacity_ = false;
   std::vector<Place> places_;
-  Vector mean_;
-  Matrix covariance_;
-  double log_evidence_ = 0;
-  double noise_variance_ = 0;  // Of a peak and of where the device is full.
+  AutoBelief belief_;          // Of the need as a share of the device, and of where that is full.
+  double other_evidence_ = 0;  // The logarithm of the probability of what is not the memory's.
   std::vector<AutoConfig> did_not_fit_;
 };
 
