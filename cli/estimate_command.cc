@@ -117,20 +117,27 @@ void ApplySetting(const std::string& setting, Json& ds_config) {
                ParseTolerantJson(setting.substr(equals + 1), "--set " + setting));
 }
 
-// With another number of ranks or micro-batch size the accumulation follows or, where that cannot
-// be, the total.
-void ApplySettings(const EstimateFlags& flags, int64_t num_ranks, Json& ds_config) {
+// With another number of ranks than `own_ranks` or another micro-batch size the accumulation
+// follows or, where that cannot be, the total.
+void ApplySettings(const EstimateFlags& flags, int64_t own_ranks, Subject& subject) {
+  Json& ds_config = subject.ds_config;
   for (const std::string& setting : flags.settings)
     ApplySetting(setting, ds_config);
-  if (flags.micro_batch) ds_config["train_micro_batch_size_per_gpu"] = *flags.micro_batch;
+  constexpr const char* kMicroBatch = "train_micro_batch_size_per_gpu";
+  const bool other_ranks = own_ranks != subject.cluster.num_ranks;
+  if (other_ranks && own_ranks > 0 && !ds_config.contains(kMicroBatch)) {
+    ds_config[kMicroBatch] =
+        engine::ResolveBatchSizes(ds_config, subject.name, own_ranks).micro_batch_size;
+  }
+  if (flags.micro_batch) ds_config[kMicroBatch] = *flags.micro_batch;
   if (!flags.micro_batch && !flags.ranks && !flags.nodes) return;
   const bool is_set = std::ranges::any_of(flags.settings, [](const std::string& setting) {
     return setting.starts_with("/train_batch_size=");
   });
   try {
-    engine::ResolveBatchSizes(ds_config, "ds_config", num_ranks);
+    engine::ResolveBatchSizes(ds_config, subject.name, subject.cluster.num_ranks);
   } catch (const Error&) {
-    if (is_set || !ds_config.contains("train_micro_batch_size_per_gpu")) throw;
+    if (is_set || !ds_config.contains(kMicroBatch)) throw;
     ds_config.erase("train_batch_size");
   }
 }
@@ -152,8 +159,9 @@ Subject SubjectOf(const EstimateFlags& flags) {
   }
   subject.inputs.seq_len = flags.seq_len;
   subject.inputs.ds_config_source = subject.name;
+  const int64_t own_ranks = flags.config.empty() ? 0 : subject.cluster.num_ranks;
   ApplyFlags(flags, subject.cluster);
-  ApplySettings(flags, subject.cluster.num_ranks, subject.ds_config);
+  ApplySettings(flags, own_ranks, subject);
   return subject;
 }
 

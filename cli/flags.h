@@ -17,6 +17,7 @@ namespace dsat::cli {
 // Exit codes of dsat besides 0.
 inline constexpr int kExitFailure = 1;        // An error, or an experiment that found nothing.
 inline constexpr int kExitUsage = 2;          // The command line is wrong.
+inline constexpr int kExitNotChecked = 2;     // dsat check could not compare: 1 means slower.
 inline constexpr int kExitInterrupted = 130;  // Ctrl-C; the experiment can be resumed.
 
 // The hosts on which trials run.

@@ -241,8 +241,9 @@ CLI::Validator Percentage() {
         const bool percent = text.ends_with('%');
         const std::string number = percent ? text.substr(0, text.size() - 1) : text;
         double value = 0;
-        if (!CLI::detail::lexical_cast(number, value) || !(value >= 0 && value < 100))
-          return "expected a percentage such as 3%, got " + text;
+        if (!CLI::detail::lexical_cast(number, value) ||
+            !(value >= 0 && value < (percent ? 100 : 1)))
+          return "expected a percentage below 100% such as 3%, or 0.03, got " + text;
         text = std::to_string(percent ? value / 100 : value);
         return "";
       },
@@ -315,7 +316,8 @@ void AddCheckCommand(Parser& parser) {
       ->check(CLI::IsMember(SearchMetrics()));
   sub.add_option("--tolerance", check.tolerance,
                  "Exit with 1 if the configuration is slower than recorded by more than this, and "
-                 "the 95 % interval of its speed does not contain the recorded one")
+                 "the 95 % interval of its speed does not contain the recorded one; with 2 if it "
+                 "could not be measured")
       ->transform(Percentage())
       ->default_str("3%");
   sub.add_option("--confirm", check.rounds, "Rounds in which both configurations are measured")

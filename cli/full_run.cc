@@ -154,17 +154,28 @@ class StepPrinter {
   bool skipped_ = false;  // The last step was.
 };
 
-// The skipped steps in the history of a training; 0 if there is none.
-int64_t CountSkipped(const std::string& out_dir) {
-  int64_t count = 0;
-  std::ifstream history(out_dir + "/metrics.jsonl");
-  for (std::string line; std::getline(history, line);)
-    count += line.find("\"skipped\":true") != line.npos ? 1 : 0;
-  return count;
+// Fills in what the history of a training says, of which this run may be the last part.
+void ReadHistory(FullRun& run) {
+  std::ifstream history(run.out_dir + "/metrics.jsonl");
+  TrainingStep step;
+  for (std::string line; std::getline(history, line);) {
+    run.num_skipped += line.find("\"skipped\":true") != line.npos ? 1 : 0;
+    try {
+      step = TrainingStepFromJson(Json::parse(line));
+    } catch (const Json::exception&) {
+      continue;  // Of a later version, or damaged.
+    }
+    if (step.validated) {
+      run.validation_loss = step.loss;
+    } else {
+      run.last_step = step.step;
+      run.loss = step.loss;
+    }
+  }
 }
 
 // Prints to stderr where the result of a training is, unless it has failed.
-void PrintEnd(const FullRun& run, bool builtin, const std::string& again) {
+void PrintEnd(const FullRun& run, bool builtin, bool trained, const std::string& again) {
   if (run.outcome.state == TrialState::kStopped) {
     const std::string left = !builtin                 ? ""
                              : run.checkpoint.empty() ? ", there is no checkpoint"
@@ -172,7 +183,7 @@ void PrintEnd(const FullRun& run, bool builtin, const std::string& again) {
                                                                     Printable(run.checkpoint));
     Say(stderr, fmt::format("interrupted{}; logs in {}\n", left, run.out_dir));
   } else if (run.outcome.state == TrialState::kSucceeded) {
-    if (builtin && !run.last_step)
+    if (builtin && !trained)
       Say(stderr, "there is nothing left to train: the checkpoint has all steps\n");
     if (run.num_skipped > 0)
       Say(stderr, fmt::format("{} steps were skipped, because their gradients were not finite\n",
@@ -194,9 +205,11 @@ int64_t BatchOf(const std::string& checkpoint) {
 
 // Says what will be done.
 void PrintBegin(const ExperimentSpec& spec, const Json& ds_config, const std::string& checkpoint) {
-  Say(stderr, fmt::format("training {} for {} steps on {} rank{}\n", Printable(spec.name),
-                          spec.max_length_steps, spec.slots_per_trial,
-                          spec.slots_per_trial == 1 ? "" : "s"));
+  const std::string length = IsBuiltin(spec) ? fmt::format(" for {} step{}", spec.max_length_steps,
+                                                           spec.max_length_steps == 1 ? "" : "s")
+                                             : "";
+  Say(stderr, fmt::format("training {}{} on {} rank{}\n", Printable(spec.name), length,
+                          spec.slots_per_trial, spec.slots_per_trial == 1 ? "" : "s"));
   if (checkpoint.empty()) return;
   Say(stderr, fmt::format("continuing from {}; another --out starts from the beginning\n",
                           Printable(checkpoint)));
@@ -213,6 +226,7 @@ void PrintBegin(const ExperimentSpec& spec, const Json& ds_config, const std::st
 
 FullRun RunFull(const ExperimentSpec& spec, const Json& ds_config, const RunnerOptions& options,
                 StepsTo steps_to, const std::string& again) {
+  const double rank_flops = RankFlops(spec, EstimateOf(spec, ds_config));  // Checks the config.
   MakeWritableFolder(options.out_dir);
   const bool builtin = IsBuiltin(spec);
   if (builtin) MakeWritableFolder(options.out_dir + "/checkpoint");  // Not only at the first save.
@@ -230,25 +244,21 @@ FullRun RunFull(const ExperimentSpec& spec, const Json& ds_config, const RunnerO
               .last_step = {},
               .validation_loss = {},
               .checkpoint = {}};
+  bool trained = false;
   {
     StepPrinter printer(steps_to, StepsPerPrint(ds_config, spec.max_length_steps),
-                        spec.max_length_steps, RankFlops(spec, EstimateOf(spec, ds_config)));
+                        spec.max_length_steps, rank_flops);
     run.outcome = RunFullTraining(
         spec, ds_config, options,
         [&](const TrainingStep& step) {
           printer.OnProgress(step);
-          if (step.validated) {
-            run.validation_loss = step.loss;
-          } else {
-            run.last_step = step.step;
-            run.loss = step.loss;
-          }
+          trained = trained || !step.validated;
         },
         [&interrupts] { return interrupts.load(); });
   }  // Clears the status line.
-  run.num_skipped = CountSkipped(options.out_dir);
+  ReadHistory(run);
   if (builtin) run.checkpoint = NewestCheckpoint(options.out_dir);
-  PrintEnd(run, builtin, again);
+  PrintEnd(run, builtin, trained, again);
   return run;
 }
 

@@ -23,9 +23,10 @@ enum class StepsTo {
 struct FullRun {
   std::string out_dir;
   Outcome outcome;  // kStopped: interrupted.
+  // Of the whole training, of which this run may have been the last part.
   std::optional<int64_t> last_step;
   double loss = 0;                        // At last_step.
-  int64_t num_skipped = 0;                // Steps of the training without an update.
+  int64_t num_skipped = 0;                // Steps without an update.
   std::optional<double> validation_loss;  // The last one.
   std::string checkpoint;  // The folder of the newest checkpoint, "" if there is none.
 };

@@ -26,10 +26,13 @@ int main(int argc, char** argv) {
   using dsat::cli::Flags;
   // A limit of file sizes is an error like a full disk, also in the processes that this one starts.
   signal(SIGXFSZ, SIG_IGN);
+  int failure = dsat::cli::kExitFailure;
   try {
     const std::variant<Flags, int> parsed = dsat::cli::ParseFlags(argc, argv);
     if (const int* exit_code = std::get_if<int>(&parsed)) return *exit_code;
     const Flags& flags = std::get<Flags>(parsed);
+    if (std::holds_alternative<dsat::cli::CheckFlags>(flags.command))
+      failure = dsat::cli::kExitNotChecked;
     const int exit_code =
         std::visit([&](const auto& command) { return RunCommand(flags, command); }, flags.command);
     if (std::fflush(stdout) != 0) dsat::ThrowErrno("cannot write to standard output", errno);
@@ -42,9 +45,9 @@ int main(int argc, char** argv) {
     const dsat::Error shown(dsat::ErrorCode::kUnavailable,
                             error.path1().string() + ": " + error.code().message());
     std::fprintf(stderr, "dsat: %s\n", dsat::Printable(shown.what()).c_str());
-    return dsat::cli::kExitFailure;
+    return failure;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "dsat: %s\n", dsat::Printable(error.what()).c_str());
-    return dsat::cli::kExitFailure;
+    return failure;
   }
 }

@@ -37,6 +37,16 @@ std::vector<const Trial*> Ranked(const Search& search) {
   return trials;
 }
 
+// The assignment of a trial with the sizes of the point that its metrics are of.
+Assignment AssignmentOfBest(const Trial& trial, const std::string& metric) {
+  const Point point = BestOrConfigPoint(trial, metric);
+  Assignment assignment = trial.assignment;
+  if (assignment.contains(kMicroBatchKey)) assignment[kMicroBatchKey] = point.micro_batch_size;
+  if (assignment.contains(kAccumulationKey))
+    assignment[kAccumulationKey] = point.accumulation_steps;
+  return assignment;
+}
+
 // The settings that all searched trials share, which their lines omit; empty if there is only one
 // trial.
 Assignment CommonSettings(const Search& search) {
@@ -45,10 +55,11 @@ Assignment CommonSettings(const Search& search) {
   for (const auto& [id, trial] : search.trials()) {
     if (trial.kind != TrialKind::kSearch) continue;
     ++num_searched;
-    if (!common) common = trial.assignment;
-    std::erase_if(*common, [&trial](const auto& entry) {
-      const auto found = trial.assignment.find(entry.first);
-      return found == trial.assignment.end() || found->second != entry.second;
+    const Assignment assignment = AssignmentOfBest(trial, search.spec().options.metric);
+    if (!common) common = assignment;
+    std::erase_if(*common, [&assignment](const auto& entry) {
+      const auto found = assignment.find(entry.first);
+      return found == assignment.end() || found->second != entry.second;
     });
   }
   return num_searched > 1 ? *common : Assignment();
@@ -66,10 +77,10 @@ std::string SettingsText(const Assignment& assignment, const Assignment& without
   return text;
 }
 
-std::string LastCell(const Trial& trial, const Assignment& common) {
+std::string LastCell(const Trial& trial, const std::string& metric, const Assignment& common) {
   const std::string of = trial.confirms ? fmt::format(" of {}", *trial.confirms) : "";
   const std::string what = trial.kind == TrialKind::kSearch
-                               ? SettingsText(trial.assignment, common)
+                               ? SettingsText(AssignmentOfBest(trial, metric), common)
                                : fmt::format("({}{})", ToString(trial.kind), of);
   if (trial.reason.empty()) return what;
   return what.empty() ? trial.reason : fmt::format("{}: {}", what, trial.reason);
@@ -88,7 +99,7 @@ std::vector<std::string> Row(const Trial& trial, const std::string& metric,
           cell(metric),
           cell(metric == "throughput" ? "latency" : "throughput"),
           cell("peak_bytes"),
-          LastCell(trial, common)};
+          LastCell(trial, metric, common)};
 }
 
 // "3.2 device-minutes", "410 device-seconds".
@@ -253,13 +264,19 @@ std::string BatchText(const Search& search, const Verdict& verdict) {
 }
 
 std::string CertaintyText(const Search& search, const Verdict& verdict) {
+  const SearchOptions& options = search.spec().options;
+  const auto num_tried = std::ranges::count_if(
+      search.trials(), [](const auto& entry) { return !RunsAgain(entry.second.kind); });
+  const bool searched = std::ranges::any_of(
+      search.trials(), [](const auto& entry) { return entry.second.kind == TrialKind::kSearch; });
+  if (!searched && search.EndReason().empty() && num_tried < options.max_trials) {
+    return "nothing was compared: no other configuration of the space is legal and predicted to "
+           "fit (dsat space shows it)";
+  }
   std::string text;
   if (verdict.probability_near_best) {
     text += fmt::format("within 1 % of the best of {:.0f} configurations with probability {:.0f} %",
                         verdict.num_considered, 100 * *verdict.probability_near_best);
-    const SearchOptions& options = search.spec().options;
-    const auto num_tried = std::ranges::count_if(
-        search.trials(), [](const auto& entry) { return !RunsAgain(entry.second.kind); });
     if (*verdict.probability_near_best < Method::kSure && search.EndReason().empty()) {
       if (num_tried >= options.max_trials) {
         text += " (--max-trials N searches longer)";
@@ -412,11 +429,7 @@ std::string SummaryText(const Experiment& experiment, size_t columns) {
 Json TrialJson(const Search& search, TrialId id) {
   const Trial& trial = search.trials().at(id);
   const PointResult* best = BestPoint(trial, search.spec().options.metric);
-  Assignment assignment = trial.assignment;
-  if (best != nullptr && assignment.contains(kMicroBatchKey))
-    assignment[kMicroBatchKey] = best->point.micro_batch_size;
-  if (best != nullptr && assignment.contains(kAccumulationKey))
-    assignment[kAccumulationKey] = best->point.accumulation_steps;
+  const Assignment assignment = AssignmentOfBest(trial, search.spec().options.metric);
   Json json{{"id", trial.id},
             {"kind", ToString(trial.kind)},
             {"state", ToString(trial.state)},

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/log.h"
 #include "cli/status_line.h"
 #include "searcher/hosts/host_environment.h"
 #include "searcher/hosts/placement.h"
@@ -31,8 +32,13 @@ std::map<std::string, std::string> HostEnvironment() {
   std::vector<std::string> ours;
   for (char** variable = environ; *variable != nullptr; ++variable)
     ours.emplace_back(*variable);
-  std::map<std::string, std::string> variables = ReadDeepSpeedEnv(
-      EnvironmentOr("DS_ENV_FILE", ".deepspeed_env"), {EnvironmentOr("HOME", "."), "."});
+  const std::string name = EnvironmentOr("DS_ENV_FILE", ".deepspeed_env");
+  const std::vector<std::string> folders = {EnvironmentOr("HOME", "."), "."};
+  const bool exists = std::ranges::any_of(
+      folders, [&](const std::string& folder) { return fs::exists(fs::path(folder) / name); });
+  if (!exists && std::getenv("DS_ENV_FILE") != nullptr)
+    Log(LogLevel::kWarn, fmt::format("DS_ENV_FILE: {} does not exist", name));
+  std::map<std::string, std::string> variables = ReadDeepSpeedEnv(name, folders);
   variables.merge(ExportedVariables(ours));
   return variables;
 }

@@ -42,6 +42,23 @@ TraceTask PrepareTrace(TraceTask trace, const ExperimentSpec& spec) {
   return trace;
 }
 
+// A script decides itself how long it trains, and when it validates and saves.
+void RefuseOptionsOfBuiltin(const TrainFlags& train, const ExperimentSpec& spec) {
+  const TrainingOptions& given = train.training;
+  const TrainingOptions defaults;
+  const char* const flag = train.steps ? "--steps"
+                           : given.checkpoint_interval != defaults.checkpoint_interval
+                               ? "--checkpoint-interval"
+                           : given.keep != defaults.keep ? "--keep"
+                           : given.eval_interval > 0     ? "--eval-interval"
+                                                         : nullptr;
+  if (flag == nullptr) return;
+  Throw(ErrorCode::kInvalidArgument,
+        "{}: {}: /entrypoint is a command, which decides itself how long it trains and when it "
+        "validates and saves; leave the option out",
+        flag, spec.config_path);
+}
+
 // Ranks on other hosts write the trace to the folder that all hosts share.
 TraceTask TraceOnHosts(TraceTask trace, const std::string& out_dir) {
   if (!trace.path.empty()) trace.path = out_dir + "/trace.json";
@@ -80,6 +97,7 @@ int RunCommand(const Flags& flags, const TrainFlags& train) {
         Log(LogLevel::kWarn, note);
     }
   }
+  if (!IsBuiltin(spec)) RefuseOptionsOfBuiltin(train, spec);
   if (train.steps) spec.max_length_steps = *train.steps;
   PlanSlurm(spec, &options);
   LogNew(CheckSpec(spec, AreElsewhere(options.machines.hosts)), read);

@@ -317,7 +317,11 @@ std::optional<double> AutoMethod::ProbabilityNearBest(const Trial& pick) const {
   if (found == measured_.end()) return std::nullopt;
   AutoMethod copy = *this;  // Whose caches may change.
   copy.Refresh();
-  return copy.ProbabilityNearBest(copy.LookAround(), found - measured_.begin());
+  const Outlook outlook = copy.LookAround();
+  // Of nothing but configurations outside the space, which is the best says nothing.
+  if (std::ranges::none_of(outlook.candidates, [](const auto& c) { return c.has_value(); }))
+    return std::nullopt;
+  return copy.ProbabilityNearBest(outlook, found - measured_.begin());
 }
 
 std::vector<AutoMethod::Expected> AutoMethod::BestExpected(size_t count) const {

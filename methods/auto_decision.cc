@@ -22,7 +22,7 @@ constexpr double kTrainingPerSearch = 600;
 // Before so many launches have succeeded, the model may be sure of what is wrong.
 constexpr int64_t kLeastLaunches = 8;
 // Out of memory is as bad as losing this share of a step.
-constexpr double kMisfitLoss = 0.02;
+constexpr double kMisfitLoss = 0.01;
 constexpr double kPossible = 0.01;
 constexpr int64_t kMostLaunchesOfOne = 16;
 // Points that the posterior is sampled at, and how often.

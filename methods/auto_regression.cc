@@ -78,6 +78,34 @@ double SharedKnobs(const AutoConfig& a, const AutoConfig& b) {
   return shared * (a.stage == b.stage ? 1 : kOtherStage);
 }
 
+// The same of the knobs that the user's space has added.
+double SharedOwn(const AutoConfig& a, const AutoConfig& b) {
+  double shared = 0;
+  for (size_t i = 0; i < std::min(a.knobs.others.size(), b.knobs.others.size()); ++i)
+    shared += a.knobs.others[i] >= 0 && a.knobs.others[i] == b.knobs.others[i] ? 1 : 0;
+  return shared * (a.stage == b.stage ? 1 : kOtherStage);
+}
+
+void AddEffect(const std::vector<int>& values, double effect, Eigen::MatrixXd& effects) {
+  const auto rows = std::max(effects.rows(), std::ssize(values));
+  for (size_t knob = 0; knob < values.size(); ++knob) {
+    if (values[knob] < 0) continue;
+    const auto cols = std::max<Eigen::Index>(effects.cols(), values[knob] + 1);
+    effects.conservativeResizeLike(Eigen::MatrixXd::Zero(rows, cols));
+    effects(static_cast<Eigen::Index>(knob), values[knob]) += effect;
+  }
+}
+
+double SumOf(const std::vector<int>& values, const Eigen::MatrixXd& effects) {
+  double sum = 0;
+  for (size_t knob = 0; knob < values.size(); ++knob) {
+    const auto row = static_cast<Eigen::Index>(knob);
+    if (values[knob] >= 0 && row < effects.rows() && values[knob] < effects.cols())
+      sum += effects(row, values[knob]);
+  }
+  return sum;
+}
+
 }  // namespace
 
 double AutoRegression::LogOf(const AutoObservation& o, Part part,
@@ -159,13 +187,15 @@ void AutoRegression::Linearize() {
 double AutoRegression::Missed(const AutoTraits& a, const AutoTraits& b) const {
   return scales_.residual * scales_.residual * Correlation(a, b) +
          scales_.wide * scales_.wide * SharedKnobs(*a.config, *b.config) +
+         scales_.own * scales_.own * SharedOwn(*a.config, *b.config) +
          (a.config->IsLike(*b.config) ? kRoughness * kRoughness : 0);
 }
 
 AutoRegression::Matrix AutoRegression::CovarianceWith(const Scales& scales) const {
   const Vector deviation = scales.launch * weights_.cwiseSqrt().cwiseInverse();
   Matrix all = by_model_ + scales.residual * scales.residual * by_residual_ + by_config_ +
-               scales.wide * scales.wide * by_wide_ + scales.drift * scales.drift * by_time_;
+               scales.wide * scales.wide * by_wide_ + scales.own * scales.own * by_own_ +
+               scales.drift * scales.drift * by_time_;
   all += deviation.asDiagonal() * by_launch_ * deviation.asDiagonal();
   all.diagonal() += noise_.cwiseQuotient(weights_);
   return all;
@@ -175,7 +205,7 @@ AutoRegression::Matrix AutoRegression::CovarianceWith(const Scales& scales) cons
 void AutoRegression::Compare() {
   const auto n = static_cast<Eigen::Index>(observations_.size());
   weights_ = noise_ = Vector::Ones(n);
-  by_residual_ = by_wide_ = by_launch_ = by_config_ = by_time_ = Matrix::Zero(n, n);
+  by_residual_ = by_wide_ = by_own_ = by_launch_ = by_config_ = by_time_ = Matrix::Zero(n, n);
   double last_s = 1e-9;
   std::array<double, 2> best = {INFINITY, INFINITY};  // Of this search, of the earlier one.
   std::vector<AutoTraits> traits;
@@ -197,6 +227,7 @@ void AutoRegression::Compare() {
           alike * Correlation(traits[static_cast<size_t>(i)], traits[static_cast<size_t>(j)]);
       if (a.launch == b.launch) by_launch_(i, j) = 1;
       by_wide_(i, j) = alike * SharedKnobs(a.point.config, b.point.config);
+      by_own_(i, j) = alike * SharedOwn(a.point.config, b.point.config);
       if (a.point.config.IsLike(b.point.config)) by_config_(i, j) = alike * kRoughness * kRoughness;
       by_time_(i, j) = std::min(a.ended_s, b.ended_s) / last_s;  // A random walk.
     }
@@ -210,6 +241,7 @@ double AutoRegression::LogEvidence(const Scales& scales) const {
   const auto squared = [](double x) { return x * x; };
   const double prior = squared(std::log(scales.residual / 0.025) / 0.8) +
                        squared(std::log(scales.wide / 0.0015) / 1.2) +
+                       squared(std::log(scales.own / 0.05) / 1.2) +
                        squared(std::log(scales.launch / 0.012) / 0.7) + (scales.drift > 0 ? 2 : 0);
   return -0.5 * (fit + determinant + prior);
 }
@@ -230,16 +262,25 @@ void AutoRegression::ChooseScales() {
     best = evidence;
     scales_ = scales;
   };
+  const auto vary = [&](double Scales::*scale, std::initializer_list<double> values) {
+    Scales now = scales_;
+    for (const double value : values) {
+      now.*scale = value;
+      consider(now);
+    }
+  };
   for (int round = 0; round < 2; ++round) {
-    for (const double residual : {0.006, 0.012, 0.025, 0.05, 0.1, 0.2})
-      consider({residual, scales_.wide, scales_.launch, scales_.drift});
+    if (by_own_.maxCoeff() > 0) vary(&Scales::own, {0.01, 0.03, 0.1, 0.3});
+    vary(&Scales::residual, {0.006, 0.012, 0.025, 0.05, 0.1, 0.2});
+    Scales now = scales_;
     for (const double knobs : wide) {
-      for (const double launch : {0.004, 0.008, 0.015, 0.03, 0.06})
-        consider({scales_.residual, knobs, launch, scales_.drift});
+      now.wide = knobs;
+      for (const double launch : {0.004, 0.008, 0.015, 0.03, 0.06}) {
+        now.launch = launch;
+        consider(now);
+      }
     }
-    for (const double drift : {0.0, 0.02, 0.06}) {
-      if (has_times) consider({scales_.residual, scales_.wide, scales_.launch, drift});
-    }
+    if (has_times) vary(&Scales::drift, {0.0, 0.02, 0.06});
   }
 }
 
@@ -300,34 +341,22 @@ void AutoRegression::Fit(std::vector<AutoObservation> observations) {
 // The expected effects, given the measurements.
 void AutoRegression::LearnEffects() {
   for (size_t stage = 0; stage < effects_.size(); ++stage) {
-    Matrix& effects = effects_[stage] = Matrix();
+    effects_[stage] = {};
     for (size_t i = 0; i < observations_.size(); ++i) {
       const AutoObservation& o = observations_[i];
-      const std::vector<int>& values = o.point.config.knobs.wide;
-      const auto rows = std::max(effects.rows(), std::ssize(values));
-      for (size_t knob = 0; knob < values.size(); ++knob) {
-        if (values[knob] < 0) continue;
-        const auto cols = std::max<Eigen::Index>(effects.cols(), values[knob] + 1);
-        effects.conservativeResizeLike(Matrix::Zero(rows, cols));
-        effects(static_cast<Eigen::Index>(knob), values[knob]) +=
-            scales_.wide * scales_.wide * (o.earlier ? earlier_->correlation : 1) *
-            (o.point.config.stage == static_cast<int>(stage) ? 1 : kOtherStage) *
-            solution_[static_cast<Eigen::Index>(i)];
-      }
+      const double weight = (o.earlier ? earlier_->correlation : 1) *
+                            (o.point.config.stage == static_cast<int>(stage) ? 1 : kOtherStage) *
+                            solution_[static_cast<Eigen::Index>(i)];
+      const AutoKnobs& knobs = o.point.config.knobs;
+      AddEffect(knobs.wide, scales_.wide * scales_.wide * weight, effects_[stage].wide);
+      AddEffect(knobs.others, scales_.own * scales_.own * weight, effects_[stage].own);
     }
   }
 }
 
 double AutoRegression::EffectOf(const AutoConfig& config) const {
-  const Matrix& effects = effects_[static_cast<size_t>(config.stage)];
-  const std::vector<int>& values = config.knobs.wide;
-  double log = 0;
-  for (size_t knob = 0; knob < values.size(); ++knob) {
-    const auto row = static_cast<Eigen::Index>(knob);
-    if (values[knob] >= 0 && row < effects.rows() && values[knob] < effects.cols())
-      log += effects(row, values[knob]);
-  }
-  return log;
+  const Effects& effects = effects_[static_cast<size_t>(config.stage)];
+  return SumOf(config.knobs.wide, effects.wide) + SumOf(config.knobs.others, effects.own);
 }
 
 AutoRegression::View AutoRegression::Look(std::vector<AutoPoint> points,

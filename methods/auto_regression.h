@@ -77,7 +77,7 @@ class AutoRegression {
   View Look(std::vector<AutoPoint> points, const std::vector<AutoPoint>& pending) const;
   double Covariance(const View& view, Eigen::Index a, Eigen::Index b) const;
 
-  // By the model and the knobs of a wide space, each for itself.
+  // By the model and the knobs that it does not know, each for itself.
   double LogOf(const AutoPoint& point) const {
     return model_.Log(point.config, point.memory_share, parameters_, Part::kObjective, nullptr) +
            EffectOf(point.config);
@@ -101,7 +101,12 @@ class AutoRegression {
     double residual = 0.025;
     double wide = 0.0015;  // Of each knob of a wide space.
     double launch = 0.012;
-    double drift = 0;  // Standard deviation over the whole search.
+    double drift = 0;   // Standard deviation over the whole search.
+    double own = 0.05;  // Of each knob without a prediction, which the user's space has added.
+  };
+  // The expected effects of the values of knobs, a row for each knob and a column for each value.
+  struct Effects {
+    Matrix wide, own;
   };
 
   double LogOf(const AutoObservation& observation, Part part,
@@ -134,12 +139,13 @@ class AutoRegression {
   Matrix by_model_;     // Covariance of measurements by the parameters,
   Matrix by_residual_;  // and by a residual, knobs, a launch and a drift of scale 1.
   Matrix by_wide_;
+  Matrix by_own_;
   Matrix by_launch_;
   Matrix by_time_;
   Matrix by_config_;                               // Of configurations that are alike.
   Eigen::LLT<Matrix> factor_{Matrix::Ones(1, 1)};  // A default-constructed one cannot be copied.
   Vector solution_;
-  std::array<Matrix, 4> effects_;  // By stage: of each knob of a wide space, a column for a value.
+  std::array<Effects, 4> effects_;  // By stage.
 };
 
 }  // namespace dsat

@@ -80,14 +80,17 @@ size_t NumArmsInLimits(const std::map<TrialId, Trial>& trials, const std::vector
   return count;
 }
 
-bool ConfirmsTooLong(const std::map<TrialId, Trial>& trials) {
+bool ConfirmsTooLong(const std::map<TrialId, Trial>& trials, const SearchOptions& options) {
   constexpr double kNeverTooLongSeconds = 60;
-  double confirm_s = 0, search_s = 0;
+  double confirm_s = 0, search_s = 0, training_s = INFINITY;
   for (const auto& [id, trial] : trials) {
     double& sum = trial.kind == TrialKind::kConfirm ? confirm_s : search_s;
     sum += trial.times.ended_s - trial.times.started_s;
+    const auto step_ms = ValueAtBest(trial, options.metric, "latency");
+    if (trial.kind == TrialKind::kSubmitted && step_ms && options.run_steps)
+      training_s = static_cast<double>(*options.run_steps) * *step_ms / 1e3;
   }
-  return confirm_s > std::max(search_s, kNeverTooLongSeconds);
+  return confirm_s > std::min(std::max(search_s, kNeverTooLongSeconds), training_s);
 }
 
 Confirmation::Confirmation(std::vector<TrialId> arms, std::optional<TrialId> base, int64_t rounds,

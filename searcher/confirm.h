@@ -65,8 +65,9 @@ inline constexpr double kConfirmsPart = 0.5;
 size_t NumArmsInLimits(const std::map<TrialId, Trial>& trials, const std::vector<TrialId>& arms,
                        const ExperimentSpec& spec);
 // A script that starts slowly makes each round costly: no extension begins after a confirmation
-// that took longer than the other trials, and than a minute.
-bool ConfirmsTooLong(const std::map<TrialId, Trial>& trials);
+// that took longer than the other trials, and than a minute, or than the training to come (its
+// run_steps).
+bool ConfirmsTooLong(const std::map<TrialId, Trial>& trials, const SearchOptions& options);
 
 // A deterministic function of its arms and what was added.
 class Confirmation {

@@ -30,6 +30,8 @@ constexpr double kSemanticPart = 0.5;
 // Random numbers that differ may change the losses by twice as much as the first one, and by this
 // part of it at most: another loss is another objective.
 constexpr double kRandomPart = 0.1;
+// Noise above this part of the loss that could also hide half of what is learned decides nothing.
+constexpr double kMostNoise = 0.05;
 
 double Median(std::vector<double> values) {
   const size_t middle = values.size() / 2;
@@ -181,6 +183,13 @@ LossCheck CompareLosses(const std::vector<LossCurve>& submitted, const LossCurve
   });
   check.result =
       check.difference <= check.allowed ? LossCheck::Result::kAlike : LossCheck::Result::kDiffers;
+  if (check.result == LossCheck::Result::kAlike &&
+      noise > std::max(kSemanticPart * learned, kMostNoise * loss)) {
+    return NotChecked(
+        fmt::format("the losses of its {} runs differ so much from each other that a difference of "
+                    "{:.0f} % would be allowed; --confirm N compares with more runs",
+                    submitted.size(), 100 * check.allowed));
+  }
   return check;
 }
 

@@ -246,7 +246,7 @@ void Runner::Impl::EndSearchIfOver() {
   const Confirmation* confirmation = experiment.search().confirmation();
   const char* const what = confirmation == nullptr     ? "the search ends: "
                            : confirmation->MayExtend() ? "the confirmation is not extended: "
-                                                       : "nothing more is run: ";
+                                                       : "only what compares losses is still run: ";
   experiment.EndSearch(*why);
   Notify(RunnerEvent::Kind::kNote, -1, 0, 0, what + *why);
 }

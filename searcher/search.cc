@@ -219,7 +219,8 @@ void Search::Tell(TrialId id, const Outcome& outcome, std::vector<PointResult> p
   if (trial.kind == TrialKind::kConfirm) {
     if (s.confirms) {  // Else it has run since before limits were raised.
       s.confirmation->Add(*trial.confirms, trial);
-      if (s.confirmation->GoesOn() && ConfirmsTooLong(s.trials)) s.confirmation->DoNotExtend();
+      if (s.confirmation->GoesOn() && ConfirmsTooLong(s.trials, s.spec.options))
+        s.confirmation->DoNotExtend();
     }
     if (s.proposer) s.proposer->Observe(trial);
   } else if (RunsAgain(trial.kind)) {

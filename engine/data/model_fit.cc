@@ -51,6 +51,8 @@ void CheckBatch(const Batch& batch, const Model& model, int64_t max_seq_len, boo
 }
 
 void CheckModelFitsDevice(const Model& model, DeviceKind device, const std::string& model_what) {
+  if (model.layers.empty())
+    Throw(ErrorCode::kInvalidArgument, "{}: has no layers; expected at least one", model_what);
   if (device != DeviceKind::kCuda || model.head_channels <= kMaxCudaHeadChannels) return;
   Throw(
       ErrorCode::kUnimplemented,

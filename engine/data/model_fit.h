@@ -21,7 +21,8 @@ void CheckModelFitsData(const Model& model, const Dataset& data, const std::stri
 // vocab_size).
 void CheckBatch(const Batch& batch, const Model& model, int64_t max_seq_len, bool needs_targets);
 
-// Throws kUnimplemented if the device's kernels do not support the model. `model_what` as above.
+// Throws kInvalidArgument if the model has no layers, kUnimplemented if the device's kernels do not
+// support it. `model_what` as above.
 void CheckModelFitsDevice(const Model& model, DeviceKind device, const std::string& model_what);
 
 }  // namespace dsat::engine

@@ -3,11 +3,13 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Union
 
 from dsat._trial import Config, read_json, trial
 
+_STRATEGY = re.compile("(deepspeed_)?stage_[0-3](_offload|_offload_optimizer|_nvme)?")
 ConfigSource = Union[str, "os.PathLike[str]", Mapping[str, Any]]
 
 _BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
@@ -62,8 +64,15 @@ def get_ds_config_from_hparams(hparams: Mapping[str, Any],
     if "deepspeed_config" not in hparams:
         raise KeyError("hyperparameters: deepspeed_config is missing; expected the path of the "
                        "DeepSpeed config")
-    return overwrite_deepspeed_config(Path(base_dir) / hparams["deepspeed_config"],
-                                      hparams.get("overwrite_deepspeed_args") or {})
+    name = hparams["deepspeed_config"]
+    if not isinstance(name, str):
+        raise ValueError(f"hyperparameters: deepspeed_config is {name!r}; expected the path of the "
+                         "DeepSpeed config")
+    path = Path(base_dir) / name
+    if _STRATEGY.fullmatch(name) and not path.exists():
+        raise ValueError(f"hyperparameters: deepspeed_config is {name!r}, a strategy that only "
+                         "trials of dsat know; expected the path of the DeepSpeed config")
+    return overwrite_deepspeed_config(path, hparams.get("overwrite_deepspeed_args") or {})
 
 
 def get_ds_config(otherwise: ConfigSource) -> Config:

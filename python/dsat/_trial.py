@@ -4,6 +4,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import re
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,10 +16,20 @@ Config = Dict[str, Any]
 _READ = "DSAT_CONFIG_READ"
 
 
+_STRING_OR_COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_STRING_OR_LAST_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])', re.DOTALL)
+
+
 def read_json(path: "str | os.PathLike[str]") -> Config:
-    """Returns the object in a JSON file. Raises ValueError with the file's name if it is none."""
+    """Returns the object in a JSON file, which may have comments and trailing commas, as for dsat.
+
+    Raises ValueError with the file's name if it is none.
+    """
+    text = Path(path).read_text(encoding="utf-8")
+    for pattern in (_STRING_OR_COMMENT, _STRING_OR_LAST_COMMA):
+        text = pattern.sub(lambda match: match[1] or "", text)
     try:
-        value = json.loads(Path(path).read_text(encoding="utf-8"))
+        value = json.loads(text)
     except ValueError as error:
         raise ValueError(f"{path}: not JSON: {error}") from error
     if not isinstance(value, dict):

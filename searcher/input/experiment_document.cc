@@ -58,6 +58,9 @@ constexpr std::array<Section, 4> kSections = {{
 }};
 
 constexpr char kHparams[] = "/hyperparameters";
+// Beside a ds_config file.
+constexpr Section kBuiltinHparams = {kHparams,
+                                     "model data deepspeed_config overwrite_deepspeed_args", ""};
 constexpr char kConfigKey[] = "deepspeed_config";
 constexpr char kOverwriteKey[] = "overwrite_deepspeed_args";
 
@@ -69,10 +72,6 @@ std::vector<std::string> Words(std::string_view text) {
     words.emplace_back(word);
   }
   return words;
-}
-
-bool Holds(const std::vector<std::string>& words, const std::string& word) {
-  return std::find(words.begin(), words.end(), word) != words.end();
 }
 
 // Builds the spec, one key at a time.
@@ -139,8 +138,8 @@ class SpecReader {
     std::vector<std::string> without_meaning = Words(section.without_meaning);
     for (const auto& [key, value] : object->items()) {
       std::string pointer = fmt::format("{}/{}", section.pointer, key);
-      if (Holds(read, key)) continue;
-      if (Holds(without_meaning, key)) {
+      if (std::ranges::count(read, key) > 0) continue;
+      if (std::ranges::count(without_meaning, key) > 0) {
         without_meaning_.push_back(pointer);
         continue;
       }
@@ -319,6 +318,7 @@ class SpecReader {
       ReadConfigFile(hparams[kConfigKey]);
       hparams.erase(kConfigKey);
       RefuseInline(hparams);
+      if (IsBuiltin(spec_)) CheckSection(kBuiltinHparams);
     } else {
       TakeInline(hparams);
     }
@@ -369,7 +369,8 @@ class SpecReader {
 
   void TakeInline(Json& hparams) {
     for (auto it = hparams.begin(); it != hparams.end();) {
-      bool take = IsDsConfigEntry(it.key(), *it);
+      const bool take = IsBuiltin(spec_) ? it.key() != "model" && it.key() != "data"
+                                         : IsDsConfigEntry(it.key(), *it);
       if (take) spec_.ds_config[it.key()] = *it;
       it = take ? hparams.erase(it) : std::next(it);
     }

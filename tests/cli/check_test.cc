@@ -141,7 +141,7 @@ TEST_F(CheckTest, WhereTheSubmittedConfigurationDoesNotFitThePickIsComparedWithI
   // What was asked for is a comparison.
   const Finished against =
       work.Dsat({"check", "out/ds_config.json", "--against", "ds_config.json"});
-  EXPECT_EQ(against.exit_code, 1);
+  EXPECT_EQ(against.exit_code, 2);
   EXPECT_THAT(against.err, HasSubstr("the two could not be compared"));
 }
 
@@ -167,7 +167,7 @@ json.dump(metrics, open(section["metric_path"], "w"))
   work.Write("other.json", R"({"train_micro_batch_size_per_gpu": 2})");
   const Finished check =
       work.Dsat({"check", "other.json", "--config", "deepspeed.yaml", "--metric", "throughput"});
-  EXPECT_EQ(check.exit_code, 1) << check.out;
+  EXPECT_EQ(check.exit_code, 2) << check.out;
   EXPECT_THAT(check.err, HasSubstr("the two could not be compared: trial 0 dropped out: failed: "));
   EXPECT_THAT(check.err, HasSubstr("boom"));
 }
@@ -175,14 +175,18 @@ json.dump(metrics, open(section["metric_path"], "w"))
 TEST_F(CheckTest, ACheckThatCannotStartSaysWhatIsMissing) {
   work.Write("alone.json", DsConfig(1, ""));
   const Finished check = work.Dsat({"check", "alone.json"});
-  EXPECT_EQ(check.exit_code, 1);
+  EXPECT_EQ(check.exit_code, 2);
   EXPECT_THAT(check.err, HasSubstr("no metrics.json beside it"));
   EXPECT_THAT(check.err, HasSubstr("--config FILE"));
+  const Finished percent = work.Dsat({"check", "alone.json", "--tolerance", "3"});
+  EXPECT_EQ(percent.exit_code, 2);
+  EXPECT_THAT(percent.err,
+              HasSubstr("expected a percentage below 100% such as 3%, or 0.03, got 3"));
   work.Write("deepspeed.yaml", ExperimentFile("6MiB"));
   work.Write("ds_config.json", DsConfig(1, ""));
   work.Write("wrong.json", "{\"steps\": 3}");
   const Finished wrong = work.Dsat({"check", "wrong.json", "--config", "deepspeed.yaml"});
-  EXPECT_EQ(wrong.exit_code, 1);
+  EXPECT_EQ(wrong.exit_code, 2);
   EXPECT_THAT(wrong.err, HasSubstr("wrong.json: "));
   EXPECT_FALSE(std::filesystem::exists(work.Path("dsat.db")));  // Nothing was measured.
 }

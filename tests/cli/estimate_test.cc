@@ -99,6 +99,23 @@ TEST_F(EstimateTest, WhatItSuggestsCanBeFollowed) {
             true);
 }
 
+TEST_F(EstimateTest, OtherRanksKeepTheMicroBatchSize) {
+  WriteExperiment("batch.json");
+  const auto train_batch_size = [&](const std::string& ds_config, const char* ranks) {
+    work.Write("batch.json", ds_config);
+    const Json json = EstimateJson({"deepspeed.yaml", "--ranks", ranks});
+    return json["estimate"]["train_batch_size"].get<int64_t>();
+  };
+  // On two ranks the sizes are 4 and 8.
+  const std::string stated = R"({"train_batch_size": 16, "gradient_accumulation_steps": 2,
+                                 "optimizer": {"type": "AdamW"}})";
+  const std::string derived = R"({"train_batch_size": 16, "optimizer": {"type": "AdamW"}})";
+  EXPECT_EQ(train_batch_size(stated, "4"), 32);
+  EXPECT_EQ(train_batch_size(stated, "3"), 24);
+  EXPECT_EQ(train_batch_size(derived, "1"), 16);
+  EXPECT_EQ(train_batch_size(derived, "3"), 24);
+}
+
 TEST_F(EstimateTest, StagesAreRowsWithDeepSpeedsEstimateBesideThem) {
   const Finished run = Estimate({"--params", "1e9", "--ranks", "4", "--stages", "all"});
   ASSERT_EQ(run.exit_code, 0) << run.err;

@@ -64,6 +64,16 @@ class OutputTest : public testing::Test {
   Workspace work;
 };
 
+TEST_F(OutputTest, OptionsThatAScriptCannotFollowAreRefused) {
+  work.Write("train.py", "");
+  work.Write("script.yaml",
+             "entrypoint: python3 train.py {ds_config}\n"
+             "hyperparameters: {deepspeed_config: ds_config.json}\n");
+  for (const char* option : {"--steps", "--checkpoint-interval", "--keep", "--eval-interval"})
+    ExpectRefused(work.Dsat({"train", "script.yaml", option, "7"}),
+                  std::string(option) + ": script.yaml: /entrypoint is a command");
+}
+
 TEST_F(OutputTest, HelpNamesEveryCommandAndEachMethodItsOptions) {
   const Finished help = work.Dsat({"--help"});
   EXPECT_EQ(help.exit_code, 0);

@@ -109,9 +109,11 @@ TEST_F(ResumeTest, ATrainingOfAnotherPickIsNotContinued) {
   const Finished search = work.Dsat({"grid", "deepspeed.yaml", "--max-trials", "2", "--confirm",
                                      "0", "--run-full-experiment", "--out", "out"});
   ASSERT_EQ(search.exit_code, 0) << search.err;
-  const Finished same = work.Dsat({"resume", "1"});
+  const Finished same = work.Dsat({"resume", "1", "--json"});
   EXPECT_EQ(same.exit_code, 0) << same.err;
   EXPECT_THAT(same.err, HasSubstr("there is nothing left to train"));
+  EXPECT_EQ(Json::parse(same.out)["full_run"]["last_step"], 6);
+  EXPECT_TRUE(Json::parse(same.out)["full_run"]["loss"].is_number());
   Json task = ReadJsonFile(work.Path("out/full/task.json"));
   task["ds_config"]["zero_optimization"]["stage"] = 3;
   WriteJsonFile(work.Path("out/full/task.json"), task);

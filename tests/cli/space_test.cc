@@ -67,6 +67,17 @@ class SpaceTest : public testing::Test {
   Workspace work;
 };
 
+TEST_F(SpaceTest, ASearchOfASpaceThatDoesNotFitSaysSo) {
+  WriteBuiltin("search_space:\n  /train_micro_batch_size_per_gpu: {min: 100000, max: 100100}\n");
+  EXPECT_THAT(work.Dsat({"space", "deepspeed.yaml"}).out,
+              HasSubstr("No configuration of the space is predicted to fit.\n"));
+  const Finished run =
+      work.Dsat({"auto", "deepspeed.yaml", "--max-trials", "4", "--confirm", "1", "--out", "out"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("nothing was compared: no other configuration of the space is "));
+  EXPECT_THAT(run.out, Not(HasSubstr("with probability")));
+}
+
 TEST_F(SpaceTest, AWideSpaceHasStagesThatRefuseTheSubmittedOffload) {
   work.Write("ds_config.json", R"({"train_micro_batch_size_per_gpu": 1,
                                    "optimizer": {"type": "AdamW"},

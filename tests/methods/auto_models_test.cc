@@ -297,6 +297,29 @@ TEST(AutoRegressionTest, AFewMeasurementsShowWhetherKnobsOfAWideSpaceMatter) {
   EXPECT_GT(sd_of_difference(matters), 0.01);
 }
 
+TEST(AutoRegressionTest, EffectsOfKnobsWithoutAPredictionAddUp) {
+  const AutoSpace space(FourRanks(false), {});
+  const auto point = [&](const std::vector<int>& values) {
+    AutoPoint made{ConfigOf(space, 0, 0, 16), 0};
+    made.config.knobs.others = values;
+    return made;
+  };
+  AutoRegression regression(AutoTimeModel(space.space(), "throughput"));
+  std::vector<AutoObservation> observations;
+  for (const auto& [values, log_value] : std::vector<std::pair<std::vector<int>, double>>{
+           {{0, 0}, 0}, {{1, 0}, -0.6}, {{0, 1}, -0.4}, {{2, 0}, 0.2}}) {
+    AutoObservation& o = observations.emplace_back();
+    o.point = point(values);
+    o.log_value = log_value;
+    o.variance = 1e-5;
+    o.launch = std::ssize(observations);
+  }
+  regression.Fit(observations);
+  const AutoRegression::View view = regression.Look({point({1, 1}), point({0, 0})}, {});
+  EXPECT_NEAR(view.mean[0] - view.mean[1], -1, 0.2);
+  EXPECT_NEAR(regression.LogOf(point({1, 1})) - regression.LogOf(point({0, 0})), -1, 0.3);
+}
+
 TEST(AutoRegressionTest, AFitFollowsTheMeasurementsAndPendingOnesReduceTheDoubt) {
   const SearchSpace space = FourRanks(false);
   const AutoSpace configs(space, {});

@@ -67,6 +67,27 @@ TEST(AutoTest, FindsAnOptimumBelowTheLargestSize) {
   EXPECT_LT(LossOf(machine, method, run), 0.02);
 }
 
+// What a flag of the user's own changes is unknown, and may be much.
+TEST(AutoTest, ValuesOfTheUsersOwnSpaceAreExploredAndTheirEffectsAddUp) {
+  Machine machine = SmallMachine();
+  for (StageSpace& stage : machine.space.stages) {
+    stage.knobs.push_back({"/arguments/--fast", {1, 2, 3}});
+    stage.knobs.push_back({"/environment/WORKERS", {1, 2}});
+    stage.submitted = {{"/arguments/--fast", 1}, {"/environment/WORKERS", 1}};
+  }
+  machine.factor = [](const Assignment& assignment) {
+    return (assignment.at("/arguments/--fast") == 2 ? 0.5 : 1) /
+           assignment.at("/environment/WORKERS").get<double>();
+  };
+  AutoMethod method(machine.space, machine.options);
+  const Searched run = Search(machine, method, 1, 12);
+  const auto picked = static_cast<size_t>(method.Conclude().finalists.at(0));
+  const Assignment& pick = run.proposals[picked].assignment;
+  EXPECT_EQ(pick.at("/arguments/--fast"), 2);
+  EXPECT_EQ(pick.at("/environment/WORKERS"), 2);
+  EXPECT_LT(picked, 8u);
+}
+
 TEST(AutoTest, WithoutForecastsItLearnsWhatFits) {
   Machine machine = SmallMachine();
   machine.space.workload = {};

@@ -23,6 +23,8 @@ struct Machine {
   SearchOptions options;
   int64_t largest = 24;  // At every stage.
   std::function<double(int stage, double size, double accumulation)> step_s;
+  // Of the time of a step, by the values of knobs.
+  std::function<double(const Assignment&)> factor = [](const Assignment&) { return 1.0; };
   double noise = 0.005;
   uint64_t seed = 7;
   double launch_s = 0;        // From the start of a trial to that of the next; 0: unknown times.
@@ -55,7 +57,8 @@ inline double SampleSeconds(const Machine& machine, const Assignment& assignment
   const double accumulation = machine.space.samples_per_step > 0
                                   ? static_cast<double>(machine.space.samples_per_step) / size
                                   : 1;
-  return machine.step_s(StageOf(assignment), size, accumulation) / (size * accumulation);
+  return machine.factor(assignment) * machine.step_s(StageOf(assignment), size, accumulation) /
+         (size * accumulation);
 }
 
 inline Trial EndOf(const Machine& machine, const Assignment& assignment, TrialId id) {
@@ -69,6 +72,7 @@ inline Trial EndOf(const Machine& machine, const Assignment& assignment, TrialId
   const double ended_s = machine.launch_s * static_cast<double>(id + 1);
   const double step_s =
       machine.step_s(StageOf(assignment), static_cast<double>(size), accumulation) *
+      machine.factor(assignment) *
       std::exp(machine.noise * rng.Normal() + machine.drift_per_hour * ended_s / 3600);
   Trial trial = EndedTrial(id, TrialState::kSucceeded, 1);
   trial.times = {.started_s = ended_s - machine.launch_s, .ended_s = ended_s};

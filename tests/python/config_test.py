@@ -40,6 +40,19 @@ def test_a_config_that_is_no_json_object_is_named(tmp_path):
         dsat.overwrite_deepspeed_config(path, {})
 
 
+def test_a_config_may_have_comments_and_trailing_commas(tmp_path):
+    path = tmp_path / "ds_config.json"
+    path.write_text('{"a": "x // y,}", // one\n /* two\n */ "b": [1, 2, ], // three\n}')
+    assert dsat.overwrite_deepspeed_config(path, {}) == {"a": "x // y,}", "b": [1, 2]}
+
+
+def test_what_names_no_file_is_named(tmp_path):
+    with pytest.raises(ValueError, match="deepspeed_config is 5; expected the path"):
+        dsat.get_ds_config_from_hparams({"deepspeed_config": 5}, tmp_path)
+    with pytest.raises(ValueError, match="'stage_2_offload', a strategy"):
+        dsat.get_ds_config_from_hparams({"deepspeed_config": "stage_2_offload"}, tmp_path)
+
+
 def test_in_a_trial_the_trials_config_counts(trial_config, tmp_path):
     trial_config({"train_micro_batch_size_per_gpu": 6, "autotuning": {"enabled": True}})
     assert dsat.get_ds_config_from_hparams({}, tmp_path)["train_micro_batch_size_per_gpu"] == 6

@@ -81,6 +81,13 @@ TEST(CompareLossesTest, ASemanticChangeMayLearnABitLessButNotNothing) {
 }
 
 // As with dropout, whose random numbers depend on the split.
+TEST(CompareLossesTest, NoiseThatWouldHideEverythingDecidesNothing) {
+  const LossCurve curve = Falling(), flat(curve.size(), curve[0]);
+  const LossCheck check = CompareLosses({Scaled(curve, 1.02), Scaled(curve, 0.98)}, flat, kSingle);
+  EXPECT_EQ(check.result, Result::kNotChecked);
+  EXPECT_THAT(Describe(check), HasSubstr("the losses of its 2 runs differ so much"));
+}
+
 TEST(CompareLossesTest, ADifferenceBeforeTheFirstUpdateIsNoDefectOfAScript) {
   LossCurve curve = Falling();
   for (size_t i = 0; i < curve.size(); ++i)

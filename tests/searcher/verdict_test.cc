@@ -333,6 +333,9 @@ TEST(VerdictTest, AnInconclusiveConfirmationIsExtendedUnlessTheBudgetEndsIt) {
   EXPECT_EQ(run(0.5, 0.5), 12);
   // No extension begins after a confirmation that took longer than the search.
   EXPECT_EQ(run(1, 100), 2);
+  // Nor after one that took longer than the training to come.
+  spec.options.run_steps = 1;
+  EXPECT_EQ(run(100, 10), 2);
 
   Search ended(spec);
   const EndTrial end = NoisyDevice(3);

@@ -237,6 +237,14 @@ void ReadRankFiles(const std::string& folder, const CheckpointManifest& manifest
   }
 }
 
+void CheckClientState(const Json& client_state) {
+  const std::string text = client_state.dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (Json::parse(text) == client_state) return;
+  Throw(ErrorCode::kInvalidArgument,
+        "client_state: {}: expected finite numbers and UTF-8, which are all that JSON can keep",
+        text);
+}
+
 }  // namespace
 
 CheckpointSave::CheckpointSave(std::string dir, std::string tag, const Model& model,
@@ -249,6 +257,7 @@ CheckpointSave::CheckpointSave(std::string dir, std::string tag, const Model& mo
       group_(&group) {
   CheckSameTag(tag_, group);
   CheckTag(tag_);
+  CheckClientState(notes.client_state);
   const std::string folder = dir_ + "/" + tag_;
   RunTogether(group, kSaving, [&] {
     if (group.rank() != 0) return;

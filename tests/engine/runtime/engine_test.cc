@@ -378,6 +378,8 @@ TEST(EngineTest, ALearningRateThatWasSetIsInTheCheckpoint) {
     TestDevice device(group);
     Engine engine(device.For(model, data.get(), kSeqLen), TinyConfig(0, 1, 1), 7);
     engine.set_lr(0.125);
+    const Error error = ErrorOf([&] { engine.SaveCheckpoint(dir, "", {{"best", INFINITY}}); });
+    EXPECT_EQ(std::string(error.what()).substr(0, 29), "client_state: {\"best\":null}: ");
     engine.SaveCheckpoint(dir);
     Engine again(device.For(model, data.get(), kSeqLen), TinyConfig(0, 1, 1), 7);
     again.LoadCheckpoint(dir);

@@ -120,6 +120,8 @@ TEST(InitializeTest, WhatDoesNotFitIsRefusedByName) {
   ExpectRefused(Args(TinyResnet(), Config(0, false)), ErrorCode::kInvalidArgument,
                 "model: the model takes images");
 
+  ExpectRefused(Args({}, Config(0, false)), ErrorCode::kInvalidArgument, "model: has no layers");
+
   TrainingArgs args = Args(TinyGpt2(), Config(0, false));
   args.seq_len = 17;
   ExpectRefused(std::move(args), ErrorCode::kInvalidArgument,
