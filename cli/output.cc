@@ -359,7 +359,12 @@ std::string TimesText(const Factor& factor) {
 
 std::string IntervalText(const Factor& factor) {
   if (!factor.has_interval()) return "";
-  return fmt::format(" (95 % interval {:.2f} to {:.2f})", factor.low, factor.high);
+  constexpr double kMost = 100;
+  const std::string low =
+      factor.low < 1 / kMost ? "less than 0.01" : fmt::format("{:.2f}", factor.low);
+  const std::string high =
+      factor.high > kMost ? "more than 100" : fmt::format("{:.2f}", factor.high);
+  return fmt::format(" (95 % interval {} to {})", low, high);
 }
 
 bool IsSetting(const std::string& pointer) {

@@ -70,8 +70,9 @@ TEST_F(OutputTest, OptionsThatAScriptCannotFollowAreRefused) {
              "entrypoint: python3 train.py {ds_config}\n"
              "hyperparameters: {deepspeed_config: ds_config.json}\n");
   for (const char* option : {"--steps", "--checkpoint-interval", "--keep", "--eval-interval"})
-    ExpectRefused(work.Dsat({"train", "script.yaml", option, "7"}),
-                  std::string(option) + ": script.yaml: /entrypoint is a command");
+    ExpectRefused(
+        work.Dsat({"train", "script.yaml", option, "7"}),
+        std::string(option) + ": " + work.Path("script.yaml") + ": /entrypoint is a command");
 }
 
 TEST_F(OutputTest, HelpNamesEveryCommandAndEachMethodItsOptions) {
