@@ -23,6 +23,8 @@ constexpr double kTrainingPerSearch = 600;
 constexpr int64_t kLeastLaunches = 8;
 // Out of memory is as bad as losing this share of a step.
 constexpr double kMisfitLoss = 0.01;
+// And so much worse for each trial that runs.
+constexpr double kMayWait = 0.25;
 constexpr double kPossible = 0.01;
 constexpr int64_t kMostLaunchesOfOne = 16;
 // Points that the posterior is sampled at, and how often.
@@ -223,7 +225,7 @@ bool AutoMethod::MayAsk(const Outlook& outlook, Eigen::Index i) const {
   if (space_.space().exact || !outlook.incumbent) return true;
   // What runs may soon tell whether it fits, without another launch.
   const auto num_running = std::ranges::count_if(asked_, &Asked::running);
-  const double risk = kMisfitLoss * static_cast<double>(1 + num_running);
+  const double risk = kMisfitLoss * (1 + kMayWait * static_cast<double>(num_running));
   return GainOf(outlook, i) >= risk * (1 - outlook.fits[index]);
 }
 
