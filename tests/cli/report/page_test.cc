@@ -198,7 +198,7 @@ TEST_F(PageTest, AGainOfUnknownSizeIsStatedByItsLowerEnd) {
   const std::string text = Read(ReportPage(report))["text"];
   EXPECT_THAT(text, HasSubstr("\u2265 1.08\u00d7"));
   EXPECT_THAT(text, HasSubstr("at least 1.08 times the samples/s of the submitted configuration "
-                              "(95 % interval 1.08 to 2041.00)"));
+                              "(95 % interval 1.08 to more than 100)"));
   EXPECT_THAT(text, testing::Not(HasSubstr("47.00")));
 }
 
