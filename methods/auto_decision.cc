@@ -34,7 +34,7 @@ constexpr double kEqual = 0.003;
 constexpr int kSamples = 256;
 // On simulated machines the errors of the model are this part of its standard deviations, after a
 // confirmation.
-constexpr double kErrors = 0.65;
+constexpr double kErrors = 0.75;
 
 // The switches and other knobs of a combination as one number.
 uint64_t GroupOf(const AutoKnobs& knobs) {

@@ -1,4 +1,4 @@
-// Gauss-Newton over the parameters, a grid over the scales, weights for outliers.
+// Gauss-Newton over the parameters, and what follows for other configurations.
 #include "methods/auto_regression.h"
 
 #include <algorithm>
@@ -21,10 +21,6 @@ constexpr double kFarSd = 0.15;
 // A few steps say little of their own variance: so much of it counts, and of the mean over
 // launches.
 constexpr double kOwnVariance = 0.25, kUsual = 0.75;
-
-// This share of launches is slowed down, by about so much.
-constexpr double kSlowed = 0.03;
-constexpr double kSlowedBy = 0.2;
 
 }  // namespace
 
@@ -234,77 +230,6 @@ void AutoRegression::Compare() {
   }
 }
 
-double AutoRegression::LogEvidence(const Scales& scales) const {
-  const Eigen::LLT<Matrix> factor(CovarianceWith(scales));
-  const double fit = differences_.dot(factor.solve(differences_));
-  const double determinant = 2 * factor.matrixLLT().diagonal().array().log().sum();
-  const auto squared = [](double x) { return x * x; };
-  const double prior = squared(std::log(scales.residual / 0.025) / 0.8) +
-                       squared(std::log(scales.wide / 0.0015) / 1.2) +
-                       squared(std::log(scales.own / 0.05) / 1.2) +
-                       squared(std::log(scales.launch / 0.012) / 0.7) + (scales.drift > 0 ? 2 : 0);
-  return -0.5 * (fit + determinant + prior);
-}
-
-// One scale after the other, twice; but what differs between launches may be knobs or the launches
-// themselves, which are compared together.
-void AutoRegression::ChooseScales() {
-  const bool has_times =
-      observations_.size() >= 6 &&
-      std::ranges::any_of(observations_, [](const auto& o) { return o.ended_s > 0; });
-  const std::vector<double> wide = by_wide_.maxCoeff() > 0
-                                       ? std::vector<double>{0.0005, 0.0015, 0.004, 0.01, 0.03}
-                                       : std::vector<double>{scales_.wide};
-  double best = -INFINITY;
-  const auto consider = [&](const Scales& scales) {
-    const double evidence = LogEvidence(scales);
-    if (!(evidence > best)) return;
-    best = evidence;
-    scales_ = scales;
-  };
-  const auto vary = [&](double Scales::*scale, std::initializer_list<double> values) {
-    Scales now = scales_;
-    for (const double value : values) {
-      now.*scale = value;
-      consider(now);
-    }
-  };
-  for (int round = 0; round < 2; ++round) {
-    if (by_own_.maxCoeff() > 0) vary(&Scales::own, {0.01, 0.03, 0.1, 0.3});
-    vary(&Scales::residual, {0.006, 0.012, 0.025, 0.05, 0.1, 0.2});
-    Scales now = scales_;
-    for (const double knobs : wide) {
-      now.wide = knobs;
-      for (const double launch : {0.004, 0.008, 0.015, 0.03, 0.06}) {
-        now.launch = launch;
-        consider(now);
-      }
-    }
-    if (has_times) vary(&Scales::drift, {0.0, 0.02, 0.06});
-  }
-}
-
-// A launch may be slowed down by something else, and none is sped up: a measurement that is much
-// slower than what all others say of it counts less, by the probability that this has happened.
-void AutoRegression::WeighOutliers() {
-  const auto n = static_cast<Eigen::Index>(observations_.size());
-  const Eigen::LLT<Matrix> factor(CovarianceWith(scales_));
-  const Matrix inverse = factor.solve(Matrix::Identity(n, n));
-  const Vector solution = factor.solve(differences_);
-  for (Eigen::Index i = 0; i < n; ++i) {
-    // From what the others say, without its noise and with it.
-    const double difference = solution[i] / inverse(i, i);
-    const double noise = noise_[i] + scales_.launch * scales_.launch;
-    const double variance = std::max(1 / inverse(i, i) - noise / weights_[i], 0.0) + noise;
-    const auto density = [&](double of) {
-      return std::exp(-0.5 * difference * difference / of) / std::sqrt(of);
-    };
-    const double slowed = kSlowed * 2 * density(variance + kSlowedBy * kSlowedBy);
-    const double usual = (1 - kSlowed) * density(variance);
-    weights_[i] = difference <= 0 ? 1 : std::max(usual / (usual + slowed), 0.03);
-  }
-}
-
 // One step towards the most probable parameters; returns its size.
 double AutoRegression::Step() {
   Linearize();
@@ -319,19 +244,11 @@ double AutoRegression::Step() {
 
 void AutoRegression::Fit(std::vector<AutoObservation> observations) {
   observations_ = std::move(observations);
-  const auto n = static_cast<Eigen::Index>(observations_.size());
   scales_ = {};
   Compare();
   LearnFromParts();
-  if (n == 0) return;
-  for (int round = 0; round < 3; ++round) {
-    for (int iteration = 0; iteration < 8; ++iteration) {
-      if (Step() < 1e-3) break;
-    }
-    if (round == 2) break;
-    ChooseScales();
-    if (n >= 5) WeighOutliers();
-  }
+  if (observations_.empty()) return;
+  Settle();
   Linearize();
   factor_.compute(CovarianceWith(scales_));
   solution_ = factor_.solve(differences_);

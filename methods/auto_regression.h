@@ -124,6 +124,9 @@ class AutoRegression {
   void ChooseScales();
   void WeighOutliers();
   double Step();
+  double LogProbability();
+  void SettleFromPrior(bool weigh_first);
+  void Settle();
 
   AutoTimeModel model_;
   std::optional<Earlier> earlier_;

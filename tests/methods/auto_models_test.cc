@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <tuple>
 
 #include "methods/auto_failures.h"
 #include "methods/auto_memory.h"
@@ -379,6 +380,32 @@ TEST(AutoRegressionTest, ALaunchMayBeSlowedDownButNoneIsSpedUp) {
   const double usual = mean(FitRepeats(configs, 0));
   EXPECT_NEAR(mean(FitRepeats(configs, 0.25)), usual, 0.01);
   EXPECT_LT(mean(FitRepeats(configs, -0.25)), usual - 0.04);
+}
+
+TEST(AutoRegressionTest, ASlowedLaunchIsNotTakenForAnIrregularMachine) {
+  const SearchSpace space = FourRanks(false);
+  const AutoSpace configs(space, {});
+  AutoRegression regression{AutoTimeModel(space, "throughput")};
+  const auto law = [](double size) { return std::log(0.002 * (1 + 3 / size)); };
+  std::vector<AutoObservation> observations;
+  using Row = std::tuple<uint32_t, uint32_t, int64_t, double>;
+  for (const auto& [place, knobs, size, slower] : std::vector<Row>{{1, 0, 1, 0},
+                                                                   {2, 0, 16, 0.03},
+                                                                   {2, 0, 26, 0},
+                                                                   {1, 0, 24, 0.03},
+                                                                   {2, 1, 26, 0.04},
+                                                                   {2, 2, 27, 0},
+                                                                   {2, 2, 28, 0.25}}) {
+    AutoObservation& o = observations.emplace_back();
+    o.point.config = ConfigOf(configs, place, knobs, size);
+    o.log_value = law(static_cast<double>(size)) + slower;
+    o.variance = 1e-5;
+    o.launch = std::ssize(observations);
+  }
+  regression.Fit(observations);
+  const AutoRegression::View view = regression.Look({{ConfigOf(configs, 2, 2, 28)}}, {});
+  EXPECT_NEAR(view.mean[0], law(28), 0.03);
+  EXPECT_LT(std::sqrt(regression.NoiseVariance()), 0.02);
 }
 
 TEST(AutoRegressionTest, AFewEqualStepsDoNotMakeAMeasurementCertain) {
