@@ -32,8 +32,8 @@ constexpr size_t kSampledPoints = 160;
 // Configurations whose difference has a smaller standard deviation are equally fast.
 constexpr double kEqual = 0.003;
 constexpr int kSamples = 256;
-// On simulated machines the errors of the model are this part of its standard deviations, after a
-// confirmation.
+// The draws for a stated probability have this part of the model's standard deviations, with which
+// it is about right on simulated machines.
 constexpr double kErrors = 0.75;
 
 // The switches and other knobs of a combination as one number.
