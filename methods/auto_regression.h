@@ -96,7 +96,7 @@ class AutoRegression {
   using Part = AutoTimeModel::Part;
   static constexpr int kNum = AutoTimeModel::kNum;
 
-  // What is chosen by the evidence.
+  // What is chosen by the evidence; the values here are the most probable ones beforehand.
   struct Scales {
     double residual = 0.025;
     double wide = 0.0015;  // Of each knob of a wide space.

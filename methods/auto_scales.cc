@@ -25,10 +25,12 @@ double AutoRegression::LogEvidence(const Scales& scales) const {
   const double fit = differences_.dot(factor.solve(differences_));
   const double determinant = 2 * factor.matrixLLT().diagonal().array().log().sum();
   const auto squared = [](double x) { return x * x; };
-  const double prior = squared(std::log(scales.residual / 0.025) / 0.8) +
-                       squared(std::log(scales.wide / 0.0015) / 1.2) +
-                       squared(std::log(scales.own / 0.05) / 1.2) +
-                       squared(std::log(scales.launch / 0.012) / 0.7) + (scales.drift > 0 ? 2 : 0);
+  const Scales usual;
+  const double prior = squared(std::log(scales.residual / usual.residual) / 0.8) +
+                       squared(std::log(scales.wide / usual.wide) / 1.2) +
+                       squared(std::log(scales.own / usual.own) / 1.2) +
+                       squared(std::log(scales.launch / usual.launch) / 0.7) +
+                       (scales.drift > 0 ? 2 : 0);
   return -0.5 * (fit + determinant + prior);
 }
 
