@@ -14,6 +14,7 @@
 #include <climits>
 #include <cstring>
 #include <ctime>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/num_cores.h"
@@ -29,6 +30,8 @@ using Clock = std::chrono::steady_clock;
 constexpr milliseconds kWatchPeriod{50};
 // Some microseconds: enough for two running ranks, and too short to keep a core from a peer.
 constexpr int kNumSpins = 200;
+// Bytes of a message for other ranks; a longer one is cut.
+constexpr size_t kCauseBytes = 320;
 
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
@@ -65,11 +68,13 @@ struct alignas(64) Rendezvous::Slot {
   // while a slow one still reads, but not at n + 2.
   std::array<Call, 2> calls;
   std::array<double, 2> values;
+  std::array<char, kCauseBytes> cause;  // Why the rank has broken the group; ends with a 0.
 };
 
 struct Rendezvous::Header {
   std::atomic<int32_t> size;
-  std::atomic<uint32_t> broken;
+  // 1 + the rank that was the first to break the group, whose `cause` has been written; 0 if none.
+  std::atomic<int32_t> broken;
   alignas(64) std::atomic<uint32_t> arrivals;   // Of all ranks at all barriers.
   alignas(64) std::atomic<uint32_t> completed;  // Number of the last barrier that all have reached.
   std::array<Slot, kMaxShmRanks> slots;
@@ -103,8 +108,9 @@ void Rendezvous::Announce() {
     Throw(ErrorCode::kInternal, "rank {} joined a group of {} ranks, others a group of {}", rank_,
           size_, known_size);
   }
-  if (header_->broken.load() != 0) {
-    Throw(ErrorCode::kUnavailable, "rank {} joined a process group that has failed", rank_);
+  if (const std::string cause = CauseOfFailure(); !cause.empty()) {
+    Throw(ErrorCode::kUnavailable, "rank {} joined a process group that has failed: {}", rank_,
+          cause);
   }
   Slot& slot = SlotOf(rank_);
   uint32_t last = slot.left.load();
@@ -161,9 +167,19 @@ void Rendezvous::Publish(std::atomic<uint32_t>& word, uint32_t value) {
 }
 
 void Rendezvous::CheckNotBroken(const Call& call) {
-  if (header_->broken.load() == 0) return;
-  Fail(ErrorCode::kUnavailable,
-       fmt::format("rank {} in {}: the process group has failed before", rank_, call.ToString()));
+  if (header_->broken.load() != 0) CheckNotBroken(call.ToString());
+}
+
+void Rendezvous::CheckNotBroken(const std::string& call) {
+  const std::string cause = CauseOfFailure();
+  if (cause.empty()) return;
+  constexpr std::string_view kFormat = "rank {} in {}: the process group has failed before: {}";
+  Fail(ErrorCode::kUnavailable, fmt::format(kFormat, rank_, call, cause));
+}
+
+std::string Rendezvous::CauseOfFailure() const {
+  const int32_t broken = header_->broken.load();
+  return broken == 0 ? "" : SlotOf(broken - 1).cause.data();
 }
 
 void Rendezvous::WaitFor(std::atomic<uint32_t>& word, uint32_t value,
@@ -205,6 +221,7 @@ void Rendezvous::CheckAwaited(const std::function<bool(int rank)>& is_awaited,
     if (!ended && !HasLeft(rank)) continue;
     // It may have arrived and left without an error between the two checks.
     if (!is_awaited(rank)) continue;
+    if (!ended) CheckNotBroken(call);  // A failure of the group makes a rank leave, too.
     Fail(ErrorCode::kUnavailable, fmt::format("rank {} in {}: {} has {}", rank_, call,
                                               Describe(rank), ended ? "ended" : "left the group"));
   }
@@ -248,8 +265,13 @@ const Call& Rendezvous::CurrentCall() const {
 }
 
 void Rendezvous::Fail(ErrorCode code, const std::string& message) {
-  header_->broken.store(1);
-  SlotOf(rank_).left.store(incarnation_);
+  Slot& mine = SlotOf(rank_);
+  if (header_->broken.load() == 0) {
+    mine.cause[message.copy(mine.cause.data(), kCauseBytes - 1)] = 0;
+    int32_t none = 0;
+    header_->broken.compare_exchange_strong(none, rank_ + 1);
+  }
+  mine.left.store(incarnation_);
   throw Error(code, message);
 }
 

@@ -53,7 +53,8 @@ class Rendezvous {
   // Sets a word in shared memory and wakes the ranks that wait for it. A rank that has read the
   // value also sees what was written before.
   static void Publish(std::atomic<uint32_t>& word, uint32_t value);
-  // Breaks the group, so that every rank's next call throws, and throws `message`.
+  // Breaks the group, so that every rank's next call throws, and throws `message`. The errors of
+  // the other ranks quote the message of the rank that was the first.
   [[noreturn]] void Fail(ErrorCode code, const std::string& message);
 
   // Bytes of the header in the file; a multiple of the page size.
@@ -67,6 +68,9 @@ class Rendezvous {
   bool IsHere(int rank) const;
   void Announce();
   void CheckNotBroken(const Call& call);
+  void CheckNotBroken(const std::string& call);
+  // The message of the rank that was the first to break the group; "" if none has.
+  std::string CauseOfFailure() const;
   // Spins, then sleeps until `word` has reached `value`. Fails if a rank for which `is_awaited` is
   // true has ended or left.
   void WaitFor(std::atomic<uint32_t>& word, uint32_t value,

@@ -59,15 +59,15 @@ void TcpPeers::Leave() {
 }
 
 void TcpPeers::Fail(ErrorCode code, const std::string& message) {
-  is_broken_ = true;
+  if (cause_.empty()) cause_ = message;
   Leave();
   throw Error(code, message);
 }
 
 void TcpPeers::CheckNotBroken(const std::string& call) const {
-  if (!is_broken_) return;
-  Throw(ErrorCode::kUnavailable, "rank {} in {}: the process group has failed before",
-        membership_.rank, call);
+  if (cause_.empty()) return;
+  Throw(ErrorCode::kUnavailable, "rank {} in {}: the process group has failed before: {}",
+        membership_.rank, call, cause_);
 }
 
 void TcpPeers::MoveCollectives(const Call& call, const std::function<bool()>& done,

@@ -45,7 +45,7 @@ class TcpPeers {
                        const std::function<void()>& look = nullptr);
   void MoveMessages(const Call& call, int peer, const std::function<bool()>& done);
 
-  // Throws kUnavailable if the group has failed.
+  // Throws kUnavailable, with the message of the first failure, if the group has failed.
   void CheckNotBroken(const std::string& call) const;
   // Throws kUnavailable if the group has failed or the peer is known to have ended or left.
   void CheckHere(const std::string& call, int peer);
@@ -76,7 +76,7 @@ class TcpPeers {
   std::vector<Connections> connections_;  // By rank; not used for this rank.
   std::vector<int> others_;               // The other ranks.
   std::vector<Link*> to_others_;
-  bool is_broken_ = false;
+  std::string cause_;  // Why the group has failed; "" while it has not.
 };
 
 }  // namespace dsat::engine

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <functional>
+#include <latch>
 #include <optional>
 #include <string>
 #include <thread>
@@ -68,6 +69,41 @@ TEST(ProcessGroupFaultTest, EveryRankThatIsLeftLearnsOfTheDeath) {
   RunThreads(2, [&](int rank) {
     const auto group = MakeShmGroup(file.get(), rank, 3, kTestTimeout);
     ExpectEnded(ErrorOf([&] { group->MaxScalar(1); }), 2, child.pid());
+  });
+}
+
+TEST(ProcessGroupFaultTest, ARankThatComesAfterTheFailureLearnsItsCause) {
+  const UniqueFd file = MakeMemoryFile();
+  const Child child([&] { (void)MakeShmGroup(file.get(), 2, 3, kTestTimeout).release(); });
+  std::string first;
+  std::latch failed(1);
+  RunThreads(2, [&](int rank) {
+    const auto group = MakeShmGroup(file.get(), rank, 3, kTestTimeout);
+    if (rank == 1) {
+      first = ErrorOf([&] { group->Barrier(); }).what();
+      failed.count_down();
+      return;
+    }
+    failed.wait();
+    const Error error = ErrorOf([&] { group->SumScalar(1); });
+    ExpectEnded(error, 2, child.pid());
+    EXPECT_EQ(error.what(),
+              "rank 0 in sum of a number: the process group has failed before: " + first);
+  });
+}
+
+// Rank 0 waits for rank 1, which leaves because rank 2 has ended.
+TEST(ProcessGroupFaultTest, ARankThatLeavesBecauseOfAFailureIsNotTheCause) {
+  const UniqueFd file = MakeMemoryFile();
+  const Child child([&] { (void)MakeShmGroup(file.get(), 2, 3, kTestTimeout).release(); });
+  RunThreads(2, [&](int rank) {
+    const auto group = MakeShmGroup(file.get(), rank, 3, kTestTimeout);
+    char byte = 0;
+    const Error error = ErrorOf([&] {
+      if (rank == 0) group->Recv(&byte, 1, 1);
+      group->Recv(&byte, 1, 2);
+    });
+    ExpectEnded(error, 2, child.pid());
   });
 }
 
@@ -319,7 +355,9 @@ TEST(ProcessGroupFaultTest, FailedGroupTakesNoNewMembers) {
             ErrorCode::kDeadlineExceeded);
   const Error error = ErrorOf([&] { (void)MakeShmGroup(file.get(), 1, 2, kTestTimeout); });
   EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
-  EXPECT_STREQ(error.what(), "rank 1 joined a process group that has failed");
+  EXPECT_STREQ(error.what(),
+               "rank 1 joined a process group that has failed: rank 0 in join: rank 1 (not joined) "
+               "did not arrive within 50 ms");
 }
 
 TEST(ProcessGroupFaultTest, TooLargeABufferIsRefusedAndTheGroupGoesOn) {
