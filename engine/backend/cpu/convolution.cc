@@ -5,6 +5,7 @@
 #include <array>
 #include <map>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "engine/backend/cpu/onednn.h"
@@ -26,7 +27,16 @@ enum class Pass : uint8_t { kForward, kInputGrad, kWeightGrad };
 struct Primitive {
   dnnl::primitive primitive;
   memory::desc images_in, images_out, weights, scratchpad;
+  int64_t overrun = 0;  // Bytes that it may write behind its scratchpad.
 };
+
+// oneDNN 2.6 gathers the pixels that a 1 x 1 convolution with strides uses, and writes whole
+// vectors of channels although it reserves room only for those that there are (seen for the
+// gradient of the weights with AVX2).
+int64_t OverrunOf(const ConvShape& s) {
+  constexpr int64_t kWidestVector = 64;
+  return s.kernel == 1 && s.stride > 1 ? kWidestVector * s.OutH() * s.OutW() : 0;
+}
 
 // Images of a piece; the last may have fewer.
 int64_t PieceImages(int64_t N) {
@@ -145,7 +155,9 @@ const Primitive& ConvRunner::Impl::Find(Pass pass, DType dtype, int64_t images,
                    s.stride};
   const auto it = primitives_.find(key);
   if (it != primitives_.end()) return it->second;
-  return primitives_.emplace(key, Make(pass, dtype, images, s)).first->second;
+  Primitive made = Make(pass, dtype, images, s);
+  made.overrun = OverrunOf(s);
+  return primitives_.emplace(key, std::move(made)).first->second;
 }
 
 // Calls fn(piece, primitive, thread), in parallel.
@@ -189,7 +201,8 @@ void* ConvRunner::Impl::ReorderedWeights(const Primitive& primitive, DType dtype
 
 ConvRunner::Impl::Work ConvRunner::Impl::WorkOf(int thread, const Primitive& primitive,
                                                 int64_t first_elems, int64_t second_elems) {
-  const auto bytes = (static_cast<int64_t>(primitive.scratchpad.get_size()) + 63) / 64 * 64;
+  const auto bytes =
+      (static_cast<int64_t>(primitive.scratchpad.get_size()) + primitive.overrun + 63) / 64 * 64;
   Scratch& scratch = scratch_[static_cast<size_t>(thread)];
   auto* data = static_cast<char*>(scratch.Get(bytes + 4 * (first_elems + second_elems)));
   auto* first = reinterpret_cast<float*>(data + bytes);

@@ -226,6 +226,27 @@ TEST_P(KernelsTest, ConvolutionGradientsAreTheDerivatives) {
   }
 }
 
+// The shortcuts of narrow residual networks. A library may take whole vectors of channels.
+TEST_P(KernelsTest, TheWeightsOfAFewChannelsGetTheirGradients) {
+  for (int64_t in = 1; in <= 9; ++in) {
+    const ConvShape s{.N = 2, .H = 32, .W = 32, .in = in, .out = 2 * in, .kernel = 1, .stride = 2};
+    Random random(6);
+    TestTensor x = random.Normal(dtype(), s.NumIn()), dy = random.Normal(dtype(), s.NumOut());
+    TestTensor dweight(dtype(), Doubles(At(s.NumWeights()), 0.0));
+    kernels().Run(op::ConvWeightGrad{dweight.get(), dy.get(), x.get(), s});
+    const Doubles pixels = x.Values(), grads = dy.Values();
+    Doubles expected(At(s.NumWeights()), 0.0);
+    for (int64_t i = 0; i < s.NumOut(); ++i) {
+      const int64_t o = i % s.out, col = i / s.out % s.OutW(), rows = i / s.out / s.OutW();
+      const int64_t pixel =
+          (rows / s.OutH() * s.H + rows % s.OutH() * s.stride) * s.W + col * s.stride;
+      for (int64_t c = 0; c < s.in; ++c)
+        expected[At(o * s.in + c)] += grads[At(i)] * pixels[At(pixel * s.in + c)];
+    }
+    ExpectClose(dweight, expected, dtype(), 20);
+  }
+}
+
 // ---- Group norm and mean pooling. ----
 
 struct GroupNormInput {
