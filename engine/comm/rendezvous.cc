@@ -150,15 +150,13 @@ void Rendezvous::Wait() {
     Publish(header_->completed, num_waits_);
     return;
   }
-  WaitFor(
-      header_->completed, num_waits_, [this](int rank) { return !IsHere(rank); }, CurrentCall());
+  WaitFor(header_->completed, num_waits_, ProcessGroup::kAllPeers, CurrentCall());
 }
 
 void Rendezvous::WaitForPeer(int peer, std::atomic<uint32_t>& word, uint32_t value,
                              const Call& call) {
   CheckNotBroken(call);
-  const auto is_awaited = [&](int rank) { return rank == peer && !AtLeast(word.load(), value); };
-  WaitFor(word, value, is_awaited, call);
+  WaitFor(word, value, peer, call);
 }
 
 void Rendezvous::Publish(std::atomic<uint32_t>& word, uint32_t value) {
@@ -182,12 +180,16 @@ std::string Rendezvous::CauseOfFailure() const {
   return broken == 0 ? "" : SlotOf(broken - 1).cause.data();
 }
 
-void Rendezvous::WaitFor(std::atomic<uint32_t>& word, uint32_t value,
-                         const std::function<bool(int rank)>& is_awaited, const Call& call) {
+void Rendezvous::WaitFor(std::atomic<uint32_t>& word, uint32_t value, int peer, const Call& call) {
   for (int spin = 0; spin < num_spins_; ++spin) {
     if (AtLeast(word.load(), value)) return;
     RelaxCpu();
   }
+  // Also a rank that has arrived may still have to count this, or to set the word.
+  const auto is_awaited = [&](int rank) {
+    return (peer == ProcessGroup::kAllPeers ? rank != rank_ : rank == peer) &&
+           !AtLeast(word.load(), value);
+  };
   const auto deadline = Clock::now() + timeout_;
   for (;;) {
     const uint32_t seen = word.load();
@@ -199,7 +201,8 @@ void Rendezvous::WaitFor(std::atomic<uint32_t>& word, uint32_t value,
   }
   std::string missing;
   for (int rank = 0; rank < size_; ++rank) {
-    if (is_awaited(rank)) missing += (missing.empty() ? "" : ", ") + Describe(rank);
+    if (is_awaited(rank) && (peer == rank || !IsHere(rank)))
+      missing += (missing.empty() ? "" : ", ") + Describe(rank);
   }
   Fail(ErrorCode::kDeadlineExceeded,
        fmt::format("rank {} in {}: {} did not arrive within {} ms", rank_, call.ToString(), missing,
@@ -221,7 +224,7 @@ void Rendezvous::CheckAwaited(const std::function<bool(int rank)>& is_awaited,
     if (!ended && !HasLeft(rank)) continue;
     // It may have arrived and left without an error between the two checks.
     if (!is_awaited(rank)) continue;
-    if (!ended) CheckNotBroken(call);  // A failure of the group makes a rank leave, too.
+    CheckNotBroken(call);  // A failure of the group makes a rank leave or end, too.
     Fail(ErrorCode::kUnavailable, fmt::format("rank {} in {}: {} has {}", rank_, call,
                                               Describe(rank), ended ? "ended" : "left the group"));
   }

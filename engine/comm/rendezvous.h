@@ -71,10 +71,9 @@ class Rendezvous {
   void CheckNotBroken(const std::string& call);
   // The message of the rank that was the first to break the group; "" if none has.
   std::string CauseOfFailure() const;
-  // Spins, then sleeps until `word` has reached `value`. Fails if a rank for which `is_awaited` is
-  // true has ended or left.
-  void WaitFor(std::atomic<uint32_t>& word, uint32_t value,
-               const std::function<bool(int rank)>& is_awaited, const Call& call);
+  // Spins, then sleeps until `word` has reached `value`. Fails if `peer` (any peer if negative) has
+  // ended or left before.
+  void WaitFor(std::atomic<uint32_t>& word, uint32_t value, int peer, const Call& call);
   void CheckAwaited(const std::function<bool(int rank)>& is_awaited, const std::string& call);
   bool HasEnded(int rank);
   bool HasLeft(int rank) const;

@@ -26,8 +26,12 @@ void RunTogether(ProcessGroup& group, const char* what, const Work& work) {
   } catch (...) {
     failure = std::current_exception();
   }
-  const auto failed = static_cast<int>(group.MaxScalar(failure ? group.rank() + 1 : 0));
-  if (failed > 0) TellOtherRanks(group, what, failure, failed - 1);
+  try {
+    const auto failed = static_cast<int>(group.MaxScalar(failure ? group.rank() + 1 : 0));
+    if (failed > 0) TellOtherRanks(group, what, failure, failed - 1);
+  } catch (...) {
+    if (!failure) throw;  // This rank's own failure says more than that of the group.
+  }
   if (failure) std::rethrow_exception(failure);
 }
 

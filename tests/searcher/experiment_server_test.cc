@@ -278,7 +278,7 @@ TEST_F(ExperimentServerTest, ACallThatWasGivenUpGetsNoTrial) {
     }
     clients.clear();
     // The server hears of each end a moment later.
-    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    std::this_thread::sleep_for(std::chrono::milliseconds(2000));
     other.Execute("ROLLBACK");
   }
   ExperimentClient client = ExperimentClient::Connect(server.address(), server.token());

@@ -73,7 +73,7 @@ TEST(NcclWorkTest, WorkThatTheGpuNeverEndsEndsTheWaitAndAllThatComesAfter) {
     EXPECT_STREQ(ErrorOf([&] { ones.Download(); }).what(), error.what());
     EXPECT_EQ(ErrorOf([&] { ones.Sum(); }).code(), ErrorCode::kUnavailable);
   };
-  RunRanks(2, train, std::chrono::milliseconds{300});
+  RunRanks(2, train, kShortTestTimeout);
   EXPECT_GT(num_timeouts, 0);
 }
 

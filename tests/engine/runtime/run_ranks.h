@@ -25,6 +25,9 @@ namespace dsat::engine {
 // Long enough for a loaded machine; a test that waits for it has failed.
 constexpr std::chrono::milliseconds kTestTimeout{60'000};
 
+// For tests that wait for a time-out: long enough for ranks to meet on a loaded machine.
+constexpr std::chrono::milliseconds kShortTestTimeout{3'000};
+
 // An empty memory file, as the supervisor makes it.
 inline UniqueFd MakeMemoryFile() {
   UniqueFd file(memfd_create("dsat-test", MFD_CLOEXEC));

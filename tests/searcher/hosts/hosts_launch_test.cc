@@ -126,9 +126,10 @@ TEST(HostsLaunchTest, RanksElsewhereMayFailByThemselvesFirst) {
   SupervisedProcess process =
       StartOn(folder, {"w0", "w1"},
               {RankOn(folder, 0, 0,
-                      "while [ ! -e \"$0\"/failed ]; do sleep 0.01; done; sleep 0.2; "
-                      "exit 5"),
-               RankOn(folder, 1, 1, ": > \"$0\"/failed; exit 7")},
+                      // Until the end of the other's supervisor has been seen.
+                      "while [ ! -e \"$0\"/pid ]; do sleep 0.01; done; "
+                      "while kill -0 $(cat \"$0\"/pid) 2>/dev/null; do sleep 0.01; done; exit 5"),
+               RankOn(folder, 1, 1, "echo $PPID > \"$0\"/new; mv \"$0\"/new \"$0\"/pid; exit 7")},
               {milliseconds(15000), milliseconds(100)});
   const ExitReport report = WaitForReport(process);
   EXPECT_EQ(report.first_failed_rank, 1);

@@ -16,7 +16,7 @@ namespace dsat {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr std::chrono::seconds kLongEnough{20};
+constexpr std::chrono::seconds kLongEnough{60};
 
 // Reads what is available: the process may end while its file is read.
 std::string ReadAll(const fs::path& path) {

@@ -71,7 +71,10 @@ TEST(SupervisorTest, ReportsRanksThatAllEndWell) {
 TEST(SupervisorTest, NamesTheRankThatFailedFirstAndEndsTheOthers) {
   TestFolder folder;
   const ExitReport report = RunRanks(
-      folder, {StayingRank(folder, 0), ShellRank(folder, 1, "echo its last words >&2; exit 7"),
+      folder, {StayingRank(folder, 0),
+               ShellRank(folder, 1,
+                         "while [ ! -e \"$0\"/ready0 -o ! -e \"$0\"/ready2 ]; do sleep 0.01; done; "
+                         "echo its last words >&2; exit 7"),
                StayingRank(folder, 2)});
   EXPECT_EQ(report.first_failed_rank, 1);
   EXPECT_EQ(report.exit_code, 7);
@@ -84,7 +87,12 @@ TEST(SupervisorTest, NamesTheRankThatFailedFirstAndEndsTheOthers) {
 TEST(SupervisorTest, GivesTheOthersTimeToFailByThemselves) {
   TestFolder folder;
   SupervisedProcess process = SupervisedProcess::Start(
-      SelfBinary(), {ShellRank(folder, 0, "sleep 0.3; exit 5"), ShellRank(folder, 1, "exit 7")},
+      SelfBinary(),
+      // The first one goes on when the end of the other has been seen.
+      {ShellRank(folder, 0,
+                 "while [ ! -e \"$0\"/pid ]; do sleep 0.01; done; "
+                 "while kill -0 $(cat \"$0\"/pid) 2>/dev/null; do sleep 0.01; done; exit 5"),
+       ShellRank(folder, 1, "echo $$ > \"$0\"/new; mv \"$0\"/new \"$0\"/pid; exit 7")},
       folder.path(), {milliseconds(15000), milliseconds(100)});
   const ExitReport report = WaitForReport(process);
   EXPECT_EQ(report.first_failed_rank, 1);
@@ -426,7 +434,8 @@ TEST(SupervisorTest, StampsTheMarkedLinesOfALogAsTheyArrive) {
   TestFolder folder;
   RankCommand rank = ShellRank(
       folder, 0,
-      "for i in 1 2 3; do echo noise; printf 'mark '; echo $i; sleep 0.02; done; printf mark");
+      "for i in 1 2 3; do echo noise; printf 'mark '; echo $i; "
+      "until grep -q \"mark $i\" \"$0\"/rank0.log.stamps; do sleep 0.01; done; done; printf mark");
   rank.stamp_marker = "mark";
   RunRanks(folder, {rank});
   const std::vector<StampedLine> stamps = ReadStamps(StampsPath(rank.log_path));
