@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -39,7 +40,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMostWaits = 10;  // Calls that wait for ranks which end after rank 0.
+using Clock = std::chrono::steady_clock;
+
+// How long a measurement waits for the reports of ranks that end after rank 0.
+constexpr std::chrono::seconds kReportsWait{5};
 
 // A port that is unused at this moment.
 int FreePort() {
@@ -90,7 +94,7 @@ class CommandTarget : public LaunchTarget {
   struct Given {
     bool measurement = false;
     bool profile = false;
-    int num_waits = 0;
+    Clock::time_point measured_at = Clock::time_point::max();
   };
 
   std::vector<RankPlace> PlaceCommands(const LaunchRequest& request) const;
@@ -344,11 +348,11 @@ std::optional<PointResult> CommandTarget::PollMeasurement(const LaunchRequest& r
   // The supervisor may write the stamps a moment later, but not after it has reported the end.
   const bool behind = CountStepLines(log) > static_cast<int64_t>(lines.size());
   if (behind && fs::exists(StampsPath(FilesOf(request).log(0)))) return std::nullopt;
-  const bool waits =
-      !have_exited && !HaveEnded(FilesOf(request).ReadReports(spec_.slots_per_trial));
-  if (waits && given.num_waits++ < kMostWaits) return std::nullopt;
-  given.measurement = true;
   const std::vector<HookReport> reports = FilesOf(request).ReadReports(spec_.slots_per_trial);
+  given.measured_at = std::min(given.measured_at, Clock::now());
+  const bool waits = !have_exited && AreReportsMissing(reports);
+  if (waits && Clock::now() - given.measured_at < kReportsWait) return std::nullopt;
+  given.measurement = true;
   std::set<int64_t> partial;
   for (const HookReport& report : reports)
     partial.insert(report.partial_steps.begin(), report.partial_steps.end());

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/regex.h"
 #include "engine/config/releases.h"
 #include "proto/launch_settings.h"
@@ -159,6 +160,11 @@ bool OthersMayReadConfig(const ExperimentSpec& spec) {
 }
 
 void CheckDeepSpeedCommand(const ExperimentSpec& spec, bool has_hook) {
+  const std::string builtin = "builtin";
+  if (spec.entrypoint.size() == 1 && NearestWord(spec.entrypoint[0], {&builtin, 1}) == builtin) {
+    Throw(ErrorCode::kInvalidArgument, "entrypoint: \"{}\" is no command; did you mean \"{}\"?",
+          spec.entrypoint[0], builtin);
+  }
   const CommandWords command(spec.entrypoint);
   if (!NamesConfig(spec) && !(has_hook && RunsPython(command, spec))) {
     Throw(ErrorCode::kInvalidArgument,

@@ -11,14 +11,17 @@
 
 namespace dsat {
 
-bool HaveEnded(const std::vector<HookReport>& reports) {
-  return std::ranges::all_of(
-      reports, [](const HookReport& report) { return report.has_ended || !report.config_applied; });
+bool AreReportsMissing(const std::vector<HookReport>& reports) {
+  return std::ranges::any_of(reports, &HookReport::config_applied) &&
+         !std::ranges::all_of(reports, &HookReport::has_ended);
 }
 
 std::vector<double> MeanLosses(const std::vector<HookReport>& reports) {
   std::vector<double> means;
-  if (!HaveEnded(reports)) return means;
+  const auto is_running = [](const HookReport& report) {
+    return report.config_applied && !report.has_ended;
+  };
+  if (std::ranges::any_of(reports, is_running)) return means;
   double num_ranks = 0;
   for (const HookReport& report : reports) {
     if (report.losses.empty()) continue;

@@ -9,12 +9,13 @@
 
 namespace dsat {
 
-// Whether all ranks that report have written their losses, which they do at their end. The mean
-// over some of them would be another number.
-bool HaveEnded(const std::vector<HookReport>& reports);
+// Whether a rank has made its engine, and not all ranks have written their last report, which they
+// do at their end.
+bool AreReportsMissing(const std::vector<HookReport>& reports);
 
 // The means over the ranks that know their losses (of a pipeline, those of the last stage), of the
-// steps that all of them have; empty unless HaveEnded.
+// steps that all of them have; empty unless all ranks with an engine have ended, because the mean
+// over some of them would be another number.
 std::vector<double> MeanLosses(const std::vector<HookReport>& reports);
 
 // The number that the first group of `pattern` matches in each line of a log; NaN if the match is

@@ -24,7 +24,26 @@ def write(path, value, slowly=False):
 
 
 def step_line(step_ms):
+    """Prints the line of a step, and returns when dsat has noted its time: a busy machine would
+    note the same time for several lines otherwise."""
+    step_line.printed += 1
     print("[Rank 0] time (ms) | fwd: 1.50 | bwd: 2.25 | bwd_inner: 2.00 | step: %.2f" % step_ms)
+    stamps = os.readlink("/proc/self/fd/1") + ".stamps"
+    while os.path.exists(stamps) and open(stamps).read().count("\n") < step_line.printed:
+        time.sleep(0.001)
+
+
+step_line.printed = 0
+
+
+def mark(rank):
+    """A file that each launch has anew, because it has a port of its own."""
+    return "%s/done-%s-%d" % (os.environ["DSAT_TRIAL_DIR"], os.environ["MASTER_PORT"], rank)
+
+
+def wait_for(rank):
+    while not os.path.exists(mark(rank)):
+        time.sleep(0.001)
 
 
 how = value_of("--behave")
@@ -72,9 +91,11 @@ if how == "shared-buffers":
         name = "/dev/shm/deepspeed_allreduce_buffer_%d_127.0.0.1_%s_%d"
         open(name % (os.getuid(), port, rank), "w").write("buffer")
 if how == "oom" and rank == 1:
-    sys.exit("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
+    print("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", file=sys.stderr)
+    open(mark(1), "w").close()
+    sys.exit(1)
 if how == "oom" and rank == 0:
-    time.sleep(0.2)
+    wait_for(1)
     sys.exit("RuntimeError: Connection reset by peer")
 if how == "config":
     sys.exit("AssertionError: Check batch related parameters. train_batch_size is not equal")
@@ -92,6 +113,7 @@ if not hooks.get("enabled"):
     print("full run with", sorted(config))
     sys.exit(0)
 if rank != 0:
+    open(mark(rank), "w").close()
     sys.exit(0)
 
 if hooks.get("model_info", {}).get("profile"):
@@ -124,6 +146,8 @@ metrics = {"fwd": fwd, "bwd": bwd, "step": step, "latency": latency, "FLOPS_per_
 if how == "log-nan":
     print("{'loss': 2.5, 'epoch': 0.1}\n{'loss': nan, 'epoch': 0.2}")
 print("epoch=0/micro_step=6/global_step=6, MemAllocated=0.25GB, MaxMemAllocated=1.5GB")
+for other in range(1, int(os.environ.get("WORLD_SIZE", "2"))):
+    wait_for(other)  # dsat stops the ranks as soon as there is a result.
 write(hooks["metric_path"], metrics, slowly=how == "slow-file")
 if how == "swallows-exit":
     time.sleep(600)
