@@ -262,12 +262,14 @@ constexpr Key kBehindZero[] = {
     Flag("/aio/overlap_events", "0.3.15", "true", kHonors).Exact()
         .WideFromStage(1, kSwitch, kOffloadDevices, kNvme).BeyondPlan(),
     Flag("/aio/use_gds", "0.15.0", "false", kWarns).Exact(),
-    Open("/checkpoint", "0.1.0").Holds("checkpoint_serialization writer"),
+    Open("/checkpoint", "0.1.0"),
     Text("/checkpoint/tag_validation", "0.3.11", "\"Warn\"", kWarns)
         .Exact()
         .OneOf("Ignore Warn Fail ignore warn fail"),
     Flag("/checkpoint/load_universal", "0.7.0", "false", kWarns).Exact(),
     Flag("/checkpoint/use_node_local_storage", "0.7.5", "false", kWarns).Exact(),
+    Flag("/checkpoint/checkpoint_serialization", "0.17.1", "true", kWarns).Exact(),
+    Any("/checkpoint/writer", "0.17.1", "null", kWarns).Exact(),
     Section("/checkpoint/parallel_write", "0.7.4"),
     Flag("/checkpoint/parallel_write/pipeline_stage", "0.7.4", "false", kWarns).Exact(),
 
@@ -284,8 +286,10 @@ constexpr Key kBehindZero[] = {
         .Holds("enabled data_cluster_path curriculum_metrics"),
     Open("/data_efficiency/data_routing", "0.8.0").Holds("enabled"),
     Open("/data_efficiency/data_routing/random_ltd", "0.8.0")
-        .Holds("enabled total_layer_num random_ltd_layer_num random_ltd_layer_id model_mask_name "
+        .Holds("total_layer_num random_ltd_layer_num random_ltd_layer_id model_mask_name "
                "model_type hidden_state_order random_ltd_schedule layer_token_lr_schedule"),
+    // It works without those around it.
+    Flag("/data_efficiency/data_routing/random_ltd/enabled", "0.8.0", "false", kRefuses),
     Flag("/data_efficiency/enabled", "0.8.0", "false", kRefuses),
     Open("/compression_training", "0.7.0", kRefuses),
     Open("/progressive_layer_drop", "0.3.1").Holds("theta gamma"),

@@ -1,7 +1,10 @@
 // Writes and reads the manifest of a checkpoint's folder.
 #include "engine/files/checkpoint_manifest.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <filesystem>
 #include <fstream>
@@ -356,6 +359,7 @@ void VerifyFile(const std::string& folder, const CheckpointFile& file,
     crc = Crc32(crc, {block.data(), static_cast<size_t>(in.gcount())});
     on_read(in.gcount());
   }
+  if (in.bad()) ThrowErrno(path, errno);
   if (crc != file.crc32) {
     Throw(ErrorCode::kDataLoss, "{}: was altered: its content has CRC-32 {}, {} says {}{}", path,
           Hex(crc), kManifest, Hex(file.crc32), WayOut(folder));
@@ -385,7 +389,10 @@ void RemoveLeftovers(const std::string& dir) {
   for (const auto& entry : fs::directory_iterator(dir)) {
     const std::string name = entry.path().filename();
     std::error_code ignored;
-    if (entry.is_directory(ignored)) tags.push_back(entry.path());
+    // One that cannot be read is none of ours, such as lost+found.
+    const bool is_ours =
+        entry.is_directory(ignored) && access(entry.path().c_str(), R_OK | X_OK) == 0;
+    if (is_ours) tags.push_back(entry.path());
     if (name.starts_with("latest.tmp.")) fs::remove(entry.path(), ignored);
   }
   for (const fs::path& tag : tags)

@@ -56,8 +56,8 @@ class Engine {
   // device.
   //
   // All calls up to Predict are collective. They throw OutOfMemory, kUnavailable or
-  // kDeadlineExceeded if a rank is gone, kOutOfRange if the loss scale cannot be lowered further;
-  // the engine cannot be used after any of these.
+  // kDeadlineExceeded if a rank is gone, kInvalidArgument if the loss scale cannot be lowered
+  // further; the engine cannot be used after any of these.
 
   // One optimizer step over train_batch_size samples of the data set. Throws kFailedPrecondition if
   // there is no data set, or in the middle of a step.

@@ -53,9 +53,10 @@ void CheckLastLoss(double loss, int64_t num_steps) {
 
 void CheckSkipped(int64_t num_skipped_steps, int64_t num_steps) {
   if (num_skipped_steps < kFewSkipped || num_skipped_steps * 10 < num_steps * 9) return;
-  throw Diverged(fmt::format(
-      "diverged: {} of {} steps were skipped, because their gradients were not finite; {}",
-      num_skipped_steps, num_steps, kWaysOut));
+  throw Diverged(
+      fmt::format("diverged: {} of {} steps were skipped, because their gradients were not finite; "
+                  "{}; with fp16, a smaller initial_scale_power skips fewer",
+                  num_skipped_steps, num_steps, kWaysOut));
 }
 
 }  // namespace dsat::engine

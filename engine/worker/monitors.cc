@@ -19,10 +19,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string MakeFolder(const MonitorConfig& monitor) {
+// `section` is where the ds_config has the monitor.
+std::string MakeFolder(const MonitorConfig& monitor, const char* section) {
   const std::string dir = fs::path(monitor.output_path) / monitor.job_name;
-  MakeWritableFolder(dir);
-  return dir;
+  try {
+    MakeWritableFolder(dir.empty() ? "." : dir);
+  } catch (const Error& error) {
+    Throw(error.code(), "/{}/output_path is \"{}\": {}", section, monitor.output_path,
+          error.what());
+  }
+  return dir.empty() ? "." : dir;
 }
 
 // The number of samples with which a line of a CSV file begins; nullopt of its header.
@@ -36,8 +42,8 @@ std::optional<int64_t> SamplesOf(const std::string& line) {
 
 Monitors::Monitors(const DsConfig& config, int64_t num_samples)
     : has_loss_scale_(config.dtype() == DType::kF16), first_samples_(num_samples) {
-  if (config.csv_monitor.enabled) csv_dir_ = MakeFolder(config.csv_monitor);
-  if (config.tensorboard.enabled) OpenEvents(MakeFolder(config.tensorboard));
+  if (config.csv_monitor.enabled) csv_dir_ = MakeFolder(config.csv_monitor, "csv_monitor");
+  if (config.tensorboard.enabled) OpenEvents(MakeFolder(config.tensorboard, "tensorboard"));
 }
 
 void Monitors::OpenEvents(const std::string& dir) {

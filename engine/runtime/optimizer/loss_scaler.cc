@@ -59,7 +59,7 @@ void LossScaler::Overflow() {
     return;
   }
   if (state_.scale == config_.min_loss_scale) {
-    Throw(ErrorCode::kOutOfRange,
+    Throw(ErrorCode::kInvalidArgument,
           "/fp16/min_loss_scale is {}: the gradients overflow at this loss scale too, and it "
           "cannot be lowered; expected a smaller learning rate, or /bf16/enabled",
           config_.min_loss_scale);

@@ -31,7 +31,7 @@ class LossScaler {
   explicit LossScaler(const Fp16Config& config);
 
   double Scale() const { return state_.scale; }
-  // To be called after every step. Throws kOutOfRange if a gradient overflows at the smallest
+  // To be called after every step. Throws kInvalidArgument if a gradient overflows at the smallest
   // scale.
   void Update(bool overflow);
 

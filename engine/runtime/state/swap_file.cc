@@ -24,6 +24,7 @@ SwapFile::SwapFile(const SwapOptions& options, const std::vector<int64_t>& regio
 }
 
 void SwapFile::Rethrow(const Error& error) const {
+  if (error.code() == ErrorCode::kInvalidArgument) throw error;  // It names a key of /aio.
   const bool is_full = error.code() == ErrorCode::kResourceExhausted;
   Throw(error.code(), "/zero_optimization/offload_{}/nvme_path: {}{}", offloaded_, error.what(),
         is_full ? "; free space there, or name a folder on another disk" : "");

@@ -92,7 +92,7 @@ TEST(LossScalerTest, OverflowAtTheSmallestScaleIsAnError) {
     scaler.Update(true);
     FAIL() << "no error";
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kOutOfRange);
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
     EXPECT_THAT(error.what(), testing::HasSubstr("/fp16/min_loss_scale is 1"));
     EXPECT_THAT(error.what(), testing::HasSubstr("cannot be lowered"));
   }
