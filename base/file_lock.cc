@@ -2,12 +2,14 @@
 #include "base/file_lock.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <thread>
 
@@ -44,11 +46,20 @@ int TryLock(int fd, int kind) {
   return result;
 }
 
-// Who only looks whether it is held holds it for an instant.
+// Whether the process that has written its number has ended, or none has.
+bool IsOfNobody(int fd) {
+  const std::string text = ReadPid(fd);
+  pid_t pid = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), pid);
+  return error != std::errc() || pid <= 0 || (kill(pid, 0) != 0 && errno == ESRCH);
+}
+
+// Who only looks whether it is held holds it for an instant, or on a busy machine for longer.
 int TryLockRepeatedly(int fd) {
-  constexpr int kTries = 40;
-  for (int i = 1; i < kTries && TryLock(fd, LOCK_EX) != 0; ++i) {
+  constexpr int kTries = 40, kMostTries = 1000;
+  for (int i = 1; i < kMostTries && TryLock(fd, LOCK_EX) != 0; ++i) {
     if (errno != EWOULDBLOCK) return -1;
+    if (i >= kTries && !IsOfNobody(fd)) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   return TryLock(fd, LOCK_EX);

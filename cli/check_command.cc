@@ -104,8 +104,8 @@ ExperimentSpec MakeSpec(const CheckFlags& check, const Json& record) {
 }
 
 // The recorded speed of the configuration, if it was recorded on the machine, or the hosts, of the
-// check and for this model. REQUIRES: spec.machine is known.
-// The folder holds other configurations, too.
+// check, for this model and by this metric. The folder holds other configurations, too. REQUIRES:
+// spec.machine is known.
 std::optional<double> RecordedSpeed(const CheckFlags& check, const Json& record,
                                     const ExperimentSpec& spec) {
   const std::string machine = MachineOf(spec);
@@ -206,7 +206,9 @@ std::string Text(const CheckFlags& check, const Search& search, const Finding& f
                        IntervalText(*found.factor), how);
   }
   if (!found.of_recorded)
-    return text + "no speed of this configuration and model was recorded on this machine\n";
+    return text +
+           fmt::format("no {} of this configuration and model was recorded on this machine\n",
+                       search.spec().options.metric);
   const Factor& part = *found.of_recorded;
   text += fmt::format("its speed is {:.1f} % of what was recorded", 100 * part.value);
   if (part.has_interval())

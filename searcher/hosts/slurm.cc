@@ -49,8 +49,13 @@ struct Answer {
   int exit_code = 0;
 };
 
+// The runner serves other trials meanwhile, so that an answer may not take longer.
+constexpr int kAnswerSeconds = 20;
+
 Answer Ask(const std::string& command) {
-  FILE* const pipe = popen(fmt::format("{{ {}\n}} 2>&1 </dev/null", command).c_str(), "re");
+  const std::string limited =
+      fmt::format("timeout {} sh -c {} 2>&1 </dev/null", kAnswerSeconds, ShellWord(command));
+  FILE* const pipe = popen(limited.c_str(), "re");
   if (pipe == nullptr) ThrowErrno("cannot start a shell for " + command, errno);
   Answer answer;
   std::array<char, 512> part{};
