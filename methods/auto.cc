@@ -118,8 +118,8 @@ void AutoMethod::Learn(const Trial& finished, const AutoConfig* proposed, int64_
       proposed != nullptr ? *proposed : space_.ConfigOf(finished, ConfigPoint(finished));
   if (finished.state == TrialState::kInfeasible) {
     if (!config) return;
-    if (!memory_.DidNotFit(*config)) failures_.Failed(*config);
-    if (cold_memory_) cold_memory_->DidNotFit(*config);
+    if (!memory_.DidNotFit(*config, finished.reason)) failures_.Failed(*config);
+    if (cold_memory_) cold_memory_->DidNotFit(*config, finished.reason);
     return;
   }
   if (finished.state == TrialState::kFailed) {

@@ -60,6 +60,11 @@ void AutoBelief::Learn(const Side& side) {
   Approximate();
 }
 
+void AutoBelief::Widen(const Vector& times) {
+  measured_covariance_ = times.asDiagonal() * measured_covariance_ * times.asDiagonal();
+  Approximate();
+}
+
 // Computes the moments and the samples in coordinates in which the measured sums leave the standard
 // normal distribution.
 void AutoBelief::Approximate() {

@@ -31,6 +31,8 @@ class AutoBelief {
   void Measured(const Vector& row, double sum);
   void IsAbove(const Vector& row, double limit) { Learn({row, limit, 1}); }
   void IsBelow(const Vector& row, double limit) { Learn({row, limit, -1}); }
+  // The standard deviations that the measured sums leave become so many times as large.
+  void Widen(const Vector& times);
 
   double MeanOf(const Vector& row) const { return row.dot(mean_); }
   // With the noise of a sum.

@@ -4,12 +4,24 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/regex.h"
 #include "methods/auto_normal.h"
 
 namespace dsat {
 namespace {
 
+// How many standard deviations below its limit a need is believed to be.
+constexpr double kImpossible = 4, kSurprising = 0.7;
+// Misfits that are surprising, from the second in a row on, widen the belief by so much.
+constexpr double kWiden = 3;
+
 constexpr int kBuffers = 4, kActivations = 5, kConstant = 6, kOthers = 7;
+
+// Whether the reason of an infeasible trial names memory.
+bool SaysOutOfMemory(const std::string& reason) {
+  static const RE2 kOutOfMemory(R"((?i)out ?of (device )?memory|\boom\b)", RegexOptions());
+  return RE2::PartialMatch(reason, kOutOfMemory);
+}
 
 bool HasCapacity(const SearchSpace& space) {
   return space.workload.device_memory_bytes > 0 &&
@@ -120,6 +132,7 @@ void AutoMemory::Inherit(const AutoMemory& earlier, double widen) {
 }
 
 void AutoMemory::Fitted(const AutoConfig& config, double peak_bytes) {
+  surprises_in_a_row_ = 0;
   const auto capacity = static_cast<double>(space_.workload.device_memory_bytes);
   // A peak beyond the device's memory counts something else, too, such as a process's whole size.
   if (!has_capacity_ || peak_bytes <= 0 || peak_bytes > capacity) {
@@ -129,17 +142,26 @@ void AutoMemory::Fitted(const AutoConfig& config, double peak_bytes) {
   }
 }
 
-bool AutoMemory::DidNotFit(const AutoConfig& config) {
+bool AutoMemory::DidNotFit(const AutoConfig& config, const std::string& reason) {
   did_not_fit_.push_back(config);
   const Vector row = Row(config);
+  const double margin = (1 - belief_.MeanOf(row)) / belief_.SdOf(row);
+  const bool is_sure = !space_.exact && SaysOutOfMemory(reason);
   // What cannot have been the memory must not spoil the belief about it. Effects of knobs may not
   // add up, which is no evidence against the place.
-  if (belief_.MeanOf(row) + 4 * belief_.SdOf(row) < 1) {
+  if (margin > kImpossible && !is_sure) {
     if (space_.exact && config.knobs.effect.peak_bytes != 0) return true;
-    other_evidence_ += std::log(NormalCdf(-4));
+    other_evidence_ += std::log(NormalCdf(-kImpossible));
     return false;
   }
   belief_.IsAbove(row, 1);
+  // Forecasts that are this wrong, or again and again, are less certain than was believed: the
+  // profile may not see the activations, or others may use the device, too.
+  double widen = margin > kImpossible ? margin : 1;
+  if (is_sure && margin > kSurprising && ++surprises_in_a_row_ > 1) widen = std::max(widen, kWiden);
+  Vector times = Vector::Ones();
+  times[kActivations] = times[kConstant] = widen;
+  if (widen > 1) belief_.Widen(times);
   return true;
 }
 

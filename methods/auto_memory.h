@@ -7,6 +7,7 @@
 #define DSAT_METHODS_AUTO_MEMORY_H_
 
 #include <array>
+#include <string>
 #include <vector>
 
 #include "methods/auto_belief.h"
@@ -25,8 +26,9 @@ class AutoMemory {
 
   // A configuration ran with this peak, in bytes; 0 if it was not measured.
   void Fitted(const AutoConfig& config, double peak_bytes);
-  // A configuration was infeasible. False: it cannot have been the memory.
-  bool DidNotFit(const AutoConfig& config);
+  // A configuration was infeasible; `reason` is what the trial says. False: it cannot have been the
+  // memory.
+  bool DidNotFit(const AutoConfig& config, const std::string& reason);
 
   // In [0, 1]; 0 for what is ruled out.
   double ProbabilityFits(const AutoConfig& config) const;
@@ -59,8 +61,9 @@ class AutoMemory {
   SearchSpace space_;
   bool has_capacity_ = false;
   std::vector<Place> places_;
-  AutoBelief belief_;          // Of the need as a share of the device, and of where that is full.
-  double other_evidence_ = 0;  // The logarithm of the probability of what is not the memory's.
+  AutoBelief belief_;           // Of the need as a share of the device, and of where that is full.
+  int surprises_in_a_row_ = 0;  // Misfits that were believed to fit, without a fit in between.
+  double other_evidence_ = 0;   // The logarithm of the probability of what is not the memory's.
   std::vector<AutoConfig> did_not_fit_;
 };
 

@@ -58,27 +58,28 @@ double Correlation(const AutoTraits& x, const AutoTraits& y) {
   return by_size + by_all + (size == 0 ? 0.1 : 0);
 }
 
-// How much of the effect of such a knob at one stage is that at another stage.
+// How many knobs have the same value in both; a negative one is that of a knob without effect.
+int NumShared(const std::vector<int>& a, const std::vector<int>& b) {
+  int shared = 0;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    shared += a[i] >= 0 && a[i] == b[i] ? 1 : 0;
+  return shared;
+}
+
+// How much of the effect of a knob at one stage is that at another stage.
 constexpr double kOtherStage = 0.5;
 
 // The knobs of a wide space that two configurations share: each value has an effect of its own, and
 // so have all values together.
 double SharedKnobs(const AutoConfig& a, const AutoConfig& b) {
-  double shared = 0;
-  bool all = true;
-  for (size_t i = 0; i < std::min(a.knobs.wide.size(), b.knobs.wide.size()); ++i) {
-    all = all && a.knobs.wide[i] == b.knobs.wide[i];
-    shared += a.knobs.wide[i] >= 0 && a.knobs.wide[i] == b.knobs.wide[i] ? 1 : 0;
-  }
-  if (shared > 0 && all && a.IsLike(b)) ++shared;
+  int shared = NumShared(a.knobs.wide, b.knobs.wide);
+  if (shared > 0 && a.knobs.wide == b.knobs.wide && a.IsLike(b)) ++shared;
   return shared * (a.stage == b.stage ? 1 : kOtherStage);
 }
 
-// The same of the knobs that the user's space has added.
+// Those that the user's space has added.
 double SharedOwn(const AutoConfig& a, const AutoConfig& b) {
-  double shared = 0;
-  for (size_t i = 0; i < std::min(a.knobs.others.size(), b.knobs.others.size()); ++i)
-    shared += a.knobs.others[i] >= 0 && a.knobs.others[i] == b.knobs.others[i] ? 1 : 0;
+  const int shared = NumShared(a.knobs.others, b.knobs.others);
   return shared * (a.stage == b.stage ? 1 : kOtherStage);
 }
 

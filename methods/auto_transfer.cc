@@ -81,7 +81,8 @@ void AutoMethod::TakeObservations(const EarlierSearch& earlier) {
   std::vector<double> counts;
   for (const Trial& trial : earlier.trials) {
     if (trial.state == TrialState::kInfeasible) {
-      if (const auto config = space.ConfigOf(trial, ConfigPoint(trial))) memory.DidNotFit(*config);
+      if (const auto config = space.ConfigOf(trial, ConfigPoint(trial)))
+        memory.DidNotFit(*config, trial.reason);
       continue;
     }
     LearnCosts(trial);

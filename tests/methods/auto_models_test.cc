@@ -193,7 +193,7 @@ TEST(AutoMemoryTest, WhatDidNotFitRulesOutAllThatNeedsMore) {
   constexpr uint32_t kSmallBucketOverlap = 0, kSmallBucket = 1, kLargeBucketOverlap = 2;
   const AutoConfig near = ConfigOf(space, 1, kSmallBucketOverlap, 19);
   const double before = memory.ProbabilityFits(near);
-  memory.DidNotFit(ConfigOf(space, 1, kSmallBucketOverlap, 20));
+  memory.DidNotFit(ConfigOf(space, 1, kSmallBucketOverlap, 20), "");
   EXPECT_LT(memory.ProbabilityFits(near), before);
   EXPECT_FALSE(memory.IsRuledOut(near));
   EXPECT_TRUE(memory.IsRuledOut(ConfigOf(space, 1, kSmallBucketOverlap, 20)));

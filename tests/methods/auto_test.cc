@@ -146,22 +146,54 @@ TEST(AutoTest, ProposalsThatWaitAreAllDifferent) {
 }
 
 TEST(AutoTest, WhatDidNotFitIsNotTriedAtLargerSizesAndTheSearchEnds) {
+  for (const char* reason : {"", "out of device memory"}) {
+    Machine machine = SmallMachine();
+    machine.largest = 0;
+    machine.misfit = reason;
+    AutoMethod method(machine.space, machine.options);
+    const Searched run = Search(machine, method, 1);
+    EXPECT_LT(run.proposals.size(), 100u);
+    EXPECT_GE(run.proposals.size(), 4u);
+    for (size_t i = 0; i < run.proposals.size(); ++i) {
+      for (size_t j = 0; j < i; ++j) {
+        Assignment earlier = run.proposals[j].assignment, later = run.proposals[i].assignment;
+        const int64_t size = MicroBatchOf(earlier);
+        if (size > MicroBatchOf(later)) continue;
+        SetMicroBatch(later, size);
+        EXPECT_NE(earlier, later);
+      }
+    }
+    EXPECT_TRUE(method.Conclude().finalists.empty());
+  }
+}
+
+// The profile of a script that does not use PyTorch sees no activations.
+TEST(AutoTest, RunningOutOfMemoryOutweighsForecastsThatAreFarTooLow) {
   Machine machine = SmallMachine();
-  machine.largest = 0;
+  machine.misfit = "out of device memory: CUDA out of memory";
+  for (StageSpace& stage : machine.space.stages) {
+    stage.approx_max_micro_batch = 400;
+    stage.forecasts.clear();
+    for (const int64_t size : {1, 8, 64, 512})
+      stage.forecasts.push_back(
+          {.micro_batch_size = size, .peak_bytes = 2 * kGb + size * 2 * kGb / 100});
+  }
   AutoMethod method(machine.space, machine.options);
   const Searched run = Search(machine, method, 1);
-  EXPECT_LT(run.proposals.size(), 100u);
-  EXPECT_GE(run.proposals.size(), 4u);
-  for (size_t i = 0; i < run.proposals.size(); ++i) {
-    for (size_t j = 0; j < i; ++j) {
-      Assignment earlier = run.proposals[j].assignment, later = run.proposals[i].assignment;
-      const int64_t size = MicroBatchOf(earlier);
-      if (size > MicroBatchOf(later)) continue;
-      SetMicroBatch(later, size);
-      EXPECT_NE(earlier, later);
-    }
-  }
-  EXPECT_TRUE(method.Conclude().finalists.empty());
+  EXPECT_LT(LossOf(machine, method, run), 0.02);
+  EXPECT_LE(run.misfits, 4);
+}
+
+// Another program uses most of the device.
+TEST(AutoTest, MisfitsInARowLeadToMuchSmallerSizes) {
+  Machine machine = SmallMachine();
+  machine.misfit = "out of device memory: CUDA out of memory";
+  machine.largest = 6;
+  AutoMethod method(machine.space, machine.options);
+  const Searched run = Search(machine, method, 1);
+  EXPECT_LT(LossOf(machine, method, run), 0.02);
+  const auto first = std::ranges::find(run.trials, TrialState::kSucceeded, &Trial::state);
+  EXPECT_LE(first - run.trials.begin(), 6);
 }
 
 TEST(AutoTest, GivesUpWhenEverythingFails) {

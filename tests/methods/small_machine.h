@@ -22,6 +22,7 @@ struct Machine {
   SearchSpace space;
   SearchOptions options;
   int64_t largest = 24;  // At every stage.
+  std::string misfit;    // The reason of a larger one.
   std::function<double(int stage, double size, double accumulation)> step_s;
   // Of the time of a step, by the values of knobs.
   std::function<double(const Assignment&)> factor = [](const Assignment&) { return 1.0; };
@@ -63,7 +64,11 @@ inline double SampleSeconds(const Machine& machine, const Assignment& assignment
 
 inline Trial EndOf(const Machine& machine, const Assignment& assignment, TrialId id) {
   const int64_t size = MicroBatchOf(assignment);
-  if (size > machine.largest) return EndedTrial(id, TrialState::kInfeasible);
+  if (size > machine.largest) {
+    Trial trial = EndedTrial(id, TrialState::kInfeasible);
+    trial.reason = machine.misfit;
+    return trial;
+  }
   const double accumulation =
       machine.space.samples_per_step > 0
           ? static_cast<double>(machine.space.samples_per_step) / static_cast<double>(size)
