@@ -228,7 +228,10 @@ int RunSearch(const Flags& flags, const RunFlags& run, RunnerOptions options,
     Say(stdout, summary.dump(2) + "\n");
   }
   const std::string failure = experiment.search().FailureReason();
-  if (!failure.empty()) Throw(ErrorCode::kFailedPrecondition, "experiment failed: {}", failure);
+  if (!failure.empty()) {
+    Throw(ErrorCode::kFailedPrecondition, "experiment failed: {}; logs in {}/trials", failure,
+          out_dir);
+  }
   return full ? ExitCodeOf(*full) : 0;
 }
 

@@ -174,15 +174,15 @@ void Attempt::KillIfOverdue() {
 std::string Attempt::OverdueReason(Clock::time_point now) const {
   if (done_) return "";
   if (limits_.total && now - started_ > *limits_.total) {
-    return fmt::format("still running after {} s (trial time-out), at step {}; killed",
+    return fmt::format("still running after {} s (--trial-timeout), at step {}; killed",
                        Seconds(*limits_.total), step_);
   }
   if (!heard_ && limits_.start && now - started_ > *limits_.start) {
-    return fmt::format("no report for {} s after the start (start time-out); killed",
+    return fmt::format("no report for {} s after the start (--start-timeout); killed",
                        Seconds(*limits_.start));
   }
   if (heard_ && limits_.hang && now - last_sign_ > *limits_.hang) {
-    return fmt::format("no progress for {} s (hang time-out), the last step was {}; killed",
+    return fmt::format("no progress for {} s (--hang-timeout), the last step was {}; killed",
                        Seconds(*limits_.hang), step_);
   }
   return "";

@@ -109,10 +109,15 @@ std::string LastError(std::string_view text) {
   static const RE2 kLostPeer(
       R"(Connection (closed|reset) by peer|Broken pipe|gloo|ncclRemoteError|ProcessGroupNCCL)",
       RegexOptions());
-  std::string last, last_lost;
+  // A syntax error has no line of source in the traceback that would tell the script.
+  static const RE2 kPlace(R"re(^\s*File ("[^"]+", line \d+)$)re", RegexOptions());
+  static const RE2 kSyntax(R"(^(Syntax|Indentation|Tab)Error\b)", RegexOptions());
+  std::string last, last_lost, place;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string line = Quote(WithoutColors(text.substr(begin, end - begin)));
+    std::string line = Quote(WithoutColors(text.substr(begin, end - begin)));
+    RE2::PartialMatch(line, kPlace, &place);
+    if (!place.empty() && RE2::PartialMatch(line, kSyntax)) line += fmt::format(" ({})", place);
     // Launchers repeat that their ranks have failed.
     const bool echo = line.find("ChildFailedError") != std::string::npos ||
                       line.find("CalledProcessError") != std::string::npos;

@@ -47,7 +47,7 @@ TEST_F(AttemptTest, APauseOfTheRunnerIsNoHangOfTheRanks) {
     std::this_thread::sleep_for(milliseconds(10));
   EXPECT_GT(steady_clock::now() - sign, kPause + kHang);
   EXPECT_EQ(end->outcome.state, TrialState::kFailed);
-  EXPECT_THAT(end->outcome.reason, HasSubstr("no progress for 0.8 s (hang time-out)"));
+  EXPECT_THAT(end->outcome.reason, HasSubstr("no progress for 0.8 s (--hang-timeout)"));
 }
 
 TEST_F(AttemptTest, WhatAKilledRunnerWasWritingIsRemovedBeforeTheNextAttempt) {

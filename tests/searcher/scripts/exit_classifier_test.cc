@@ -141,6 +141,8 @@ TEST(ExitClassifierTest, ColorsOfATerminalAreLeftOut) {
   EXPECT_EQ(finding->reason, "out of host memory: MemoryError: z");
   EXPECT_EQ(LastErrorOrLine("\x1b[31mValueError\x1b[0m: z\nbye"), "ValueError: z");
   EXPECT_EQ(LastErrorOrLine("\x1b[31mbye\x1b[0m"), "bye");
+  EXPECT_EQ(LastErrorOrLine("  File \"a.py\", line 2\n    x = = 1\nSyntaxError: invalid syntax\n"),
+            "SyntaxError: invalid syntax (\"a.py\", line 2)");
 }
 
 TEST(ExitClassifierTest, HugeLinesAreSurvived) {
