@@ -262,7 +262,7 @@ constexpr Key kBehindZero[] = {
     Flag("/aio/overlap_events", "0.3.15", "true", kHonors).Exact()
         .WideFromStage(1, kSwitch, kOffloadDevices, kNvme).BeyondPlan(),
     Flag("/aio/use_gds", "0.15.0", "false", kWarns).Exact(),
-    Open("/checkpoint", "0.1.0"),
+    Open("/checkpoint", "0.1.0").Holds("checkpoint_serialization writer"),
     Text("/checkpoint/tag_validation", "0.3.11", "\"Warn\"", kWarns)
         .Exact()
         .OneOf("Ignore Warn Fail ignore warn fail"),

@@ -188,6 +188,9 @@ TEST(ParseTest, WhatItCannotHonorIsRefusedByName) {
        "/scheduler/type is \"StepLR\""},
       {"{'sparse_gradients': true}", "/sparse_gradients is true"},
       {"{'data_efficiency': {'enabled': true}}", "/data_efficiency/enabled is true"},
+      // It works without the switches around it.
+      {"{'data_efficiency': {'data_routing': {'random_ltd': {'enabled': true}}}}",
+       "/data_efficiency/data_routing/random_ltd/enabled is true"},
       {"{'compression_training': {'x': 1}}", "/compression_training is {\"x\":1}"},
   };
   for (const Case& c : cases) {
@@ -212,6 +215,10 @@ TEST(ParseTest, LegalKeysWithoutMeaningAreNamedInAWarning) {
       {"{'wall_clock_breakdown': true}", "/wall_clock_breakdown is true"},
       {"{'aio': {'use_gds': true}}", "/aio/use_gds is true"},
       {"{'log_level': 'info'}", "/log_level is \"info\""},
+      {"{'checkpoint': {'checkpoint_serialization': false}}",
+       "/checkpoint/checkpoint_serialization is false"},
+      {"{'checkpoint': {'writer': {'decoupled': true}}}",
+       "/checkpoint/writer is {\"decoupled\":true}"},
   };
   for (const Case& c : cases) {
     std::vector<std::string> warnings;

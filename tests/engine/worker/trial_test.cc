@@ -359,6 +359,29 @@ TEST_F(TrialTest, ATrainingThatSkipsNearlyAllStepsIsNoSuccess) {
   EXPECT_EQ(lines[0].at("loss_scale").get<double>(), std::exp2(60));
 }
 
+// It would overflow again.
+TEST_F(TrialTest, AnOverflowAtTheSmallestLossScaleIsFinal) {
+  task_.mode = TrialTask::Mode::kTrain;
+  task_.train_steps = 12;
+  task_.ds_config["fp16"] = {{"enabled", true},
+                             {"initial_scale_power", 60},
+                             {"hysteresis", 1},
+                             {"min_loss_scale", std::exp2(59)}};
+  const auto exits = Run(1);
+  EXPECT_EQ(exits[0].code, kExitInfeasible);
+  EXPECT_THAT(exits[0].log, testing::HasSubstr("/fp16/min_loss_scale is"));
+}
+
+TEST_F(TrialTest, AMonitorWithoutAFolderNamesItsKey) {
+  task_.mode = TrialTask::Mode::kTrain;
+  task_.train_steps = 1;
+  task_.history_path = dir_ + "/metrics.jsonl";
+  task_.ds_config["csv_monitor"] = {{"enabled", true}, {"output_path", "/dev/null/csv"}};
+  const auto exits = Run(1);
+  EXPECT_NE(exits[0].code, kExitOk);
+  EXPECT_THAT(exits[0].log, testing::HasSubstr("/csv_monitor/output_path is \"/dev/null/csv\": "));
+}
+
 TEST_F(TrialTest, CheckpointsOnTheWayReplaceEachOther) {
   task_.mode = TrialTask::Mode::kTrain;
   task_.train_steps = 5;
