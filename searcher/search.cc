@@ -298,8 +298,9 @@ std::string Search::FailureReason() const {
                        last->reason);
   }
   if (last != nullptr) {
-    return fmt::format("no trial succeeded; the last one (trial {}) {}: {}", last->id, EndOf(*last),
-                       last->reason);
+    const Trial& told = s.submitted ? s.trials.at(*s.submitted) : *last;
+    return fmt::format("no trial succeeded; the {} one (trial {}) {}: {}",
+                       s.submitted ? "submitted" : "last", told.id, EndOf(told), told.reason);
   }
   if (s.proposer && !s.proposer->refusal().empty()) {
     return fmt::format("no configuration could be tried: {}", s.proposer->refusal());

@@ -204,6 +204,7 @@ void Rendezvous::WaitFor(std::atomic<uint32_t>& word, uint32_t value, int peer, 
     if (is_awaited(rank) && (peer == rank || !IsHere(rank)))
       missing += (missing.empty() ? "" : ", ") + Describe(rank);
   }
+  if (missing.empty()) missing = "another rank";  // It was stopped while it arrived.
   Fail(ErrorCode::kDeadlineExceeded,
        fmt::format("rank {} in {}: {} did not arrive within {} ms", rank_, call.ToString(), missing,
                    timeout_.count()));

@@ -51,6 +51,7 @@ struct Answer {
 
 // The runner serves other trials meanwhile, so that an answer may not take longer.
 constexpr int kAnswerSeconds = 20;
+constexpr int kTimedOut = 124;  // The status of timeout(1) then.
 
 Answer Ask(const std::string& command) {
   const std::string limited =
@@ -282,6 +283,7 @@ bool HasSteps(const std::string& job) {
   // Numbered ones: "12.extern" lasts as long as the job.
   const Answer answer =
       Ask(fmt::format("squeue --noheader --steps --jobs={} --format=%i", ShellWord(job)));
+  if (answer.exit_code == kTimedOut) return true;  // They may run.
   std::istringstream lines(answer.text);
   for (std::string line; std::getline(lines, line);) {
     const size_t step = job.size() + 1;

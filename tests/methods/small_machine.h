@@ -21,8 +21,8 @@ inline constexpr int64_t kGb = 1'000'000'000;
 struct Machine {
   SearchSpace space;
   SearchOptions options;
-  int64_t largest = 24;  // At every stage.
-  std::string misfit;    // The reason of a larger one.
+  int64_t largest = 24;     // At every stage.
+  std::string misfit = {};  // The reason of a larger one.
   std::function<double(int stage, double size, double accumulation)> step_s;
   // Of the time of a step, by the values of knobs.
   std::function<double(const Assignment&)> factor = [](const Assignment&) { return 1.0; };
