@@ -187,8 +187,7 @@ void Rendezvous::WaitFor(std::atomic<uint32_t>& word, uint32_t value, int peer, 
   }
   // Also a rank that has arrived may still have to count this, or to set the word.
   const auto is_awaited = [&](int rank) {
-    return (peer == ProcessGroup::kAllPeers ? rank != rank_ : rank == peer) &&
-           !AtLeast(word.load(), value);
+    return IsPeer(rank, peer) && !AtLeast(word.load(), value);
   };
   const auto deadline = Clock::now() + timeout_;
   for (;;) {
@@ -211,7 +210,7 @@ void Rendezvous::WaitFor(std::atomic<uint32_t>& word, uint32_t value, int peer, 
 }
 
 void Rendezvous::CheckPeers(const std::string& call, int peer, Clock::time_point since) {
-  CheckAwaited([&](int rank) { return peer < 0 ? rank != rank_ : rank == peer; }, call);
+  CheckAwaited([&](int rank) { return IsPeer(rank, peer); }, call);
   if (Clock::now() - since < timeout_) return;
   Fail(ErrorCode::kDeadlineExceeded,
        fmt::format("rank {} in {}: not done within {} ms", rank_, call, timeout_.count()));
@@ -229,6 +228,10 @@ void Rendezvous::CheckAwaited(const std::function<bool(int rank)>& is_awaited,
     Fail(ErrorCode::kUnavailable, fmt::format("rank {} in {}: {} has {}", rank_, call,
                                               Describe(rank), ended ? "ended" : "left the group"));
   }
+}
+
+bool Rendezvous::IsPeer(int rank, int peer) const {
+  return peer == ProcessGroup::kAllPeers ? rank != rank_ : rank == peer;
 }
 
 bool Rendezvous::HasEnded(int rank) {

@@ -71,10 +71,12 @@ class Rendezvous {
   void CheckNotBroken(const std::string& call);
   // The message of the rank that was the first to break the group; "" if none has.
   std::string CauseOfFailure() const;
-  // Spins, then sleeps until `word` has reached `value`. Fails if `peer` (any peer if negative) has
-  // ended or left before.
+  // Spins, then sleeps until `word` has reached `value`. Fails if `peer` (any one if that is
+  // kAllPeers) has ended or left before.
   void WaitFor(std::atomic<uint32_t>& word, uint32_t value, int peer, const Call& call);
   void CheckAwaited(const std::function<bool(int rank)>& is_awaited, const std::string& call);
+  // Whether `rank` is `peer`, or any other rank if that is kAllPeers.
+  bool IsPeer(int rank, int peer) const;
   bool HasEnded(int rank);
   bool HasLeft(int rank) const;
   std::string Describe(int rank) const;

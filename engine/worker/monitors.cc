@@ -21,14 +21,15 @@ namespace fs = std::filesystem;
 
 // `section` is where the ds_config has the monitor.
 std::string MakeFolder(const MonitorConfig& monitor, const char* section) {
-  const std::string dir = fs::path(monitor.output_path) / monitor.job_name;
+  std::string dir = fs::path(monitor.output_path) / monitor.job_name;
+  if (dir.empty()) dir = ".";
   try {
-    MakeWritableFolder(dir.empty() ? "." : dir);
+    MakeWritableFolder(dir);
   } catch (const Error& error) {
     Throw(error.code(), "/{}/output_path is \"{}\": {}", section, monitor.output_path,
           error.what());
   }
-  return dir.empty() ? "." : dir;
+  return dir;
 }
 
 // The number of samples with which a line of a CSV file begins; nullopt of its header.
