@@ -371,5 +371,19 @@ TEST(AutoTest, APointIsComparedWithThoseOfItsLaunch) {
     EXPECT_GE(2 * size, sizes[0]) << sizes[0];
 }
 
+// A confirmation runs trials, so that two points of the same launch would be one finalist.
+TEST(AutoTest, FinalistsAreOfDifferentLaunches) {
+  Machine machine = SmallMachine();
+  machine.space.exact = true;
+  machine.options.run_steps = 1000;
+  AutoMethod method(machine.space, machine.options);
+  for (size_t launches = 2; !SweepOnce(machine, method).empty(); ++launches) {
+    const std::vector<int64_t> finalists = method.Conclude().finalists;
+    const std::set<int64_t> different(finalists.begin(), finalists.end());
+    EXPECT_EQ(different.size(), finalists.size()) << launches;
+    EXPECT_GE(different.size(), std::min<size_t>(launches - 1, 2)) << launches;
+  }
+}
+
 }  // namespace
 }  // namespace dsat
