@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/comm/process_group.h"
+#include "engine/comm/run_together.h"
 #include "engine/comm/shared_file.h"
 #include "tests/engine/runtime/checkpoint/child.h"
 #include "tests/engine/runtime/error_of.h"
@@ -90,6 +91,36 @@ TEST(ProcessGroupFaultTest, ARankThatComesAfterTheFailureLearnsItsCause) {
     EXPECT_EQ(error.what(),
               "rank 0 in sum of a number: the process group has failed before: " + first);
   });
+}
+
+TEST(ProcessGroupFaultTest, ARankThatDiesInABarrierIsNamed) {
+  const UniqueFd file = MakeMemoryFile();
+  const Child child([&] { MakeShmGroup(file.get(), 2, 3, kTestTimeout)->Barrier(); });
+  std::latch killed(1);
+  RunThreads(2, [&](int rank) {
+    const auto group = MakeShmGroup(file.get(), rank, 3, kTestTimeout);
+    if (rank == 0) {
+      std::this_thread::sleep_for(milliseconds(30));
+      child.Kill();
+      killed.count_down();
+    }
+    killed.wait();
+    // If it had arrived, it is missing in the second one.
+    const Error error = ErrorOf([&] {
+      group->Barrier();
+      group->Barrier();
+    });
+    ExpectEnded(error, 2, child.pid());
+  });
+}
+
+TEST(ProcessGroupFaultTest, AFailureOfARanksOwnWorkOutweighsThatOfTheGroup) {
+  const UniqueFd file = MakeMemoryFile();
+  const Child child([&] { (void)MakeShmGroup(file.get(), 1, 2, kTestTimeout).release(); });
+  const auto group = MakeShmGroup(file.get(), 0, 2, kTestTimeout);
+  const auto fail = [] { Throw(ErrorCode::kResourceExhausted, "the disk is full"); };
+  EXPECT_STREQ(ErrorOf([&] { RunTogether(*group, "saving", fail); }).what(), "the disk is full");
+  ExpectEnded(ErrorOf([&] { RunTogether(*group, "saving", [] {}); }), 1, child.pid());
 }
 
 // Rank 0 waits for rank 1, which leaves because rank 2 has ended.
