@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <iostream>
 #include <iterator>
@@ -73,6 +74,7 @@ int RunCommand(const Flags& flags, const AskFlags& ask) {
                             {"state", ToString(experiment.state())},
                             {"reason", experiment.reason()}}
                            .dump());
+    if (experiment.state() == ExperimentState::kFailed) return kExitFailure;
   } else if (trial) {
     fmt::print("trial {}\n{}\n", trial->id, trial->ds_config.dump(2));
   } else if (!finished) {
@@ -110,7 +112,9 @@ int RunCommand(const Flags& flags, const TellFlags& tell) {
     fmt::print("{}\n", Json{{"experiment", experiment.id()},
                             {"trial", tell.trial},
                             {"state", ToString(outcome.state)},
-                            {"finished", finished}}
+                            {"finished", finished},
+                            {"experiment_state", ToString(experiment.state())},
+                            {"reason", experiment.reason()}}
                            .dump());
   return 0;
 }
@@ -124,7 +128,8 @@ int RunCommand(const Flags& flags, const ServeFlags& serve) {
   } else {
     fmt::print("address {}\ntoken {}\n", server.address(), server.token());
   }
-  std::fflush(stdout);
+  // Nobody could reach a server whose address and token were lost.
+  if (std::fflush(stdout) != 0) ThrowErrno("cannot write to standard output", errno);
   stop.acquire();
   return 0;
 }

@@ -37,6 +37,7 @@ void AddResultCommands(Parser& parser) {
   report.add_option("experiment", parser.report.experiment,
                     "Number or name of the experiment (default: the newest one)");
   report.add_option("--out", parser.report.out, "The file (default: dsat-report-NUMBER.html)")
+      ->check(NotEmpty())
       ->type_name("FILE.html");
   CLI::App& query =
       parser.Add("query", "Run read-only SQL on the database (docs/schema.md)", parser.query);
@@ -84,6 +85,9 @@ void CheckUsage(const CreateFlags& create) {
 }
 
 void CheckUsage(const TellFlags& tell) {
+  if (tell.metrics == "-" && tell.profile == "-")
+    Throw(ErrorCode::kInvalidArgument,
+          "tell: --metrics and --profile cannot both read standard input; name a file for one");
   if (!tell.metrics.empty() || tell.infeasible || tell.failed || !tell.profile.empty()) return;
   Throw(ErrorCode::kInvalidArgument,
         "tell: say how trial {} ended: --metrics FILE, --infeasible REASON or --failed REASON",
@@ -95,6 +99,7 @@ void CheckUsage(const TellFlags& tell) {
 void AddDb(CLI::App& app, Flags& flags) {
   // CLI11 would let the variable replace the option of a subcommand.
   app.add_option("--db", flags.db, "Database file (default: $DSAT_DB, or else dsat.db)")
+      ->check(NotEmpty())
       ->type_name("FILE");
 }
 

@@ -374,9 +374,9 @@ void AddAskTellCommands(Parser& parser) {
                    "asked is the profiling trial")
         ->type_name("FILE");
     AddSearchOptions(sub, info.name, flags.options);
-    // The times of trials that other programs run are not known.
-    for (const char* limit : {"--max-time", "--max-device-hours"})
-      sub.remove_option(sub.get_option(limit));
+    // The times of trials that other programs run are not known, and dsat trains nothing.
+    for (const char* option : {"--max-time", "--max-device-hours", "--run-full-experiment"})
+      sub.remove_option(sub.get_option(option));
     AddObjectiveOptions(sub, flags.options, flags.train_batch_size);
     AddMethodOptions(sub, info.name, flags.options);
   }

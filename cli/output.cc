@@ -26,11 +26,14 @@ std::vector<const Trial*> Ranked(const Search& search) {
   std::vector<const Trial*> trials;
   for (const auto& [id, trial] : search.trials())
     trials.push_back(&trial);
+  const auto value_of = [&](const Trial& trial) {
+    return trial.state == TrialState::kSucceeded ? MetricValue(trial, metric) : std::nullopt;
+  };
   std::stable_sort(trials.begin(), trials.end(), [&](const Trial* a, const Trial* b) {
     const bool a_again = RunsAgain(a->kind), b_again = RunsAgain(b->kind);
     if (a_again || b_again) return !a_again;
-    const auto x = MetricValue(*a, metric);
-    const auto y = MetricValue(*b, metric);
+    const auto x = value_of(*a);
+    const auto y = value_of(*b);
     if (!x || !y) return x.has_value();
     return SmallerIsBetter(metric) ? *x < *y : *x > *y;
   });
@@ -269,7 +272,8 @@ std::string CertaintyText(const Search& search, const Verdict& verdict) {
       search.trials(), [](const auto& entry) { return !RunsAgain(entry.second.kind); });
   const bool searched = std::ranges::any_of(
       search.trials(), [](const auto& entry) { return entry.second.kind == TrialKind::kSearch; });
-  if (!searched && search.EndReason().empty() && num_tried < options.max_trials) {
+  const bool is_over = search.Finished() && search.EndReason().empty();
+  if (!searched && is_over && num_tried < options.max_trials) {
     return "nothing was compared: no other configuration of the space is legal and predicted to "
            "fit (dsat space shows it)";
   }
@@ -277,7 +281,7 @@ std::string CertaintyText(const Search& search, const Verdict& verdict) {
   if (verdict.probability_near_best) {
     text += fmt::format("within 1 % of the best of {:.0f} configurations with probability {:.0f} %",
                         verdict.num_considered, 100 * *verdict.probability_near_best);
-    if (*verdict.probability_near_best < Method::kSure && search.EndReason().empty()) {
+    if (*verdict.probability_near_best < Method::kSure && is_over) {
       if (num_tried >= options.max_trials) {
         text += " (--max-trials N searches longer)";
       } else if (!options.run_steps) {

@@ -104,11 +104,11 @@ int RunCommand(const Flags& flags, const BestFlags& best) {
   }
   if (flags.json) {
     Json json = TrialJson(experiment.search(), *id);
-    json["ds_config"] = *BestConfig(experiment.search());
+    json["ds_config"] = ConfigToKeep(experiment.search(), *id);
     json["verdict"] = ToJson(VerdictOf(experiment.search()));
     fmt::print("{}\n", json.dump(2));
   } else {
-    fmt::print("{}\n", BestConfig(experiment.search())->dump(2));
+    fmt::print("{}\n", ConfigToKeep(experiment.search(), *id).dump(2));
   }
   return 0;
 }

@@ -212,14 +212,13 @@ int RunSearch(const Flags& flags, const RunFlags& run, RunnerOptions options,
   if (!flags.json) {
     Say(stdout, SummaryText(experiment, TerminalColumns(STDOUT_FILENO)) + "\n");
     const Search& search = experiment.search();
-    const std::optional<Json> best = BestConfig(search);
-    if (best && !IsBuiltin(search.spec())) {
-      const bool by_hook = ByHook(search, *VerdictOf(search).pick);
-      const std::string command =
-          Printable(ProductionCommand(search.spec(), *best, out_dir, by_hook));
-      Say(stdout, "train: " + command + "\n");
+    const std::optional<TrialId> pick = VerdictOf(search).pick;
+    if (pick && !IsBuiltin(search.spec())) {
+      const std::string command = ProductionCommand(search.spec(), ConfigToKeep(search, *pick),
+                                                    out_dir, ByHook(search, *pick));
+      Say(stdout, "train: " + Printable(command) + "\n");
     }
-    if (best) Say(stdout, out_dir + "/ds_config.json\n");
+    if (pick) Say(stdout, out_dir + "/ds_config.json\n");
   }
   const std::optional<FullRun> full = RunBest(flags, options, experiment);
   if (flags.json) {
@@ -233,6 +232,22 @@ int RunSearch(const Flags& flags, const RunFlags& run, RunnerOptions options,
           out_dir);
   }
   return full ? ExitCodeOf(*full) : 0;
+}
+
+// Of an experiment whose trials another program runs, and whose times are not known.
+int RaiseTheirLimits(const ResumeFlags& resume, Experiment& experiment) {
+  const LimitsRaised& limits = resume.limits;
+  if (!limits.max_trials || limits.max_time_s || limits.max_device_hours) {
+    Throw(ErrorCode::kFailedPrecondition,
+          "experiment {}: the program that has asked for its trials runs them (dsat ask and tell, "
+          "or dsat serve), and only its --max-trials can be raised; a search of your own begins "
+          "with dsat {} CONFIG",
+          experiment.id(), experiment.search().spec().method);
+  }
+  experiment.RaiseLimits(limits);
+  Say(stderr, fmt::format("experiment {}: up to {} trials; ask for more\n", experiment.id(),
+                          *limits.max_trials));
+  return 0;
 }
 
 }  // namespace
@@ -291,7 +306,7 @@ int RunCommand(const Flags& flags, const ResumeFlags& resume) {
   RunnerOptions options = MakeRunnerOptions(resume.run);
   Store store = Store::Open(flags.db, Store::Mode::kReadWrite);
   Experiment experiment = Experiment::Open(store, store.FindExperiment(resume.experiment));
-  RunnerLock::CheckNotTheirs(store, experiment.id());
+  if (RunnerLock::AreTheirs(store, experiment.id())) return RaiseTheirLimits(resume, experiment);
   if (!experiment.search().spec().candidate.is_null()) {
     Throw(ErrorCode::kInvalidArgument,
           "resume: experiment {} is a check, which does not continue; run dsat check again",

@@ -72,7 +72,7 @@ constexpr int kMaxValueBytes = 1 << 26;
 constexpr int kStepsBetweenLooks = 10'000;  // Of SQLite's machine, at the clock.
 
 // SQLite calls it for each action of a statement that it compiles; see sqlite3_set_authorizer.
-int AllowReading(void*, int action, const char* name, const char* function, const char*,
+int AllowReading(void*, int action, const char* name, const char* argument, const char*,
                  const char*) {
   switch (action) {
     case SQLITE_SELECT:
@@ -80,13 +80,15 @@ int AllowReading(void*, int action, const char* name, const char* function, cons
     case SQLITE_RECURSIVE:
       return SQLITE_OK;
     case SQLITE_FUNCTION: {  // No other function writes or gives an address of this process.
-      const std::string_view called = function;
+      const std::string_view called = argument;
       const bool is_open = called == "load_extension" || called == "fts3_tokenizer";
       return is_open ? SQLITE_DENY : SQLITE_OK;
     }
     case SQLITE_PRAGMA: {
       // Pragmas that describe the schema are allowed; those that change settings are not.
       const std::string_view pragma = name;
+      if (pragma == "user_version" || pragma == "application_id")
+        return argument == nullptr ? SQLITE_OK : SQLITE_DENY;
       const bool describes = pragma == "table_info" || pragma == "table_xinfo" ||
                              pragma == "table_list" || pragma == "index_list" ||
                              pragma == "index_info" || pragma == "foreign_key_list";
@@ -140,11 +142,12 @@ bool Database::InTransaction() const {
 void Database::ThrowCode(int code, const std::string& what) const {
   const int system_errno = handle_ ? sqlite3_system_errno(handle()) : 0;
   const ErrorCode error = CodeOf(code, system_errno);
-  if (error == ErrorCode::kUnavailable && (code & 0xff) != SQLITE_IOERR) {
+  const bool is_io = (code & 0xff) == SQLITE_IOERR;  // Also of the file beside the database.
+  if (error == ErrorCode::kUnavailable && !is_io) {
     Throw(error, "{}: another process has kept the database locked for more than {} ms; try again",
           path_, busy_timeout_.count());
   }
-  if ((code & 0xff) == SQLITE_FULL) {
+  if ((code & 0xff) == SQLITE_FULL || (is_io && error == ErrorCode::kResourceExhausted)) {
     Throw(error, "{}: the disk is full; nothing was written, free some space and try again", path_);
   }
   // The message is read last: the calls above do not change it.
@@ -265,7 +268,10 @@ ReadOnlyScope::ReadOnlyScope(const Database& db, std::optional<std::chrono::mill
     : db_(db) {
   // A connection declares the tables of these functions at their first use, which ReadOnlyScope
   // would refuse.
-  Statement(db, "SELECT 1 FROM json_each('[]'), json_tree('[]')");
+  Statement(db,
+            "SELECT 1 FROM json_each('[]'), json_tree('[]'), pragma_table_info(''),"
+            " pragma_table_xinfo(''), pragma_table_list, pragma_index_list(''),"
+            " pragma_index_info(''), pragma_foreign_key_list('')");
   sqlite3_set_authorizer(db_.handle(), &AllowReading, nullptr);
   max_bytes_before_ = sqlite3_limit(db_.handle(), SQLITE_LIMIT_LENGTH, kMaxValueBytes);
   if (!time) return;

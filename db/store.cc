@@ -291,11 +291,10 @@ std::vector<ExperimentRow> Store::ListExperiments() const {
 
 ExperimentId Store::FindExperiment(const std::string& name_or_id) const {
   const std::optional<int64_t> number = ParseId(name_or_id);
-  Statement row = number ? Statement(impl_->db, "SELECT id FROM experiments WHERE id = ?", *number)
-                         : Statement(impl_->db,
-                                     "SELECT id FROM experiments WHERE name = ?"
-                                     " ORDER BY method = 'check', id DESC LIMIT 1",
-                                     name_or_id);
+  Statement row(impl_->db,
+                "SELECT id FROM experiments WHERE id = ?1 OR name = ?2"
+                " ORDER BY id = ?1 DESC, method = 'check', id DESC LIMIT 1",
+                number.value_or(-1), name_or_id);
   if (!row.Step()) impl_->ThrowUnknown(number ? name_or_id : "named \"" + name_or_id + "\"");
   return row.Int(0);
 }

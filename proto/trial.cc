@@ -100,7 +100,8 @@ void CheckKeys(const Json& json, std::span<const std::string> known, const std::
   CheckObject(json, what);
   for (const auto& [key, value] : json.items()) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    Throw(ErrorCode::kInvalidArgument, "{}: unknown key \"{}\"{}", what, key, Suggest(key, known));
+    Throw(ErrorCode::kInvalidArgument, "{}: unknown key \"{}\"{}; expected one of {}", what, key,
+          Suggest(key, known), fmt::join(known, ", "));
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -35,6 +36,16 @@ void CheckAboveZero(TrialId trial, const Measurement& measurement, const std::st
     Throw(ErrorCode::kInvalidArgument, "trial {}: measurement/{} is 0; expected a number > 0",
           trial, name);
   }
+}
+
+// The metrics of the points, for an error.
+std::string Names(const std::vector<PointResult>& points) {
+  std::set<std::string> names;
+  for (const PointResult& point : points) {
+    for (const auto& [name, metric] : point.measurement)
+      names.insert(name);
+  }
+  return names.empty() ? "no metric" : fmt::format("{}", fmt::join(names, ", "));
 }
 
 void CheckEnded(TrialId trial, const Outcome& outcome) {
@@ -179,7 +190,7 @@ void Experiment::TellExternal(TrialId id, const Outcome& outcome,
     const Attempt measured = {points, profile, {}};
     const Outcome told = Checked(trial, outcome, measured);
     if (told.state == TrialState::kFailed && outcome.state != TrialState::kFailed)
-      Throw(ErrorCode::kInvalidArgument, "trial {}: {}", id, told.reason);
+      Throw(ErrorCode::kInvalidArgument, "trial {}: {}; told: {}", id, told.reason, Names(points));
     std::vector<Event> events = StartEvents(id, "");
     const int64_t attempt = NumAttempts(id);
     std::optional<double> flops = KnownFlopsPerSample();

@@ -98,13 +98,9 @@ void RunnerLock::CheckNotOurs(const Store& store, ExperimentId id) {
         id);
 }
 
-void RunnerLock::CheckNotTheirs(const Store& store, ExperimentId id) {
+bool RunnerLock::AreTheirs(const Store& store, ExperimentId id) {
   const ExperimentRow row = store.GetExperiment(id);
-  if (row.has_runner || row.num_trials == 0) return;
-  Throw(ErrorCode::kFailedPrecondition,
-        "experiment {}: the program that has asked for its trials runs them (dsat ask and tell, or "
-        "dsat serve); a search of your own begins with dsat {} CONFIG",
-        id, row.method);
+  return !row.has_runner && row.num_trials > 0;
 }
 
 Json FolderOwner(const std::string& store_path, ExperimentId id, const std::string& created_at) {

@@ -39,8 +39,8 @@ class RunnerLock {
   // Throws kFailedPrecondition if a search of dsat runs the experiment's trials or has run them:
   // they are not for others to ask or tell.
   static void CheckNotOurs(const Store& store, ExperimentId id);
-  // Throws kFailedPrecondition if another program has asked for trials, which it runs.
-  static void CheckNotTheirs(const Store& store, ExperimentId id);
+  // Whether another program has asked for trials, which it runs.
+  static bool AreTheirs(const Store& store, ExperimentId id);
 
  private:
   explicit RunnerLock(std::optional<FileLock> lock) : lock_(std::move(lock)) {}

@@ -167,6 +167,7 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
       const ExperimentRow row = store_.GetExperiment(id);
       reply->set_spec_json(ToJson(store_.GetSpec(id)).dump());
       reply->set_state(ToString(row.state));
+      reply->set_reason(row.reason);
       reply->set_best_trial(row.best_trial);
       for (const Trial& trial : store_.Trials(id))
         *reply->add_trials() = ToProto(trial);
@@ -187,6 +188,12 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
   void Ask(const grpc::ServerContext& context, ExperimentId id, v1::AskReply* reply) {
     if (context.IsCancelled())
       Throw(ErrorCode::kCancelled, "the client has given up the call, which gets no trial");
+    RunnerLock::CheckNotOurs(store_, id);
+    // Opening it would replay its log while all other clients wait.
+    if (!experiments_.contains(id) && store_.GetExperiment(id).state != ExperimentState::kActive) {
+      reply->set_finished(true);
+      return;
+    }
     const std::optional<Trial> trial = Opened(id).Ask();
     if (trial) *reply->mutable_trial() = ToProto(*trial);
     reply->set_finished(Finish(id));

@@ -107,6 +107,13 @@ TEST_P(StoreTest, ExperimentsAreFoundByNumberAndByNewestName) {
   store_.CreateExperiment(check);
   EXPECT_EQ(store_.FindExperiment("sample"), 2);
   EXPECT_EQ(store_.FindExperiment("3"), 3);
+  ExperimentSpec number = SampleSpec();
+  number.name = "2024";
+  store_.CreateExperiment(number);
+  EXPECT_EQ(store_.FindExperiment("2024"), 4);
+  number.name = "1";
+  store_.CreateExperiment(number);
+  EXPECT_EQ(store_.FindExperiment("1"), 1);
 }
 
 TEST_P(StoreTest, UnknownExperimentsAreNamedWithThoseThatExist) {
