@@ -76,10 +76,27 @@ void UseSlurm(const HostFlags& flags, RunnerOptions* options) {
   Say(stderr, fmt::format("job {} of Slurm, {}\n", nodes.job, HostsLine(options->machines.hosts)));
 }
 
+// Of the first host whose slots for several trials are more than its cores; "" if there is none.
+std::string SharedCoresWarning(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts) {
+  for (const LaunchHost& host : hosts) {
+    const int64_t cores = host.reach.empty() ? NumCores() : host.num_cores;
+    const auto slots = std::min(std::ssize(host.slots),
+                                spec.options.max_concurrent_trials * spec.slots_per_trial);
+    if (slots <= cores || slots < 2 * spec.slots_per_trial) continue;
+    return fmt::format(
+        "host {} has {} cores for {} slots, so that trials share them and slow each other down; "
+        "their measurements are not comparable: give it slots={}",
+        host.name, cores, slots, std::max(cores, spec.slots_per_trial));
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string SharedSlotsWarning(const ExperimentSpec& spec, const RunnerOptions& options) {
-  if (!options.machines.hosts.empty() || options.num_slots == 0) return "";
+  if (!options.machines.hosts.empty())
+    return UsesGpus(spec) ? "" : SharedCoresWarning(spec, options.machines.hosts);
+  if (options.num_slots == 0) return "";
   const SearchOptions& limits = spec.options;
   const int64_t slots = std::min(options.num_slots, limits.max_slots.value_or(options.num_slots));
   const int64_t trials = std::min(slots / spec.slots_per_trial, limits.max_concurrent_trials);

@@ -87,9 +87,11 @@ void Attempt::AwaitJob() {
 std::string Attempt::NewsOfJob() {
   if (told_job_ || !job_ || !(job_->queued() || (job_->taken_up() && started()))) return "";
   told_job_ = true;
-  return job_->queued()
-             ? fmt::format("waits in Slurm's queue as job {}", job_->number())
-             : fmt::format("runs in job {} of Slurm, which was kept for it", job_->number());
+  if (!job_->queued())
+    return fmt::format("runs in job {} of Slurm, which was kept for it", job_->number());
+  const std::string why = WhySlurmWaits(job_->number());
+  return fmt::format("waits in Slurm's queue as job {}{}", job_->number(),
+                     why.empty() ? "" : fmt::format(" ({})", why));
 }
 
 void Attempt::OnProgress(int64_t step) {

@@ -32,7 +32,7 @@ struct AttemptEnd {
   Outcome outcome;  // kStopped: canceled.
   std::string log_tail;
   bool heard = false;      // Whether there was a report.
-  int64_t lost_host = -1;  // An index of the hosts, if this one was not reached.
+  int64_t lost_host = -1;  // An index of the hosts, if this one started nothing.
 };
 
 // Not thread-safe. The destructor ends its processes.

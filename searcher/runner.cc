@@ -446,7 +446,7 @@ Outcome Runner::Impl::ReturnSlots(const LaunchRequest& request, const AttemptEnd
   if (end.lost_host < 0 || request.slots.empty() || options.jobs) return end.outcome;
   if (const std::optional<double> pause_s = pool->Lose(end.lost_host, Clock())) {
     Notify(RunnerEvent::Kind::kNote, -1, 0, 0,
-           fmt::format("host {} cannot be reached and gets no trial {}",
+           fmt::format("host {} does not start trials and gets none {}",
                        hosts.at(static_cast<size_t>(end.lost_host)).name,
                        std::isinf(*pause_s) ? "any more" : fmt::format("for {} s", *pause_s)));
   }

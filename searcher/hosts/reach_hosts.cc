@@ -108,12 +108,15 @@ void CheckAnswers(const std::vector<Question>& questions, const HostAccess& acce
     Throw(ErrorCode::kUnavailable, "job {} of Slurm: {}; expected nodes on which srun starts dsat",
           access.slurm_job, problems);
   }
+  std::string others;
   for (const Question& question : questions) {
     if (question.answer->version == kVersion) continue;
-    Throw(ErrorCode::kFailedPrecondition,
-          "host {}: it has dsat {}, but this machine has {}; expected the same version",
-          question.host->name, question.answer->version, kVersion);
+    others += fmt::format("{}host {}: it has dsat {}", others.empty() ? "" : "; ",
+                          question.host->name, Printable(question.answer->version));
   }
+  if (others.empty()) return;
+  Throw(ErrorCode::kFailedPrecondition, "{}, but this machine has {}; expected the same version",
+        others, kVersion);
 }
 
 }  // namespace
@@ -144,6 +147,7 @@ void HostReacher::Impl::Wait(std::chrono::milliseconds wait) {
     if (!question.open()) continue;
     question.problem =
         fmt::format("host {}: no answer within {} s", question.host->name, kAnswerTimeout.count());
+    question.process.Refuse(question.problem);  // Its end is not awaited.
   }
 }
 
@@ -187,6 +191,7 @@ HostReacher::HostReacher(const std::vector<Host>& hosts, const HostAccess& acces
   impl_->access = access;
   std::vector<LaunchHost>& reached = impl_->reached.hosts;
   reached.reserve(hosts.size());  // Questions point into it.
+  const Host* own = nullptr;
   for (const Host& host : hosts) {
     LaunchHost& added = reached.emplace_back();
     added.name = host.name;
@@ -195,6 +200,13 @@ HostReacher::HostReacher(const std::vector<Host>& hosts, const HostAccess& acces
     if (!access.slurm_job.empty()) {
       added.reach = ReachBySrun(access.slurm_job, host.name);
     } else if (IsThisMachine(host.name)) {
+      if (own != nullptr) {
+        Throw(ErrorCode::kInvalidArgument,
+              "the hostfile: {} and {} are both this machine, whose slots would count twice; "
+              "expected one of them",
+              own->name, host.name);
+      }
+      own = &host;
       continue;
     } else {
       added.reach = {"/bin/sh", "-c", "exec " + access.ssh + " \"$@\"", "sh", host.name};

@@ -46,7 +46,20 @@ RemoteFolder::RemoteFolder(const SuperviseOrder& order)
   }
   path_ = MakeTemporaryFolder();
   is_temporary_ = true;
-  for (const auto& [name, content] : order.files) {
+  try {
+    WriteFiles(order.files);
+  } catch (...) {
+    Remove();
+    throw;
+  }
+}
+
+RemoteFolder::~RemoteFolder() {
+  Remove();
+}
+
+void RemoteFolder::WriteFiles(const std::map<std::string, std::string>& files) const {
+  for (const auto& [name, content] : files) {
     const fs::path copy = Moved(name);
     fs::create_directories(copy.parent_path());
     std::ofstream file(copy, std::ios::binary);
@@ -55,7 +68,7 @@ RemoteFolder::RemoteFolder(const SuperviseOrder& order)
   }
 }
 
-RemoteFolder::~RemoteFolder() {
+void RemoteFolder::Remove() const {
   std::error_code ignored;
   if (is_temporary_) fs::remove_all(path_, ignored);
 }

@@ -29,6 +29,8 @@ class RemoteFolder {
 
  private:
   std::string Moved(const std::string& path) const;
+  void WriteFiles(const std::map<std::string, std::string>& files) const;
+  void Remove() const;
 
   std::string runners_;
   std::string path_;

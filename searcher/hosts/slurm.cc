@@ -163,8 +163,10 @@ std::string NodesFor(const std::vector<std::string>& args) {
   std::string options;
   for (const std::string& arg : args)
     options += fmt::format(" {}", ShellWord(arg));
-  const Answer answer =
-      Ask(fmt::format("{}{}srun --test-only{} true", kForgetJob, kTakeSallocs, options));
+  // srun knows options that salloc does not, and only srun tells the nodes.
+  Answer answer = Ask(fmt::format("{}salloc{} --version", kForgetJob, options));
+  if (answer.exit_code == 0)
+    answer = Ask(fmt::format("{}{}srun --test-only{} true", kForgetJob, kTakeSallocs, options));
   const std::string nodes = ValueOf(answer.text, " on nodes ");
   if (answer.exit_code == 0 && !nodes.empty()) {
     CheckTimeLimit(args, ValueOf(answer.text, " in partition "));
@@ -292,6 +294,12 @@ bool HasSteps(const std::string& job) {
       return true;
   }
   return false;
+}
+
+std::string WhySlurmWaits(const std::string& job) {
+  const Answer answer = Ask("scontrol show job " + ShellWord(job));
+  const std::string reason = ValueOf(answer.text, " Reason=");
+  return ValueOf(answer.text, "JobState=") == "PENDING" && reason != "None" ? reason : "";
 }
 
 std::string WhySlurmEnded(const std::string& job) {

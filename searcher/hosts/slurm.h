@@ -60,6 +60,9 @@ ReachedHosts PlanJobs(const ExperimentSpec& spec, SlurmJobs* jobs);
 // Whether steps of a job run on its nodes.
 bool HasSteps(const std::string& job);
 
+// Why a job waits in the queue, such as "PartitionDown"; "" if Slurm gives no reason.
+std::string WhySlurmWaits(const std::string& job);
+
 // Why Slurm has ended a job, such as "Slurm ended job 12: TIMEOUT (TimeLimit)"; "" if it runs or is
 // unknown. Waits up to 5 s for a job that is ending.
 std::string WhySlurmEnded(const std::string& job);

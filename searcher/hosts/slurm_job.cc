@@ -56,12 +56,12 @@ constexpr std::chrono::seconds kReleaseLimit{10};
 constexpr std::chrono::seconds kStepsLimit{30};  // For the steps of an ended process to end.
 constexpr std::chrono::milliseconds kStepsPause{500};
 
-// Waits until no process has the log open that keeps the job. False after kReleaseLimit: a
-// controller that does not answer must not hold up a search; the shell goes on.
-bool WaitForEnd(const std::string& log) {
-  const Clock::time_point limit = Clock::now() + kReleaseLimit;
+// Waits until no process has the log open that keeps the job. False if that is not so within
+// kReleaseLimit after its release: a controller that does not answer must not hold up a search; the
+// shell goes on.
+bool WaitForEnd(const std::string& log, Clock::time_point released_at) {
   while (FileLock::IsHeld(log)) {
-    if (Clock::now() > limit) return false;
+    if (Clock::now() > released_at + kReleaseLimit) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   return true;
@@ -95,6 +95,7 @@ struct SlurmJob::Impl {
   size_t num_heard = 0;   // The bytes of the log that have been read.
   std::string said = {};  // The first error of salloc, or else its last line.
   bool said_error = false;
+  Clock::time_point released_at = {};
   std::vector<Host> nodes = {};  // Until they are reached.
   Clock::time_point steps_limit = {};
   Clock::time_point next_look = {};  // At the steps of an ended process.
@@ -116,7 +117,7 @@ SlurmJob::SlurmJob(const SlurmJobs& jobs, const std::string& name, const std::st
   if (FileLock::IsHeld(impl_->log)) {
     if (was_left && FirstLine(ReadFile(impl_->log)) == request) return;
     impl_->lock.reset();
-    WaitForEnd(impl_->log);
+    WaitForEnd(impl_->log, Clock::now());
     impl_->lock = LockJob(lock);
   }
   const UniqueFd log = NewLog(impl_->log, request);
@@ -129,7 +130,7 @@ SlurmJob::SlurmJob(const SlurmJobs& jobs, const std::string& name, const std::st
 SlurmJob::~SlurmJob() {
   impl_->reacher.reset();
   Release();
-  if (!WaitForEnd(impl_->log) || impl_->pid < 0) return;
+  if (!WaitForEnd(impl_->log, impl_->released_at) || impl_->pid < 0) return;
   while (waitpid(impl_->pid, nullptr, 0) < 0 && errno == EINTR) {
   }
 }
@@ -139,7 +140,9 @@ bool SlurmJob::taken_up() const {
 }
 
 void SlurmJob::Release() {
+  if (!impl_->lock) return;
   impl_->lock.reset();
+  impl_->released_at = Clock::now();
 }
 
 // Whether the ranks that an ended process has started in the job are gone, or do not end.

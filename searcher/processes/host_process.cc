@@ -87,7 +87,8 @@ HostProcess::HostProcess(const LaunchHost& host, const std::string& dsat_binary)
   }
   const std::string what =
       remote_ ? host.reach[0] + ", to reach " + name_ : words[0] + " supervise";
-  Spawned spawned = Spawn(std::move(words), errors_.get(), what);
+  // ssh may not look at its input for long, for example while a login hangs.
+  Spawned spawned = Spawn(std::move(words), errors_.get(), what, remote_ ? SIGTERM : SIGCONT);
   pid_ = spawned.pid;
   line_ = LineChannel(std::move(spawned.socket));
 }
@@ -101,6 +102,7 @@ HostProcess::HostProcess(HostProcess&& other) noexcept
       pid_(std::exchange(other.pid_, -1)),
       exit_code_(other.exit_code_),
       ended_(other.ended_),
+      greeted_(other.greeted_),
       other_text_bytes_(other.other_text_bytes_),
       refused_(std::move(other.refused_)),
       kill_at_(other.kill_at_),
@@ -122,7 +124,8 @@ void HostProcess::Stop(std::chrono::milliseconds grace, std::chrono::millisecond
   kill(pid_, SIGCONT);
   Send({{"stop_grace_ms", grace.count()}});
   const auto stopped_at = std::chrono::steady_clock::now() + grace;
-  kill_at_ = std::min(kill_at_, stopped_at + frozen);
+  // A connection on which no supervisor has been heard has no ranks that need time.
+  kill_at_ = std::min(kill_at_, remote_ && !greeted_ ? stopped_at : stopped_at + frozen);
   kill_if_stopped_at_ =
       std::min(kill_if_stopped_at_, stopped_at + std::chrono::milliseconds(kContinueMs));
 }
@@ -152,6 +155,7 @@ void HostProcess::Refuse(const std::string& why) {
 std::optional<Json> HostProcess::Next() {
   while (const std::optional<std::string> line = line_.NextLine()) {
     Json message = Json::parse(*line, nullptr, /*allow_exceptions=*/false);
+    greeted_ = greeted_ || message.is_object();
     if (message.is_object()) return message;
     // A shell on the host may print other text first.
     other_text_bytes_ += line->size() + 1;
@@ -182,8 +186,10 @@ std::string HostProcess::WhyNoReport() const {
   // Opened again, because the command shares the file offset of the descriptor.
   std::string said =
       LastLine(ReadEnd(fmt::format("/proc/self/fd/{}", errors_.get()), kErrorEndBytes));
-  if (said.empty()) said = fmt::format("the connection ended (exit code {})", exit_code_);
-  if (exit_code_ == kExitNotRunnable)
+  const bool errors_are_empty = said.empty();
+  if (errors_are_empty) said = fmt::format("the connection ended (exit code {})", exit_code_);
+  const bool is_of_dsat = errors_are_empty || said.find(binary_) != std::string::npos;
+  if (exit_code_ == kExitNotRunnable && is_of_dsat)
     said += fmt::format(" (expected dsat there at {}, as on this host)", binary_);
   return said;
 }

@@ -59,6 +59,7 @@ class HostProcess {
   pid_t pid_ = -1;  // -1 after Collect.
   int exit_code_ = 0;
   bool ended_ = false;
+  bool greeted_ = false;         // A message of a supervisor has come.
   size_t other_text_bytes_ = 0;  // Received that is no message.
   std::string refused_;          // Why the connection was ended here; "" if it was not.
   std::chrono::steady_clock::time_point kill_at_ = std::chrono::steady_clock::time_point::max();

@@ -46,13 +46,15 @@ struct ExitReport {
   // Ends may be noticed in another order than the one in which they happened.
   int first_failed_rank = -1;
   int exit_code = 0;          // Of that rank; 128 + signal if it was killed, 127 if not runnable.
+  bool not_started = false;   // The supervisor could not start the ranks, as on a full disk.
   bool killed_by_us = false;  // Stopped by the runner (time-out, cancel) before a rank failed.
   int64_t oom_kills = 0;      // Processes that the kernel killed meanwhile for lack of host memory,
                               // in our cgroup, or on this host if the cgroup does not count them.
   std::vector<int> exit_codes{};         // By rank, as exit_code; empty if the supervisor was lost.
   std::chrono::milliseconds elapsed{0};  // From the first fork to the end of the last process.
   std::string log_tail{};                // Last lines of that rank's log, or of rank 0's.
-  int64_t lost_host = -1;  // The host of that rank, if its connection ended without a report.
+  int64_t lost_host = -1;  // The host of that rank, if its connection ended without a report or
+                           // its supervisor could not start the ranks.
 };
 
 // How long processes may take to end by themselves.

@@ -35,10 +35,10 @@ FdPair MakePipe() {
 
 // The half of Spawn in the child, in which only async-signal-safe calls are allowed: other threads
 // of the parent may have held locks. What fails is written to `failure_fd` as an errno.
-[[noreturn]] void BecomeProgram(char* const* argv, pid_t parent, int control_fd, int error_fd,
-                                int failure_fd) {
+[[noreturn]] void BecomeProgram(char* const* argv, pid_t parent, int death_signal, int control_fd,
+                                int error_fd, int failure_fd) {
   // Before the program is there, so that at no moment can one be stopped that nothing continues.
-  prctl(PR_SET_PDEATHSIG, SIGCONT);
+  prctl(PR_SET_PDEATHSIG, death_signal);
   if (getppid() != parent) _exit(kExitNotRunnable);  // The parent died before prctl.
   setsid();
   dup2(control_fd, STDIN_FILENO);
@@ -64,7 +64,8 @@ void ResetSignals() {
   sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-Spawned Spawn(std::vector<std::string> words, int error_fd, const std::string& what) {
+Spawned Spawn(std::vector<std::string> words, int error_fd, const std::string& what,
+              int death_signal) {
   FdPair sockets = MakeSocketPair();
   FdPair failure = MakePipe();
   std::vector<char*> argv;
@@ -77,7 +78,8 @@ Spawned Spawn(std::vector<std::string> words, int error_fd, const std::string& w
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid == 0)
-    BecomeProgram(argv.data(), parent, sockets.theirs.get(), error_fd, failure.theirs.get());
+    BecomeProgram(argv.data(), parent, death_signal, sockets.theirs.get(), error_fd,
+                  failure.theirs.get());
   int error = errno;
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (pid < 0) ThrowErrno("fork", error);

@@ -2,6 +2,7 @@
 #ifndef DSAT_SEARCHER_PROCESSES_SPAWN_H_
 #define DSAT_SEARCHER_PROCESSES_SPAWN_H_
 
+#include <signal.h>
 #include <sys/types.h>
 
 #include <string>
@@ -21,9 +22,11 @@ struct Spawned {
 
 // Starts the program words[0], which is looked for in PATH, in a session of its own with default
 // signal settings. `error_fd` becomes its standard error, which is ours if it is -1; it inherits no
-// other files. When the calling thread ends, the kernel sends it SIGCONT, so that one that is
-// stopped sees the end of the socket. Throws an Error naming `what` if it cannot be started.
-Spawned Spawn(std::vector<std::string> words, int error_fd, const std::string& what);
+// other files. When the calling thread ends, the kernel sends it `death_signal`: SIGCONT, so that
+// one that is stopped sees the end of the socket, or one that ends it. Throws an Error naming `what`
+// if it cannot be started.
+Spawned Spawn(std::vector<std::string> words, int error_fd, const std::string& what,
+              int death_signal = SIGCONT);
 
 // Gives this process the default signal settings, and no blocked signals. Async-signal-safe.
 void ResetSignals();

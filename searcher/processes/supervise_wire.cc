@@ -98,6 +98,7 @@ Json ToJson(const SuperviseReport& report) {
   const ExitReport& exit = report.exit;
   return {{"first_failed_rank", exit.first_failed_rank},
           {"exit_code", exit.exit_code},
+          {"not_started", exit.not_started},
           {"killed_by_us", exit.killed_by_us},
           {"oom_kills", exit.oom_kills},
           {"exit_codes", exit.exit_codes},
@@ -111,6 +112,7 @@ SuperviseReport SuperviseReportFromJson(const Json& json) {
   ExitReport& exit = report.exit;
   exit.first_failed_rank = static_cast<int>(IntegerIn(json.at("first_failed_rank")));
   exit.exit_code = static_cast<int>(IntegerIn(json.at("exit_code")));
+  exit.not_started = json.at("not_started");
   exit.killed_by_us = json.at("killed_by_us");
   exit.oom_kills = IntegerIn(json.at("oom_kills"));
   const std::vector<int64_t> codes = IntegersIn(json.at("exit_codes"));

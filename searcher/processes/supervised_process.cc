@@ -102,6 +102,7 @@ void SupervisedProcess::Impl::OnReport(Part& part, SuperviseReport ended) {
   if (ended.exit.first_failed_rank >= 0) OnFailure(part);
   std::string& words = ended.exit.log_tail;
   if (!words.empty()) words = part.process.Prefix() + words;
+  if (ended.exit.not_started) ended.exit.lost_host = part.host;
   // Other paths than those of the logs of its ranks are not the host's to write.
   for (const int rank : part.ranks) {
     const std::string& path = log_paths[static_cast<size_t>(rank)];

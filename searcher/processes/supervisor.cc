@@ -238,6 +238,7 @@ SuperviseReport Supervisor::Run() {
   } catch (const Error& error) {
     report_.first_failed_rank = static_cast<int>(pids_.size());
     report_.exit_code = 127;
+    report_.not_started = error.code() != ErrorCode::kFailedPrecondition;  // Other hosts may do.
     report_.log_tail = error.what();
     report_.exit_codes.resize(order_.ranks.size(), report_.exit_code);
     Kill();
@@ -257,7 +258,10 @@ SuperviseReport Supervisor::Run() {
   for (const RankCommand& rank : order_.ranks)
     if (rank.buffers_port > 0) RemoveSharedBuffers(rank.buffers_port);
   if (oom_kills) report_.oom_kills = CountOomKills().value_or(*oom_kills) - *oom_kills;
-  return {report_, folder_ ? folder_->Logs(order_.ranks) : std::map<std::string, std::string>{}};
+  SuperviseReport all{report_, {}};
+  if (folder_) all.logs = folder_->Logs(order_.ranks);
+  folder_.reset();  // This process ends without destructors.
+  return all;
 }
 
 // The connection to the runner, moved from standard input and output, which are then /dev/null. All
@@ -315,6 +319,8 @@ std::optional<SuperviseOrder> ReceiveOrder(LineChannel& control) {
 }  // namespace
 
 void SuperviseMain() {
+  // The greeting gets a line of its own also behind what a login has printed.
+  [[maybe_unused]] const ssize_t n = write(STDOUT_FILENO, "\n", 1);
   LineChannel control = TakeControl();
   setsid();  // Fails if this process already leads a session, which is fine.
   const UniqueFd signals = BlockSignals();

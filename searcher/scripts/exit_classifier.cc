@@ -183,6 +183,10 @@ bool KilledForHostMemory(const ExitReport& exit) {
 }
 
 std::string DescribeExit(const ExitReport& exit, std::string_view process) {
+  if (exit.lost_host >= 0) {
+    return fmt::format("{} {} failed because of its host: {}", process, exit.first_failed_rank,
+                       LastLine(exit.log_tail));
+  }
   const int signal_number = exit.exit_code - 128;
   const char* const name =
       signal_number > 0 && signal_number < NSIG ? sigdescr_np(signal_number) : nullptr;

@@ -163,7 +163,7 @@ TEST_F(SeveralHostsTest, ALostHostGetsNoTrialsAndCostsNone) {
       work.Dsat({"random", "deepspeed.yaml", "--max-trials", "8", "--confirm", "0", "--hostfile",
                  "hosts", "--ssh", work.Path("ssh"), "--out", "out", "--json"});
   ASSERT_EQ(run.exit_code, 0) << run.err;
-  EXPECT_THAT(run.err, AllOf(HasSubstr("host w1 cannot be reached and gets no trial for 10 s"),
+  EXPECT_THAT(run.err, AllOf(HasSubstr("host w1 does not start trials and gets none for 10 s"),
                              HasSubstr("is tried again: "), HasSubstr("No route to host")));
   const Json trials = Json::parse(run.out).at("trials");
   EXPECT_EQ(trials.size(), 8u);
@@ -178,7 +178,7 @@ TEST_F(SeveralHostsTest, AnInterruptEndsTheWaitForALostHost) {
                                     "hosts", "--ssh", work.Path("ssh"), "--out", "out"},
                                    "search");
   ASSERT_TRUE(
-      work.WaitUntilSaid("search.err", "host w0 cannot be reached and gets no trial for 10 s"));
+      work.WaitUntilSaid("search.err", "host w0 does not start trials and gets none for 10 s"));
   kill(pid, SIGINT);  // While it waits for the host.
   EXPECT_EQ(WaitFor(pid), 130);
   EXPECT_THAT(ReadFile(work.Path("search.err")), HasSubstr("dsat resume 1"));

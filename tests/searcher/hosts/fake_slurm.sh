@@ -4,6 +4,10 @@
 # when $FAKE_SLURM/free is there; it refuses the job if $FAKE_SLURM/refused is, and revokes it if
 # $FAKE_SLURM/revoked is. squeue prints $FAKE_SLURM/steps.
 name=${0##*/}
+case "$name $*" in
+  salloc*--export*) echo "salloc: unrecognized option '--export=ALL'" >&2; exit 255 ;;
+  salloc*--version) echo "slurm 22.05.8"; exit ;;
+esac
 echo "$name $*" >> "$FAKE_SLURM/calls"
 case $name in
   salloc)

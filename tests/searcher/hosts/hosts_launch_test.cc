@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "searcher/hosts/reach_hosts.h"
+#include "searcher/scripts/exit_classifier.h"
 #include "tests/searcher/launch/launch_test_util.h"
 
 namespace dsat {
@@ -89,6 +90,36 @@ TEST(HostsLaunchTest, RanksOfSeveralHostsAreOneReport) {
   EXPECT_EQ(ReadFile(folder / "rank1.log"), "rank on w0\n");
   EXPECT_EQ(ReadFile(folder / "rank2.log"), "rank on w1\n");
   ExpectNothingLeft(folder);
+}
+
+std::string MakeSsh(const TestFolder& folder, const std::string& script) {
+  const std::string ssh = folder / "ssh";
+  std::ofstream(ssh) << "#!/bin/sh\n" << script << "\n";
+  std::filesystem::permissions(ssh, std::filesystem::perms::owner_all);
+  return ssh;
+}
+
+TEST(HostsLaunchTest, AHostsOwnFolderIsRemoved) {
+  TestFolder folder;
+  SupervisedProcess process = StartOn(folder, {"w0"}, {RankApart(folder, 0, 0, "pwd")});
+  EXPECT_EQ(WaitForReport(process).exit_code, 0);
+  const std::string path = Trimmed(ReadFile(folder / "rank0.log"));
+  EXPECT_THAT(path, HasSubstr("/dsat-"));
+  EXPECT_NE(path, folder.path());
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+TEST(HostsLaunchTest, AHostThatCannotStartRanksIsLost) {
+  TestFolder folder;
+  const std::string ssh = MakeSsh(folder, "TMPDIR=/no/folder exec " + kFakeSsh + " \"$@\"");
+  SupervisedProcess process =
+      SupervisedProcess::Start(SelfBinary(), {RankApart(folder, 0, 0, "true")}, folder.path(),
+                               kShortGrace, {{.name = "w0", .reach = {ssh, "w0"}}});
+  const ExitReport report = WaitForReport(process);
+  EXPECT_EQ(report.lost_host, 0);
+  EXPECT_THAT(
+      DescribeExit(report, "rank"),
+      AllOf(HasSubstr("rank 0 failed because of its host: host w0: "), HasSubstr("/no/folder")));
 }
 
 TEST(HostsLaunchTest, ThisMachineCanBeOneOfThem) {
@@ -242,13 +273,6 @@ TEST(HostsLaunchTest, AFolderThatMustBeSharedAndIsNotIsARefusalByName) {
 }
 
 // A command in place of ssh that runs `script`.
-std::string MakeSsh(const TestFolder& folder, const std::string& script) {
-  const std::string ssh = folder / "ssh";
-  std::ofstream(ssh) << "#!/bin/sh\n" << script << "\n";
-  std::filesystem::permissions(ssh, std::filesystem::perms::owner_all);
-  return ssh;
-}
-
 // The report of a rank whose host sends `message`.
 ExitReport ReportAfter(const TestFolder& folder, const std::string& message) {
   std::ofstream(folder / "message") << message << "\n";
@@ -264,6 +288,7 @@ std::string ReportWithLog(const std::string& path) {
   return Json{{"report",
                {{"first_failed_rank", -1},
                 {"exit_code", 0},
+                {"not_started", false},
                 {"killed_by_us", false},
                 {"oom_kills", 0},
                 {"exit_codes", {0}},
@@ -335,12 +360,6 @@ TEST(ReachHostsTest, AGivenAddressIsTheFirstHosts) {
   EXPECT_EQ(reached.hosts[1].address, "127.0.0.3");
 }
 
-TEST(ReachHostsTest, AloneThisMachineNeedsNoSsh) {
-  const ReachedHosts reached = ReachHosts({{"localhost", {0, 1}}}, {.ssh = "/no/ssh"}, "/no/dsat");
-  EXPECT_EQ(reached.runner_address, "");
-  EXPECT_THAT(reached.hosts.at(0).reach, IsEmpty());
-}
-
 std::string ReachError(const std::vector<Host>& hosts, const std::string& ssh,
                        const std::string& binary, ErrorCode code) {
   try {
@@ -350,6 +369,24 @@ std::string ReachError(const std::vector<Host>& hosts, const std::string& ssh,
     EXPECT_EQ(error.code(), code);
     return error.what();
   }
+}
+
+TEST(ReachHostsTest, AloneThisMachineNeedsNoSsh) {
+  const ReachedHosts reached = ReachHosts({{"localhost", {0, 1}}}, {.ssh = "/no/ssh"}, "/no/dsat");
+  EXPECT_EQ(reached.runner_address, "");
+  EXPECT_THAT(reached.hosts.at(0).reach, IsEmpty());
+}
+
+TEST(ReachHostsTest, TwoNamesOfThisMachineAreRefused) {
+  EXPECT_THAT(ReachError({{"localhost", {0}}, {"127.0.0.1", {0}}}, "/no/ssh", "/no/dsat",
+                         ErrorCode::kInvalidArgument),
+              HasSubstr("localhost and 127.0.0.1 are both this machine"));
+}
+
+TEST(ReachHostsTest, AGreetingBehindTextWithoutALineEndIsHeard) {
+  TestFolder folder;
+  const std::string ssh = MakeSsh(folder, "printf 'the title'; exec " + kFakeSsh + " \"$@\"");
+  EXPECT_EQ(ReachHosts({{"w1", {0}}}, {.ssh = ssh}, SelfBinary()).hosts.at(0).address, "127.0.0.3");
 }
 
 TEST(ReachHostsTest, NamesEveryHostThatDoesNotAnswer) {

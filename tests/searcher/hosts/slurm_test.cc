@@ -230,6 +230,16 @@ TEST_F(SlurmTest, TheJobOfAKilledProcessIsTakenUp) {
   EXPECT_TRUE(Eventually([&] { return ProcessesNaming(folder.path()).empty(); }));
 }
 
+TEST_F(SlurmTest, AnOptionThatOnlySrunKnowsIsRefusedBeforeAJobIsRequested) {
+  try {
+    Planned(2, 0, "--export=ALL");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("salloc: unrecognized option '--export=ALL'"));
+  }
+  EXPECT_EQ(Calls("salloc"), 0);
+}
+
 TEST_F(SlurmTest, AJobOfOtherWordsIsGivenBack) {
   RequestAndDie(Planned(2, 0), NewPath());
   SlurmJob job(Planned(2, 0, "--account=a"), "name", SelfBinary(), folder / "job0");
