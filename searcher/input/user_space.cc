@@ -2,18 +2,21 @@
 #include "searcher/input/user_space.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <optional>
 #include <utility>
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/regex.h"
 #include "engine/config/keys.h"
 #include "proto/comparison.h"
 #include "proto/launch_settings.h"
 #include "searcher/input/shell_words.h"
 #include "searcher/scripts/command_words.h"
 #include "searcher/scripts/deepspeed_command.h"
+#include "searcher/scripts/rank_launcher.h"
 
 namespace dsat {
 namespace {
@@ -110,10 +113,18 @@ class Reader {
 
   void CheckArgument(const std::string& flag) const {
     if (IsBuiltin(spec_)) Fail("is an argument, and the builtin engine takes none");
-    if (!flag.starts_with('-'))
+    static const RE2 kFlag("--?[A-Za-z0-9][A-Za-z0-9_.-]*", RegexOptions());
+    if (!RE2::FullMatch(flag, kFlag))
       Fail("names no flag; expected one, such as arguments.--num-workers");
-    if (flag == "--per_device_train_batch_size" || flag == "--gradient_accumulation_steps")
+    const std::string name = WithUnderscores(flag);
+    if (name == "--per_device_train_batch_size" || name == "--gradient_accumulation_steps")
       Fail("follows the micro-batch size; expected /train_micro_batch_size_per_gpu");
+    constexpr std::array<std::string_view, 8> kOfLaunchers = {
+        "--nproc_per_node", "--nnodes",       "--num_gpus",    "--num_nodes",
+        "--num_processes",  "--num_machines", "--master_port", "--main_process_port"};
+    if (std::ranges::find(kOfLaunchers, name) != kOfLaunchers.end() &&
+        FindRankLauncher(spec_.entrypoint))
+      Fail("says where ranks run, which dsat decides (resources.slots_per_trial)");
     if (IsConfigFlag(flag)) Fail("names the config of each trial; expected keys of the ds_config");
     const CommandWords command(spec_.entrypoint);
     const bool has_flag = std::ranges::any_of(command.words(), [&](const CommandWord& word) {
@@ -222,7 +233,7 @@ class Reader {
 
   void CheckValue(const std::string& pointer, const Key* key, const Json& value) const {
     if (key == nullptr) {
-      if (value.is_structured())
+      if (value.is_structured() || value.is_null())
         Fail(fmt::format("has {}; expected numbers, texts, true or false", value.dump()));
       return;
     }

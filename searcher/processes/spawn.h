@@ -23,8 +23,8 @@ struct Spawned {
 // Starts the program words[0], which is looked for in PATH, in a session of its own with default
 // signal settings. `error_fd` becomes its standard error, which is ours if it is -1; it inherits no
 // other files. When the calling thread ends, the kernel sends it `death_signal`: SIGCONT, so that
-// one that is stopped sees the end of the socket, or one that ends it. Throws an Error naming `what`
-// if it cannot be started.
+// one that is stopped sees the end of the socket, or one that ends it. Throws an Error naming
+// `what` if it cannot be started.
 Spawned Spawn(std::vector<std::string> words, int error_fd, const std::string& what,
               int death_signal = SIGCONT);
 

@@ -19,6 +19,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/log.h"
 #include "base/unique_fd.h"
 #include "proto/launch_settings.h"
 #include "proto/search_policy.h"
@@ -29,6 +30,7 @@
 #include "searcher/scripts/deepspeed_metrics.h"
 #include "searcher/scripts/device_memory.h"
 #include "searcher/scripts/exit_classifier.h"
+#include "searcher/scripts/import_hook.h"
 #include "searcher/scripts/node_command.h"
 #include "searcher/scripts/ran_config.h"
 #include "searcher/scripts/rank_launcher.h"
@@ -57,21 +59,6 @@ int FreePort() {
     ThrowErrno("free port for MASTER_PORT", errno);
   }
   return ntohs(address.sin_port);
-}
-
-// The folder of dsat's Python package and import hook: that of DSAT_PYTHON_DIR, of a bundle, of an
-// installation, or of the sources; "" if there is none.
-std::string PythonFolder() {
-  std::error_code error;
-  const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  std::vector<fs::path> folders = {program.parent_path() / "python",
-                                   program.parent_path().parent_path() / "share/dsat/python",
-                                   DSAT_PYTHON_SOURCE};
-  if (const char* const given = std::getenv("DSAT_PYTHON_DIR")) folders = {given};
-  for (const fs::path& folder : folders) {
-    if (fs::exists(folder / "hook/sitecustomize.py", error)) return fs::absolute(folder);
-  }
-  return "";
 }
 
 class CommandTarget : public LaunchTarget {
@@ -191,7 +178,7 @@ std::map<std::string, std::string> CommandTarget::EnvironmentOn(
     const char* const ours = std::getenv("PYTHONPATH");
     const std::string rest =
         env.contains("PYTHONPATH") ? env["PYTHONPATH"] : (ours == nullptr ? "" : ours);
-    env["PYTHONPATH"] = fmt::format("{0}/hook:{0}{1}{2}", python_, rest.empty() ? "" : ":", rest);
+    env["PYTHONPATH"] = PythonPath(python_, rest);
   }
   return env;
 }
@@ -219,7 +206,8 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
   const bool is_ours = !launcher_ || launcher_->needs_port || on_hosts;
 
   std::vector<std::vector<std::string>> argvs(
-      places.size(), ArgvForTrial(spec_, request.ds_config, files.config, port));
+      places.size(),
+      ArgvForTrial(spec_, request.ds_config, files.config, port, PythonPath(python_, "")));
   if (launcher_ && on_hosts) argvs = ArgvOfHosts(argvs[0], request, files.dir / "hostfile");
   const std::map<std::string, std::string> own = OwnEnvironment(request);
   std::vector<RankCommand> commands;
@@ -389,8 +377,14 @@ std::optional<Outcome> CommandTarget::OutcomeOfFiles(const LaunchRequest& reques
   if (const std::string other = OtherRanks(request); !other.empty())
     return Outcome{TrialState::kFailed, other};
   if (request.kind == TrialKind::kProfile) {
-    if (ReadProfile(request)) return Outcome{TrialState::kSucceeded, ""};
-    return std::nullopt;
+    if (!ReadProfile(request)) return std::nullopt;
+    if (!python_.empty() && FilesOf(request).ReadReports(1).empty()) {
+      Log(LogLevel::kWarn,
+          "dsat's import hook does not reach the script: trials write its checkpoints, and its "
+          "losses are not seen; if it sets PYTHONPATH, let it keep the value: "
+          "PYTHONPATH=DIR:$PYTHONPATH");
+    }
+    return Outcome{TrialState::kSucceeded, ""};
   }
   const std::optional<HookMetrics> metrics = ReadMetrics(request);
   if (!metrics) return std::nullopt;
@@ -442,6 +436,8 @@ Outcome CommandTarget::WhyNothing(const LaunchRequest& request) const {
                         "os.environ[\"{}\"]; {}",
                         kConfigPlaceholder, kConfigVariable, words)};
   }
+  if (applied && steps == 0 && request.kind != TrialKind::kProfile)
+    return {TrialState::kFailed, "the script ended before its first optimizer step; " + words};
   if (request.kind == TrialKind::kProfile || steps == 0) {
     return {TrialState::kFailed,
             fmt::format("the command ended with code 0 but DeepSpeed's hooks never ran; {}; the "
@@ -468,15 +464,17 @@ Outcome CommandTarget::Classify(const LaunchRequest& request, const ExitReport& 
     data_parallel_size_ = ran->data_parallel_size;
   given_.erase(request.dir);
   if (const auto outcome = OutcomeOfFiles(request)) return *outcome;
-  if (exit.killed_by_us) return {TrialState::kStopped, WhyStuck(FilesOf(request).ReadLogEnd(0))};
-  const bool ended_well = exit.first_failed_rank < 0;
+  const bool ended_well = exit.first_failed_rank < 0 && !exit.killed_by_us;
   if (request.full_run && ended_well) return {TrialState::kSucceeded, ""};
   std::vector<std::string> logs;
   for (int64_t rank = 0; rank < std::ssize(PlaceCommands(request)); ++rank)
     logs.push_back(FilesOf(request).ReadLogEnd(rank));
   // A launcher may exit with code 0 although its ranks have failed.
   const Outcome outcome = ClassifyExit(exit, logs, launcher_ ? "the launcher on host" : "rank");
-  if (outcome.state == TrialState::kInfeasible || !ended_well) return outcome;
+  // The script may have caught that memory ran out, and gone on without a step.
+  if (outcome.state == TrialState::kInfeasible) return outcome;
+  if (exit.killed_by_us) return {TrialState::kStopped, WhyStuck(logs[0])};
+  if (!ended_well) return outcome;
   return WhyNothing(request);
 }
 

@@ -60,6 +60,19 @@ void CommandWords::InsertBehind(size_t index, const Argv& texts) {
   behind.insert(behind.end(), texts.begin(), texts.end());
 }
 
+void CommandWords::InsertIntoList(size_t index, std::string_view prefix, const std::string& text) {
+  const CommandWord& word = words_[index];
+  const std::string raw =
+      in_shell() ? argv_[script_].substr(word.begin, word.end - word.begin) : word.text;
+  if (!raw.starts_with(prefix)) return;
+  const std::string rest = raw.substr(prefix.size());
+  Change& change = changes_[index];
+  change.replaced = true;
+  change.quoted = false;
+  change.text = fmt::format("{}{}{}{}", prefix, in_shell() ? ShellWord(text) : text,
+                            rest.empty() ? "" : ":", rest);
+}
+
 void CommandWords::Remove(size_t begin, size_t end) {
   for (size_t i = begin; i < end; ++i)
     changes_[i].removed = true;
@@ -77,7 +90,7 @@ Argv CommandWords::Changed() const {
       if (found == changes_.end()) continue;
       script.append(argv_[script_], copied, words_[i].begin - copied);
       copied = words_[i].end;
-      if (change.replaced) script += ShellWord(change.text);
+      if (change.replaced) script += change.quoted ? ShellWord(change.text) : change.text;
       if (!change.replaced && !change.removed)
         script.append(argv_[script_], words_[i].begin, copied - words_[i].begin);
       const bool gone = change.removed && !change.replaced;

@@ -29,6 +29,9 @@ class CommandWords {
   void Replace(size_t index, std::string text);
   // Inserts words behind word `index`.
   void InsertBehind(size_t index, const std::vector<std::string>& texts);
+  // Inserts `text` and a colon behind `prefix`, or `text` alone if nothing follows, if word `index`
+  // begins with it, such as "PYTHONPATH=a:b". The rest of the word stays as it is written.
+  void InsertIntoList(size_t index, std::string_view prefix, const std::string& text);
   // Removes words [begin, end).
   void Remove(size_t begin, size_t end);
 
@@ -39,6 +42,7 @@ class CommandWords {
   struct Change {
     bool removed = false, replaced = false;
     std::string text;
+    bool quoted = true;  // For a shell.
     std::vector<std::string> behind;
   };
 

@@ -208,7 +208,7 @@ std::optional<Json> ArgumentOf(const CommandWords& command, const std::string& f
 }
 
 Argv ArgvForTrial(const ExperimentSpec& spec, const Json& ds_config, const std::string& config_path,
-                  std::optional<int> port) {
+                  std::optional<int> port, const std::string& python_path) {
   CommandWords command(spec.entrypoint);
   const auto replace = [&](const ArgumentPart& part, const std::string& text) {
     std::string word = command.words()[part.index].text;
@@ -224,6 +224,8 @@ Argv ArgvForTrial(const ExperimentSpec& spec, const Json& ds_config, const std::
   }
   for (const auto& [flag, value] : ArgumentsOf(ds_config))
     SetArgument(command, flag, value);
+  for (size_t i = 0; i < command.words().size() && !python_path.empty(); ++i)
+    command.InsertIntoList(i, "PYTHONPATH=", python_path);
   const std::optional<RankLauncher> launcher = FindRankLauncher(command);
   if (launcher && launcher->needs_port && port)
     command.InsertBehind(launcher->args_begin - 1, {launcher->port_flag, std::to_string(*port)});

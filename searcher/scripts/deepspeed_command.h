@@ -45,11 +45,12 @@ std::optional<Json> ArgumentOf(const CommandWords& command, const std::string& f
                                bool is_switch);
 
 // The arguments of one trial: those that its config holds (proto/launch_settings.h) are set; the
-// config file is replaced by `config_path`; the batch size
-// arguments of the Hugging Face trainer, where given, follow the config (the trainer refuses to
-// differ); a launcher without a port gets `port`, if there is one.
+// config file is replaced by `config_path`; the batch size arguments of the Hugging Face trainer,
+// where given, follow the config (the trainer refuses to differ); a launcher without a port gets
+// `port`, if there is one; a PYTHONPATH that the command sets begins with `python_path`.
 std::vector<std::string> ArgvForTrial(const ExperimentSpec& spec, const Json& ds_config,
-                                      const std::string& config_path, std::optional<int> port);
+                                      const std::string& config_path, std::optional<int> port,
+                                      const std::string& python_path = "");
 
 // The config as a script gets it: with the names of keys that its DeepSpeed knows, if its release
 // is known, and with no batch sizes except the micro-batch size and those that the submitted config

@@ -1,9 +1,12 @@
 """Batch sizes of data loaders and of forward passes."""
+import types
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from dsat._hook.batches import BatchCounter, UnreachableError, rebatch  # noqa: E402
+from dsat._hook.batches import (BatchCounter, UnreachableError, check_accumulation,  # noqa: E402
+                                rebatch)
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler  # noqa: E402
 
 
@@ -91,3 +94,23 @@ def test_a_list_of_batches_is_no_list_of_samples():
 
 def test_a_batch_of_the_scripts_own_size_is_seen_behind_the_sequence():
     assert counts([(7, 2)], script_micro_batch=2) == [2]
+
+
+def test_accumulation_of_the_script_alone_is_refused():
+    def refused(own, config, submitted=1, is_profile=True):
+        running = types.SimpleNamespace(config=config, submitted_accumulation=submitted,
+                                        is_profile=is_profile)
+        try:
+            check_accumulation({"gradient_accumulation_steps": own}, running)
+        except UnreachableError as error:
+            assert "{gradient_accumulation_steps: 4}" in str(error)
+            return True
+        return False
+
+    assert refused(4, {"gradient_accumulation_steps": 1})
+    assert not refused(1, {"gradient_accumulation_steps": 1})
+    assert not refused("auto", {"gradient_accumulation_steps": 1})
+    assert not refused(4, {"gradient_accumulation_steps": 1}, submitted=2)
+    assert not refused(4, {"gradient_accumulation_steps": "auto"})
+    assert not refused(4, {"train_batch_size": 16, "gradient_accumulation_steps": 4})
+    assert not refused(4, {"gradient_accumulation_steps": 1}, is_profile=False)

@@ -12,7 +12,8 @@ from typing import Any, Dict, List, Optional
 
 from dsat._config import RECIPE_KEYS, config_of_trial, micro_batch_of
 from dsat._hook import wrap
-from dsat._hook.batches import WAY_OUT, BatchCounter, UnreachableError, rebatch_loaders_of
+from dsat._hook.batches import (WAY_OUT, BatchCounter, UnreachableError, check_accumulation,
+                                rebatch_loaders_of)
 from dsat._meter import StepLog, number_of, synchronize, uses_gpu
 from dsat._trial import (Config, Trial, check_rank, measures, note_result, rank_file, trial,
                          write_json)
@@ -168,6 +169,8 @@ def change(deepspeed: ModuleType) -> None:
             return original(**kwargs)
         is_measured = running.measures and not _has_engine
         _has_engine = True
+        if not trainer_has_config:
+            check_accumulation(given, running)
         config = config_of_trial(given, running.config, by_trainer=trainer_has_config)
         for key in RECIPE_KEYS:
             if key in given and given[key] != config[key]:

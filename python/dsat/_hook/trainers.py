@@ -10,7 +10,7 @@ from typing import Any
 
 from dsat._config import config_of_trial
 from dsat._hook import engine, wrap
-from dsat._hook.batches import UnreachableError, rebatch
+from dsat._hook.batches import UnreachableError, check_accumulation, rebatch
 from dsat._report import add_loss
 from dsat._trial import measures, note_change, trial
 
@@ -39,6 +39,7 @@ def _change_accelerate_config(module: ModuleType) -> None:
         original(self, *args, **kwargs)
         running = trial()
         if running is not None:
+            check_accumulation(self.config, running)
             self.config = config_of_trial(self.config, running.config, by_trainer=True)
             engine.trainer_has_config = True
             self.set_stage_and_offload()

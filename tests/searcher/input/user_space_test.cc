@@ -245,6 +245,19 @@ TEST_F(UserSpaceTest, ArgumentsAndVariablesHaveTheirPlaceInTheConfig) {
   EXPECT_THAT(ErrorOf({{"environment.RANK", {1}}}), HasSubstr("that dsat sets itself"));
   EXPECT_THAT(ErrorOf({{"environment.A-B", {1}}}), HasSubstr("names no environment variable"));
   EXPECT_THAT(ErrorOf({{"arguments.--x", {1}}}), HasSubstr("the builtin engine takes none"));
+  EXPECT_THAT(ErrorOf({{"environment.A", {1, nullptr}}}), HasSubstr("has null; expected numbers"));
+  for (const char* flag : {"--", "-", "--steps=", "--a b"}) {
+    EXPECT_THAT(ErrorOf({{std::string("arguments.") + flag, {1}}}, false),
+                HasSubstr("names no flag"))
+        << flag;
+  }
+  EXPECT_THAT(ErrorOf({{"arguments.--per-device-train-batch-size", {1}}}, false),
+              HasSubstr("follows the micro-batch size"));
+  EXPECT_EQ(ErrorOf({{"arguments.--num-nodes", {1}}}, false), "");
+  entrypoint_ = {"torchrun", "--nproc_per_node", "2", "train.py"};
+  EXPECT_THAT(ErrorOf({{"arguments.--nproc-per-node", {1}}}, false),
+              HasSubstr("says where ranks run"));
+  entrypoint_ = {"python3", "train.py"};
   EXPECT_THAT(ErrorOf({{"arguments.x", {1}}}, false),
               HasSubstr("expected one, such as arguments.--num"));
   EXPECT_THAT(ErrorOf({{"arguments.--per_device_train_batch_size", {1}}}, false),

@@ -256,5 +256,22 @@ TEST(ConfigForScriptTest, KeysHaveTheNamesThatTheReleaseKnows) {
             (Json{{"thread_count", 4}, {"queue_depth", 8}}));
 }
 
+// Without it, the import hook would not run.
+TEST(ArgvForTrialTest, APythonPathOfTheCommandBeginsWithThatOfTheHook) {
+  const auto argv = [](const Argv& entrypoint) {
+    ExperimentSpec spec;
+    spec.entrypoint = entrypoint;
+    return ArgvForTrial(spec, Json::object(), "D", std::nullopt, "/d/hook:/d");
+  };
+  EXPECT_EQ(argv({"env", "PYTHONPATH=lib", "python", "t.py", "{ds_config}"}),
+            (Argv{"env", "PYTHONPATH=/d/hook:/d:lib", "python", "t.py", "D"}));
+  EXPECT_EQ(argv({"sh", "-c", "PYTHONPATH=\"$PWD/my lib\" python t.py {ds_config} | cat"}),
+            (Argv{"sh", "-c", "PYTHONPATH=/d/hook:/d:\"$PWD/my lib\" python t.py D | cat"}));
+  EXPECT_EQ(argv({"sh", "-c", "export PYTHONPATH=; python t.py"}),
+            (Argv{"sh", "-c", "export PYTHONPATH=/d/hook:/d; python t.py"}));
+  EXPECT_EQ(argv({"python", "t.py", "--env=PYTHONPATH=a"}),
+            (Argv{"python", "t.py", "--env=PYTHONPATH=a"}));
+}
+
 }  // namespace
 }  // namespace dsat

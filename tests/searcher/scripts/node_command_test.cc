@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include "base/files.h"
 #include "searcher/hosts/placement.h"
@@ -88,6 +89,30 @@ TEST_F(NodeCommandTest, ATrialThatFitsOnOneHostGetsTheOptionsOfThatHost) {
                   "node0:3,5", "--node_rank", "0", "--master_addr", "127.0.0.1", "--master_port",
                   port_, "--module", "pkg.train", "-e", "3", "--ds_config",
                   folder_.path() + "/ds_config.json"}));
+}
+
+// It goes on without a step until it is killed.
+TEST_F(NodeCommandTest, AScriptThatCatchesThatMemoryRanOutDoesNotFit) {
+  ExperimentSpec spec;
+  spec.entrypoint = {"python3", "t.py", "--ds_config", "a"};
+  request_.ds_config = {{"train_micro_batch_size_per_gpu", 1}};
+  const auto target = MakeCommandTarget(spec);
+  const ExitReport killed{.exit_code = 128 + SIGKILL, .killed_by_us = true};
+  WriteFileAtomic(folder_ / "rank0.log", "step 3\n");
+  EXPECT_EQ(target->Classify(request_, killed).state, TrialState::kStopped);
+  WriteFileAtomic(folder_ / "rank0.log", "skipped: CUDA out of memory. Tried to allocate 2 GiB\n");
+  EXPECT_EQ(target->Classify(request_, killed).state, TrialState::kInfeasible);
+}
+
+TEST_F(NodeCommandTest, AScriptThatEndsBeforeItsFirstStepIsSaidToHave) {
+  ExperimentSpec spec;
+  spec.entrypoint = {"python3", "t.py", "--ds_config", "a"};
+  request_.ds_config = {{"train_micro_batch_size_per_gpu", 1}};
+  WriteJsonFile(folder_ / "hook-rank0.json", {{"world_size", 1}, {"config_applied", true}});
+  WriteFileAtomic(folder_ / "rank0.log", "the batch is too large\n");
+  EXPECT_THAT(MakeCommandTarget(spec)->Classify(request_, {}).reason,
+              HasSubstr("the script ended before its first optimizer step; the last error or line "
+                        "of its output is: the batch is too large"));
 }
 
 TEST_F(NodeCommandTest, OtherRanksThanThoseOfATrialFailTheProfilingTrial) {

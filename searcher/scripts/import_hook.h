@@ -1,0 +1,19 @@
+// The Python code that dsat brings into a user's script: the package dsat and its import hook.
+#ifndef DSAT_SEARCHER_SCRIPTS_IMPORT_HOOK_H_
+#define DSAT_SEARCHER_SCRIPTS_IMPORT_HOOK_H_
+
+#include <string>
+
+namespace dsat {
+
+// The folder of dsat's Python package and import hook: that of DSAT_PYTHON_DIR, of a bundle, of an
+// installation, or of the sources; "" if there is none.
+std::string PythonFolder();
+
+// What PYTHONPATH begins with, so that Python runs the hook of PythonFolder() at its start, before
+// `rest`, which may be empty.
+std::string PythonPath(const std::string& python_folder, const std::string& rest);
+
+}  // namespace dsat
+
+#endif  // DSAT_SEARCHER_SCRIPTS_IMPORT_HOOK_H_
