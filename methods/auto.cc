@@ -118,12 +118,14 @@ void AutoMethod::Learn(const Trial& finished, const AutoConfig* proposed, int64_
       proposed != nullptr ? *proposed : space_.ConfigOf(finished, ConfigPoint(finished));
   if (finished.state == TrialState::kInfeasible) {
     if (!config) return;
+    LearnFailure(*config, /*is_final=*/true);
     if (!memory_.DidNotFit(*config, finished.reason)) failures_.Failed(*config);
     if (cold_memory_) cold_memory_->DidNotFit(*config, finished.reason);
     return;
   }
   if (finished.state == TrialState::kFailed) {
     ++failures_in_a_row_;
+    if (config) LearnFailure(*config, /*is_final=*/false);
     if (config) failures_.Failed(*config);
   }
   if (finished.state != TrialState::kSucceeded) return;
@@ -132,6 +134,7 @@ void AutoMethod::Learn(const Trial& finished, const AutoConfig* proposed, int64_
   std::vector<AutoObservation> observations = ObservationsOf(finished, proposed);
   if (finished.kind != TrialKind::kProfile && !observations.empty()) ++successes_;
   if (config) failures_.Ran(*config);
+  const PointResult* const best = BestPoint(finished, options_.metric);
   for (AutoObservation& o : observations) {
     const auto result =
         std::find_if(finished.points.begin(), finished.points.end(), [&](const PointResult& r) {
@@ -149,17 +152,26 @@ void AutoMethod::Learn(const Trial& finished, const AutoConfig* proposed, int64_
       log_step_s_ = std::log(latency->value / 1e3) - o.log_value - samples;
     }
     observations_.push_back(o);
-    if (finished.kind == TrialKind::kProfile) continue;
-    const auto known = std::find_if(measured_.begin(), measured_.end(), [&](const Measured& m) {
-      return m.point.config == o.point.config;
-    });
-    if (known != measured_.end()) {
-      ++known->launches;
-      if (known->tag < 0) known->tag = tag;
-      continue;
-    }
-    measured_.push_back({o.point, space_.Find(o.point.config), tag, 1});
+    if (finished.kind != TrialKind::kProfile) LearnPoint(o, &*result == best, tag);
   }
+}
+
+void AutoMethod::LearnPoint(const AutoObservation& observation, bool leads, int64_t tag) {
+  const AutoConfig& config = observation.point.config;
+  const auto is_it = [&](const Measured& m) { return m.point.config == config; };
+  auto known = std::ranges::find_if(measured_, is_it);
+  if (known == measured_.end())
+    known = measured_.insert(known, {.point = observation.point, .candidate = space_.Find(config)});
+  ++known->launches;
+  known->leads |= leads;
+  if (leads && known->tag < 0) known->tag = tag;
+  if (!known->HasDroppedOut()) known->failures = 0;
+}
+
+// What runs out of memory in a later launch, or fails in several, is no answer.
+void AutoMethod::LearnFailure(const AutoConfig& config, bool is_final) {
+  for (Measured& m : measured_)
+    if (m.point.config == config) m.failures += is_final ? kMostFailuresOfOne : 1;
 }
 
 void AutoMethod::Tell(int64_t tag, const Trial& finished) {
@@ -169,8 +181,8 @@ void AutoMethod::Tell(int64_t tag, const Trial& finished) {
   Learn(finished, &config, tag);
   // A proposal that was answered by an earlier trial names its configuration from now on.
   for (Measured& m : measured_) {
-    if (m.tag < 0 && finished.state == TrialState::kSucceeded && m.candidate == asked.candidate)
-      m.tag = tag;
+    const bool has_run = m.leads && finished.state == TrialState::kSucceeded;
+    if (m.tag < 0 && has_run && m.candidate == asked.candidate) m.tag = tag;
   }
   asked.points.clear();
   fresh_ = false;
@@ -180,12 +192,18 @@ void AutoMethod::Observe(const Trial& finished) {
   Learn(finished, nullptr, -1);
 }
 
-// With those of running proposals.
+// With those of running proposals, which are the latest.
 std::vector<AutoObservation> AutoMethod::OwnObservations() const {
   std::vector<AutoObservation> observations = observations_;
+  double last_s = 0;
+  for (const AutoObservation& o : observations_)
+    last_s = std::max(last_s, o.ended_s);
   for (const Asked& asked : asked_) {
-    if (asked.running)
-      observations.insert(observations.end(), asked.points.begin(), asked.points.end());
+    if (!asked.running) continue;
+    for (const AutoObservation& o : asked.points) {
+      observations.push_back(o);
+      observations.back().ended_s = last_s;
+    }
   }
   for (AutoObservation& o : observations)
     o.point.memory_share = memory_.Share(o.point.config);
@@ -230,7 +248,7 @@ std::optional<Proposal> AutoMethod::Ask() {
   const Outlook outlook = LookAround();
   std::optional<Choice> choice = outlook.incumbent ? Best(outlook) : First(outlook);
   // Nothing is worth a launch: a submitted configuration that is still the best gets a tag, by a
-  // proposal that its trial answers.
+  // proposal that its trial answers; a point of another launch gets its own.
   if (!choice || IsEnough(outlook, *choice)) {
     const auto index = outlook.incumbent.value_or(0);
     const auto best = static_cast<size_t>(index);
@@ -238,7 +256,7 @@ std::optional<Proposal> AutoMethod::Ask() {
     const Measured& incumbent = measured_[best];
     if (incumbent.tag >= 0 || !incumbent.candidate || times_asked_.contains(*incumbent.candidate))
       return std::nullopt;
-    choice = Choice{.candidate = *incumbent.candidate};
+    choice = Choice{.candidate = *incumbent.candidate, .repeat = !incumbent.leads};
   }
   const auto tag = static_cast<int64_t>(asked_.size());
   Proposal proposal{.assignment = space_.AssignmentOf(choice->candidate),
@@ -294,7 +312,7 @@ Conclusion AutoMethod::Conclude() const {
   const Outlook outlook = copy.LookAround();
   std::vector<size_t> ranked;
   for (size_t i = 0; i < measured_.size(); ++i) {
-    if (measured_[i].tag >= 0) ranked.push_back(i);
+    if (measured_[i].tag >= 0 && !measured_[i].HasDroppedOut()) ranked.push_back(i);
   }
   const auto mean = [&](size_t i) { return outlook.view.mean[static_cast<Eigen::Index>(i)]; };
   std::stable_sort(ranked.begin(), ranked.end(),

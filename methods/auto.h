@@ -57,11 +57,18 @@ class AutoMethod : public Method {
     std::optional<AutoCandidate> next = {};    // The point that was asked for last.
   };
   // What was measured of a configuration, in the order of first measurements.
+  static constexpr int64_t kMostFailuresOfOne = 2;
   struct Measured {
     AutoPoint point;
     std::optional<AutoCandidate> candidate;
-    int64_t tag = -1;  // The proposal that measured it first; -1: none.
+    // The first proposal whose trial runs this point when it is confirmed, because it is its best
+    // one; -1: none.
+    int64_t tag = -1;
     int64_t launches = 0;
+    bool leads = false;    // The best point of a trial, also of one that nothing proposed.
+    int64_t failures = 0;  // In a row, of later launches.
+
+    bool HasDroppedOut() const { return failures >= kMostFailuresOfOne; }
   };
   // The points that one decision looks at: first those of trials that have ended, then those of
   // running ones, then others.
@@ -88,6 +95,8 @@ class AutoMethod : public Method {
   void CheckEarlier();
 
   void Learn(const Trial& finished, const AutoConfig* proposed, int64_t tag);
+  void LearnPoint(const AutoObservation& observation, bool leads, int64_t tag);
+  void LearnFailure(const AutoConfig& config, bool is_final);
   std::vector<AutoObservation> ObservationsOf(const Trial& trial, const AutoConfig* proposed) const;
   void LearnCosts(const Trial& finished);
   std::vector<AutoObservation> OwnObservations() const;

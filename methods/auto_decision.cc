@@ -135,8 +135,9 @@ AutoMethod::Outlook AutoMethod::LookAround() const {
   };
   for (const Measured& m : measured_)
     add(m.point, m.candidate);
-  std::fill(outlook.fits.begin(), outlook.fits.end(), 1.0);
   outlook.num_measured = points.size();
+  for (size_t i = 0; i < outlook.num_measured; ++i)
+    outlook.fits[i] = measured_[i].HasDroppedOut() ? 0 : 1;
   const std::vector<AutoPoint> pending = Pending();
   for (const AutoPoint& point : pending)
     add(point, space_.Find(point.config));
@@ -152,6 +153,7 @@ AutoMethod::Outlook AutoMethod::LookAround() const {
   outlook.view = regression_.Look(std::move(points), pending);
   for (size_t i = 0; i < outlook.num_known; ++i) {
     const auto index = static_cast<Eigen::Index>(i);
+    if (outlook.fits[i] == 0) continue;
     if (!outlook.incumbent || outlook.view.mean[index] < outlook.view.mean[*outlook.incumbent])
       outlook.incumbent = index;
   }
@@ -199,7 +201,7 @@ double AutoMethod::GainOfIncumbent(const Outlook& outlook) const {
   double gain = 0;
   for (size_t j = 0; j < outlook.num_measured; ++j) {
     const auto other = static_cast<Eigen::Index>(j);
-    if (other == best) continue;
+    if (other == best || outlook.fits[j] == 0) continue;
     gain = std::max(gain, GainPerLaunch(outlook.view.mean[best] - outlook.view.mean[other],
                                         variance, regression_.Covariance(outlook.view, best, other),
                                         regression_.NoiseVariance()));
@@ -217,8 +219,9 @@ bool AutoMethod::MayAsk(const Outlook& outlook, Eigen::Index i) const {
     const auto is_running = [&](const Asked& asked) {
       return asked.running && asked.candidate == *candidate;
     };
-    return measured_[index].launches < kMostLaunchesOfOne && successes_ >= kLeastLaunches &&
-           std::none_of(asked_.begin(), asked_.end(), is_running);
+    const Measured& measured = measured_[index];
+    return measured.launches < kMostLaunchesOfOne && !measured.HasDroppedOut() &&
+           successes_ >= kLeastLaunches && std::none_of(asked_.begin(), asked_.end(), is_running);
   }
   if (index < outlook.num_known || times_asked_.contains(*candidate)) return false;
   if (outlook.fits[index] < kPossible) return false;

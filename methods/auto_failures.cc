@@ -40,6 +40,13 @@ void AutoFailures::Failed(const AutoConfig& config) {
   FindCauses();
 }
 
+bool AutoFailures::HasRunAtSizeOf(const AutoConfig& config, bool with_its_knobs) const {
+  return std::ranges::any_of(ran_, [&](const AutoConfig& ran) {
+    return ran.place == config.place && ran.micro_batch >= config.micro_batch &&
+           (!with_its_knobs || ran.knobs == config.knobs);
+  });
+}
+
 void AutoFailures::FindCauses() {
   std::set<Value> good;
   std::set<std::pair<Value, Value>> good_pairs;
@@ -66,7 +73,8 @@ void AutoFailures::FindCauses() {
       ++pairs_[{values[0], value}];
       is_found = true;
     }
-    if (!is_found) sizes_.push_back(config);
+    // What has run with the same knobs fails by chance.
+    if (!is_found && !HasRunAtSizeOf(config, /*with_its_knobs=*/true)) sizes_.push_back(config);
   }
 }
 
@@ -80,10 +88,11 @@ double AutoFailures::ProbabilityRuns(const AutoConfig& config) const {
     if (const auto found = pairs_.find({values[0], value}); found != pairs_.end())
       most = std::max(most, found->second);
   }
-  const auto larger = std::ranges::count_if(sizes_, [&](const AutoConfig& failed) {
+  const auto smaller = std::ranges::count_if(sizes_, [&](const AutoConfig& failed) {
     return failed.place == config.place && failed.micro_batch <= config.micro_batch;
   });
-  return std::pow(0.5, std::max(most, static_cast<int>(larger)));
+  const bool fits = HasRunAtSizeOf(config, /*with_its_knobs=*/false);
+  return std::pow(0.5, std::max(most, fits ? 0 : static_cast<int>(smaller)));
 }
 
 }  // namespace dsat

@@ -13,7 +13,7 @@ namespace dsat {
 
 // A crash has a cause: a value that no configuration that has run has, such as a stage or the value
 // of a knob; if there is none, a value that none of them has at the same place; and if there is
-// none of these either, the micro-batch size at this place or a larger one.
+// none of these either, the micro-batch size at this place or a larger one, unless one has run.
 class AutoFailures {
  public:
   void Ran(const AutoConfig& config);
@@ -29,6 +29,8 @@ class AutoFailures {
 
   static std::vector<Value> ValuesOf(const AutoConfig& config);
   void FindCauses();
+  // Whether a configuration of the same place with at least the same micro-batch size has run.
+  bool HasRunAtSizeOf(const AutoConfig& config, bool with_its_knobs) const;
 
   std::vector<AutoConfig> ran_, failed_;
   // How many failures each of these may have caused.

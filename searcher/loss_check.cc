@@ -161,7 +161,8 @@ LossCheck CompareLosses(const std::vector<LossCurve>& submitted, const LossCurve
                                  StudentQuantile(1 - kFalseAlarms / 2, std::ssize(submitted) - 1);
   const double learned =
       MedianOver(steps, [&](const Step& s) { return std::abs(steps[0].mean - s.mean); });
-  const double loss = MedianOver(steps, [](const Step& s) { return std::abs(s.mean); });
+  const double median = MedianOver(steps, [](const Step& s) { return std::abs(s.mean); });
+  const double loss = median > 0 ? median : 1;  // Of losses of 0, differences have no share.
   const double first = std::abs(curve[steps[0].index] - steps[0].mean);
   const double rounding = kRoundoffs * limits.unit_roundoff * learned + kLeastRounding * loss;
   const double allowed = noise + rounding;

@@ -161,9 +161,13 @@ TEST(AutoFailuresTest, TheSimplestCauseThatAgreesWithWhatHasRunIsBlamed) {
   // What has run at a smaller size fails by its size.
   failures.Ran(config(0, 0, 2));
   EXPECT_EQ(failures.ProbabilityRuns(config(0, 0, 2)), 1);
-  EXPECT_EQ(failures.ProbabilityRuns(config(0, 1, 4)), 0.5);
+  EXPECT_EQ(failures.ProbabilityRuns(config(0, 1, 4)), 1);  // Size 8 has run.
   EXPECT_EQ(failures.ProbabilityRuns(config(0, 1, 9)), 0.25);
   EXPECT_EQ(failures.ProbabilityRuns(config(1, 0, 9)), 1);
+  // What has run and fails later fails by chance.
+  failures.Ran(config(2, 1, 8));
+  failures.Failed(config(2, 1, 2));
+  EXPECT_EQ(failures.ProbabilityRuns(config(2, 1, 9)), 1);
 }
 
 TEST(AutoMemoryTest, LargerSizesFitLessProbablyAndPeaksSharpenTheBelief) {

@@ -371,6 +371,38 @@ TEST(AutoTest, APointIsComparedWithThoseOfItsLaunch) {
     EXPECT_GE(2 * size, sizes[0]) << sizes[0];
 }
 
+// Launches of it would go on until the end of the budget.
+TEST(AutoTest, WhatFailsWhenItIsLaunchedAgainIsNoAnswer) {
+  for (const TrialState state : {TrialState::kInfeasible, TrialState::kFailed}) {
+    Machine machine = SmallMachine();
+    machine.noise = 0.1;
+    machine.options.run_steps = 100'000'000;
+    AutoMethod method(machine.space, machine.options);
+    std::map<int64_t, Assignment> assignments;
+    std::map<Assignment, int> failures;
+    for (int id = 1; id < 60; ++id) {
+      const std::optional<Proposal> proposal = method.Ask();
+      if (!proposal) break;
+      assignments[proposal->tag] = proposal->assignment;
+      Trial trial = EndOf(machine, proposal->assignment, id);
+      if (proposal->repeat) {
+        trial.state = state;
+        trial.points.clear();
+        ++failures[proposal->assignment];
+      }
+      method.Tell(proposal->tag, trial);
+    }
+    ASSERT_FALSE(failures.empty());
+    const int most = state == TrialState::kInfeasible ? 1 : 2;
+    for (const auto& [assignment, count] : failures)
+      EXPECT_LE(count, most);
+    for (const int64_t tag : method.Conclude().finalists) {
+      const auto found = failures.find(assignments.at(tag));
+      EXPECT_TRUE(found == failures.end() || found->second < most);
+    }
+  }
+}
+
 // A confirmation runs trials, so that two points of the same launch would be one finalist.
 TEST(AutoTest, FinalistsAreOfDifferentLaunches) {
   Machine machine = SmallMachine();
