@@ -103,10 +103,10 @@ ExperimentSpec MakeSpec(const CheckFlags& check, const Json& record) {
   return spec;
 }
 
-// The recorded speed of the configuration, if it was recorded on the machine, or the hosts, of the
-// check, for this model and by this metric. The folder holds other configurations, too. REQUIRES:
-// spec.machine is known.
-std::optional<double> RecordedSpeed(const CheckFlags& check, const Json& record,
+// The logarithm of the recorded speed of the configuration, if it was recorded on the machine, or
+// the hosts, of the check, for this model and by this metric. The folder holds other
+// configurations, too. REQUIRES: spec.machine is known.
+std::optional<Center> RecordedSpeed(const CheckFlags& check, const Json& record,
                                     const ExperimentSpec& spec) {
   const std::string machine = MachineOf(spec);
   if (machine.empty() || TextAt(record, "/machine") != machine) return std::nullopt;
@@ -125,7 +125,36 @@ std::optional<double> RecordedSpeed(const CheckFlags& check, const Json& record,
     Throw(ErrorCode::kInvalidArgument, "{}: /verdict/speed is {}; expected a positive number",
           RecordPath(check), speed->dump());
   }
-  return speed->get<double>();
+  Center recorded{.mean = std::log(speed->get<double>())};
+  const Json* error = FindAtPointer(record, "/verdict/speed_error");
+  const Json* dof = FindAtPointer(record, "/verdict/speed_dof");
+  if (error != nullptr && dof != nullptr && error->is_number() && dof->is_number_integer()) {
+    recorded.variance = error->get<double>() * error->get<double>();
+    recorded.dof = dof->get<int64_t>();
+  }
+  return recorded;
+}
+
+// The speed now over the recorded one, whose logarithms are given, with its interval (Welch 1947,
+// "The Generalization of Student's Problem when Several Different Population Variances are
+// Involved"). A recorded speed without an error is taken to be that of a single launch; `rounds` is
+// how many there are now.
+Factor PartOfRecorded(const Center& now, const Center& recorded, int64_t rounds) {
+  Factor part{.value = std::exp(now.mean - recorded.mean)};
+  if (now.dof <= 0) return part;
+  const bool has_error = recorded.dof > 0;
+  const double other = has_error ? recorded.variance : now.variance * static_cast<double>(rounds);
+  const double variance = now.variance + other;
+  double dof = static_cast<double>(now.dof);
+  if (has_error && variance > 0) {
+    dof = variance * variance /
+          (now.variance * now.variance / dof + other * other / static_cast<double>(recorded.dof));
+  }
+  const double half = StudentQuantile(0.975, std::max<int64_t>(std::llround(std::floor(dof)), 1)) *
+                      std::sqrt(variance);
+  part.low = part.value * std::exp(-half);
+  part.high = part.value * std::exp(half);
+  return part;
 }
 
 // What the rounds say. A speed is that of SpeedOf.
@@ -137,7 +166,7 @@ struct Finding {
   bool too_slow = false;
 };
 
-Finding Find(const Experiment& experiment, const Json& record, std::optional<double> recorded,
+Finding Find(const Experiment& experiment, const Json& record, std::optional<Center> recorded,
              const CheckFlags& check) {
   const Search& search = experiment.search();
   const Confirmation* confirmation = search.confirmation();
@@ -163,13 +192,8 @@ Finding Find(const Experiment& experiment, const Json& record, std::optional<dou
   found.candidate = arms.back();
   if (!is_alone) found.factor = confirmation->Compare(found.candidate, arms[0]);
   if (!recorded) return found;
-  const Center speed = confirmation->LogSpeed(found.candidate);
-  Factor part{.value = std::exp(speed.mean) / *recorded};
-  if (speed.dof > 0) {
-    const double half = StudentQuantile(0.975, speed.dof) * std::sqrt(speed.variance);
-    part.low = part.value * std::exp(-half);
-    part.high = part.value * std::exp(half);
-  }
+  const Factor part =
+      PartOfRecorded(confirmation->LogSpeed(found.candidate), *recorded, confirmation->NumRounds());
   found.of_recorded = part;
   found.too_slow = part.value < 1 - check.tolerance && (!part.has_interval() || part.high < 1);
   const Json* other = FindAtPointer(record, "/verdict/nothing_better");
@@ -179,7 +203,7 @@ Finding Find(const Experiment& experiment, const Json& record, std::optional<dou
   const bool is_same = submitted != nullptr && *submitted == search.spec().ds_config;
   if (found.factor && is_same && value != nullptr && value->is_number()) {
     const double factor = is_base ? 1 : value->get<double>();
-    found.base_of_recorded = confirmation->MeanSpeed(arms[0]) * factor / *recorded;
+    found.base_of_recorded = confirmation->MeanSpeed(arms[0]) * factor / std::exp(recorded->mean);
   }
   return found;
 }
@@ -238,7 +262,7 @@ int RunCommand(const Flags& flags, const CheckFlags& check) {
   }
   CheckHosts(spec, options.machines.hosts);
   spec.machine = MachineFacts(spec, options.machines.hosts);
-  const std::optional<double> recorded = RecordedSpeed(check, record, spec);
+  const std::optional<Center> recorded = RecordedSpeed(check, record, spec);
   CheckRunnable(spec, check.run, options);
   Store store = Store::Open(flags.db, Store::Mode::kCreate);
   Experiment experiment = Experiment::Create(store, spec);

@@ -89,6 +89,8 @@ class Confirmation {
   bool MayExtend() const;
   // No rounds come after those of the first look; a later look is cut short.
   void DoNotExtend() { may_extend_ = false; }
+  // Further looks may follow, unless the last one has decided.
+  void AllowExtension() { may_extend_ = true; }
   // Rounds follow that an earlier process has already begun, whatever it was told since, and
   // whatever a look now decides.
   void Extend();

@@ -273,7 +273,7 @@ void Search::RaiseLimits(const LimitsRaised& limits) {
   s.method_is_over = false;
   s.goes_on = true;
   s.ForgetNext();
-  if (s.confirmation) s.confirmation->Extend();
+  if (s.confirmation) s.confirmation->AllowExtension();
 }
 
 bool Search::Finished() const {

@@ -253,6 +253,7 @@ Verdict VerdictOf(const Search& search) {
   verdict.probability_near_best = search.ProbabilityNearBest(*verdict.pick);
   verdict.speed =
       confirmed ? confirmation->MeanSpeed(*verdict.pick) : SearchSpeed(search, *verdict.pick);
+  if (confirmed) verdict.log_speed = confirmation->LogSpeed(*verdict.pick);
   AddAlternatives(search, found, verdict);
   AddProof(search, verdict);
   auto peak = PeakBytes(search, *verdict.pick);
@@ -346,26 +347,29 @@ Json ToJson(const Verdict& verdict) {
   Json left_out = Json::object();
   for (const auto& [trial, reason] : verdict.left_out)
     left_out[std::to_string(trial)] = reason;
-  return {{"trial", optional(verdict.pick)},
-          {"speed", optional(verdict.speed)},
-          {"factor", verdict.factor ? ToJson(*verdict.factor) : Json()},
-          {"confirm_rounds", verdict.num_rounds},
-          {"left_out", std::move(left_out)},
-          {"nothing_better", verdict.nothing_better},
-          {"indistinguishable", verdict.ties},
-          {"alternatives", std::move(alternatives)},
-          {"alternatives_losses", std::move(alternatives_losses)},
-          {"free_device_bytes", optional(verdict.free_bytes)},
-          {"losses", ToJson(verdict.losses)},
-          {"soak", optional(verdict.soak)},
-          {"no_soak", verdict.no_soak},
-          {"device_seconds", verdict.device_seconds},
-          {"repaid_after_steps", optional(verdict.repaid_after_steps)},
-          {"probability_within_1_percent", optional(verdict.probability_near_best)},
-          {"configurations_considered", verdict.num_considered},
-          {"bound", verdict.bound},
-          {"machine_drift", verdict.drift ? ToJson(*verdict.drift) : Json()},
-          {"warm_start", verdict.warm_start}};
+  return {
+      {"trial", optional(verdict.pick)},
+      {"speed", optional(verdict.speed)},
+      {"speed_error", verdict.log_speed ? Json(std::sqrt(verdict.log_speed->variance)) : Json()},
+      {"speed_dof", verdict.log_speed ? Json(verdict.log_speed->dof) : Json()},
+      {"factor", verdict.factor ? ToJson(*verdict.factor) : Json()},
+      {"confirm_rounds", verdict.num_rounds},
+      {"left_out", std::move(left_out)},
+      {"nothing_better", verdict.nothing_better},
+      {"indistinguishable", verdict.ties},
+      {"alternatives", std::move(alternatives)},
+      {"alternatives_losses", std::move(alternatives_losses)},
+      {"free_device_bytes", optional(verdict.free_bytes)},
+      {"losses", ToJson(verdict.losses)},
+      {"soak", optional(verdict.soak)},
+      {"no_soak", verdict.no_soak},
+      {"device_seconds", verdict.device_seconds},
+      {"repaid_after_steps", optional(verdict.repaid_after_steps)},
+      {"probability_within_1_percent", optional(verdict.probability_near_best)},
+      {"configurations_considered", verdict.num_considered},
+      {"bound", verdict.bound},
+      {"machine_drift", verdict.drift ? ToJson(*verdict.drift) : Json()},
+      {"warm_start", verdict.warm_start}};
 }
 
 }  // namespace dsat

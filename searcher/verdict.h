@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "base/statistics.h"
 #include "methods/method.h"
 #include "proto/trial.h"
 #include "searcher/confirm.h"
@@ -35,6 +36,8 @@ struct Verdict {
   std::optional<Factor> factor;
   // The speed of the pick (SpeedOf); nullopt if there is no pick.
   std::optional<double> speed;
+  // Of its logarithm, in the rounds; nullopt if nothing was confirmed.
+  std::optional<Center> log_speed;
   int64_t num_rounds = 0;  // That were completed; 0 if nothing was confirmed.
   // Configurations that dropped out of the confirmation or the soak, each with the reason.
   std::vector<std::pair<TrialId, std::string>> left_out;

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "base/files.h"
 #include "base/json.h"
 #include "tests/cli/run_dsat.h"
@@ -115,6 +117,17 @@ TEST_F(CheckTest, ARecordIsComparedOnlyWithWhatItIsOf) {
   const double part = same["part_of_recorded"]["value"];
   EXPECT_NEAR(same["base_part_of_recorded"], part / same["factor"]["value"].get<double>(),
               1e-9 * part);
+  // The record has an error, too.
+  const auto width = [&](double error) {
+    record["verdict"]["speed_error"] = error;
+    record["verdict"]["speed_dof"] = 4;
+    WriteJsonFile(work.Path("out/metrics.json"), record);
+    const Json found =
+        Json::parse(work.Dsat({"check", "out/ds_config.json", "--confirm", "2", "--json"}).out);
+    return found["part_of_recorded"]["high"].get<double>() /
+           found["part_of_recorded"]["low"].get<double>();
+  };
+  EXPECT_GT(width(2.0), std::exp(2 * 2.0 * 1.95));
   // A record that is no number, and a metric that is none, say which file they are in.
   record["verdict"]["speed"] = "fast";
   WriteJsonFile(work.Path("out/metrics.json"), record);

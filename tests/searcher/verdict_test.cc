@@ -241,17 +241,19 @@ TEST(VerdictTest, LimitsThatAllowNoFurtherTrialLeaveTheConfirmationAsItIs) {
   Store store = Store::InMemory();
   ExperimentSpec spec = SearchSpec("binary", 9);
   spec.options.confirm_rounds = 2;
-  Experiment experiment = Experiment::Create(store, spec);
-  RunToEnd(experiment, 3);
-  const Json verdict = ToJson(VerdictOf(experiment.search()));
-  const size_t num_trials = experiment.search().trials().size();
-  for (const int64_t most : {9, 4}) {  // Of which more have run.
-    experiment.RaiseLimits({.max_trials = most, .max_time_s = {}, .max_device_hours = {}});
+  for (const int64_t looks : {1, 3}) {
+    spec.options.confirm_looks = looks;
+    Experiment experiment = Experiment::Create(store, spec);
     RunToEnd(experiment, 3);
-    EXPECT_EQ(experiment.search().trials().size(), num_trials);
-    EXPECT_EQ(ToJson(VerdictOf(experiment.search())), verdict);
-    const Experiment replayed = Experiment::Open(store, experiment.id());
-    EXPECT_EQ(ToJson(VerdictOf(replayed.search())), verdict);
+    const Json before = ToJson(VerdictOf(experiment.search()));
+    const size_t num_trials = experiment.search().trials().size();
+    for (const int64_t most : {9, 4}) {  // Of which more have run.
+      experiment.RaiseLimits({.max_trials = most, .max_time_s = {}, .max_device_hours = {}});
+      RunToEnd(experiment, 3);
+      EXPECT_EQ(experiment.search().trials().size(), num_trials) << looks;
+      EXPECT_EQ(ToJson(VerdictOf(experiment.search())), before);
+      EXPECT_EQ(ToJson(VerdictOf(Experiment::Open(store, experiment.id()).search())), before);
+    }
   }
 }
 
