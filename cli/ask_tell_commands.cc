@@ -74,16 +74,15 @@ int RunCommand(const Flags& flags, const AskFlags& ask) {
                             {"state", ToString(experiment.state())},
                             {"reason", experiment.reason()}}
                            .dump());
-    if (experiment.state() == ExperimentState::kFailed) return kExitFailure;
   } else if (trial) {
     fmt::print("trial {}\n{}\n", trial->id, trial->ds_config.dump(2));
   } else if (!finished) {
     Say(stderr, "no trial now: first tell how a running trial ended\n");
-  } else if (experiment.state() == ExperimentState::kFailed) {
-    Throw(ErrorCode::kFailedPrecondition, "experiment failed: {}", experiment.reason());
-  } else {
+  } else if (experiment.state() != ExperimentState::kFailed) {
     Say(stderr, "finished: there are no more trials\n");
   }
+  if (experiment.state() == ExperimentState::kFailed)
+    Throw(ErrorCode::kFailedPrecondition, "experiment failed: {}", experiment.reason());
   return 0;
 }
 

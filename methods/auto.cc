@@ -322,24 +322,37 @@ Conclusion AutoMethod::Conclude() const {
     conclusion.speeds.emplace_back(measured_[i].tag, std::exp(mean(ranked[0]) - mean(i)));
   for (const size_t i : copy.Finalists(outlook, ranked))
     conclusion.finalists.push_back(measured_[i].tag);
-  conclusion.bound = copy.BoundOf(measured_[ranked[0]].point.config);
   return conclusion;
 }
 
-std::optional<double> AutoMethod::ProbabilityNearBest(const Trial& pick) const {
-  const PointResult* best = BestPoint(pick, options_.metric);
+std::optional<size_t> AutoMethod::MeasuredOf(const Trial& trial) const {
+  const PointResult* best = BestPoint(trial, options_.metric);
   if (best == nullptr) return std::nullopt;
-  const std::optional<AutoConfig> config = space_.ConfigOf(pick, best->point);
+  const std::optional<AutoConfig> config = space_.ConfigOf(trial, best->point);
   const auto found = std::ranges::find_if(
       measured_, [&](const Measured& m) { return config && m.point.config == *config; });
   if (found == measured_.end()) return std::nullopt;
+  return found - measured_.begin();
+}
+
+std::string AutoMethod::BoundOf(const Trial& pick) const {
+  const std::optional<size_t> found = MeasuredOf(pick);
+  if (!found) return "";
+  AutoMethod copy = *this;  // Whose caches may change.
+  copy.Refresh();
+  return copy.BoundOf(measured_[*found].point.config);
+}
+
+std::optional<double> AutoMethod::ProbabilityNearBest(const Trial& pick) const {
+  const std::optional<size_t> found = MeasuredOf(pick);
+  if (!found) return std::nullopt;
   AutoMethod copy = *this;  // Whose caches may change.
   copy.Refresh();
   const Outlook outlook = copy.LookAround();
   // Of nothing but configurations outside the space, which is the best says nothing.
   if (std::ranges::none_of(outlook.candidates, [](const auto& c) { return c.has_value(); }))
     return std::nullopt;
-  return copy.ProbabilityNearBest(outlook, found - measured_.begin());
+  return copy.ProbabilityNearBest(outlook, static_cast<Eigen::Index>(*found));
 }
 
 std::vector<AutoMethod::Expected> AutoMethod::BestExpected(size_t count) const {

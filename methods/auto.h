@@ -35,6 +35,7 @@ class AutoMethod : public Method {
   std::optional<Point> NextPoint(int64_t tag, const Trial& running) override;
   Conclusion Conclude() const override;
   std::optional<double> ProbabilityNearBest(const Trial& pick) const override;
+  std::string BoundOf(const Trial& pick) const override;
 
   // A configuration that would be proposed if everything that promises less were left out.
   struct Expected {
@@ -76,8 +77,8 @@ class AutoMethod : public Method {
     AutoRegression::View view;
     std::vector<std::optional<AutoCandidate>> candidates;
     std::vector<double> fits;  // Probabilities.
-    size_t num_measured = 0;  // Of trials that have ended.
-    size_t num_known = 0;     // And of running ones, measured or not.
+    size_t num_measured = 0;   // Of trials that have ended.
+    size_t num_known = 0;      // And of running ones, measured or not.
     // The known point with the best mean; nullopt if there is none.
     std::optional<Eigen::Index> incumbent;
   };
@@ -122,6 +123,8 @@ class AutoMethod : public Method {
   std::optional<Choice> Best(const Outlook& outlook) const;
   std::vector<Eigen::Index> Distinct(const Outlook& outlook, Eigen::Index pick,
                                      const std::vector<Eigen::Index>& points) const;
+  // The index in measured_ of a trial's best point.
+  std::optional<size_t> MeasuredOf(const Trial& trial) const;
   double ProbabilityNearBest(const Outlook& outlook, Eigen::Index pick) const;
   bool IsEnough(const Outlook& outlook, const Choice& choice) const;
   std::vector<size_t> Finalists(const Outlook& outlook, const std::vector<size_t>& ranked) const;

@@ -39,9 +39,7 @@ struct Conclusion {
   std::vector<int64_t> finalists;
   // What the method believes of the speeds of proposals, relative to each other, by tag.
   std::vector<std::pair<int64_t, double>> speeds = {};
-  double num_considered = 0;  // Configurations of the space; 0 if unknown.
-  // What bounds the speed of the first finalist, and what would help next: one line, "" if unknown.
-  std::string bound;
+  double num_considered = 0;          // Configurations of the space; 0 if unknown.
   std::optional<MachineDrift> drift;  // If it is more than twice its error.
   std::string warm_start;  // What became of the earlier experiment, one line; "" without one.
 };
@@ -80,6 +78,9 @@ class Method {
   virtual std::optional<double> ProbabilityNearBest(const Trial& /*pick*/) const {
     return std::nullopt;
   }
+  // What bounds the speed of `pick`, and what would help next: one line; "" if the method does not
+  // know.
+  virtual std::string BoundOf(const Trial& /*pick*/) const { return ""; }
   // A method that is so sure of its pick needs no further trial.
   static constexpr double kSure = 0.95;
 

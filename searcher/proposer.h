@@ -84,6 +84,7 @@ class Proposer {
   std::optional<double> ProbabilityNearBest(const Trial& pick) const {
     return method_->ProbabilityNearBest(pick);
   }
+  std::string BoundOf(const Trial& pick) const { return method_->BoundOf(pick); }
   // The trial that answered the proposal with this tag; nullopt if none did.
   std::optional<TrialId> TrialOf(int64_t tag) const;
 

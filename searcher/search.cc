@@ -344,6 +344,9 @@ std::optional<double> Search::ProbabilityNearBest(TrialId pick) const {
   if (!state_->proposer) return std::nullopt;
   return state_->proposer->ProbabilityNearBest(state_->trials.at(pick));
 }
+std::string Search::BoundOf(TrialId pick) const {
+  return state_->proposer ? state_->proposer->BoundOf(state_->trials.at(pick)) : "";
+}
 Json Search::BestConfigOf(TrialId id) const {
   return state_->BestConfigOf(id);
 }

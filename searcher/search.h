@@ -112,6 +112,8 @@ class Search {
   // The probability that no configuration of the space is more than 1 % faster than that of a trial
   // that has succeeded; nullopt if the method does not know.
   std::optional<double> ProbabilityNearBest(TrialId pick) const;
+  // What bounds the speed of such a trial, one line; "" if the method does not know.
+  std::string BoundOf(TrialId pick) const;
   // The config of a trial, with the batch sizes of its best point if it has one.
   Json BestConfigOf(TrialId id) const;
   // The first trial that was asked for after the submitted configuration has ended; 0 before.

@@ -245,12 +245,12 @@ Verdict VerdictOf(const Search& search) {
   for (const auto& dropped : search.Dropped())
     verdict.left_out.emplace_back(dropped);
   verdict.num_considered = found.conclusion.num_considered;
-  verdict.bound = found.conclusion.bound;
   verdict.drift = found.conclusion.drift;
   verdict.warm_start = found.conclusion.warm_start;
   verdict.device_seconds = search.SlotSeconds();
   if (!verdict.pick) return verdict;
   verdict.probability_near_best = search.ProbabilityNearBest(*verdict.pick);
+  verdict.bound = search.BoundOf(*verdict.pick);
   verdict.speed =
       confirmed ? confirmation->MeanSpeed(*verdict.pick) : SearchSpeed(search, *verdict.pick);
   if (confirmed) verdict.log_speed = confirmation->LogSpeed(*verdict.pick);

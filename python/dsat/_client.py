@@ -124,7 +124,10 @@ class Experiment:
         return cls(int(_run(program, arguments, text)["experiment"]), db, program)
 
     def ask(self) -> Optional[PendingTrial]:
-        """Returns the next trial; None if there is none now or `finished` is True."""
+        """Returns the next trial; None if there is none now or `finished` is True.
+
+        Raises DsatError with the reason if the experiment has failed.
+        """
         answer = self._command("ask", [])
         trial = answer["trial"]
         if trial is None:

@@ -87,6 +87,7 @@ TEST_F(AskTellTest, TheEndOfAnExperimentIsToldWithItsReason) {
   EXPECT_EQ(work.Dsat({"ask", "1"}).exit_code, 1);
   const Finished asked = work.Dsat({"ask", "1", "--json"});
   EXPECT_EQ(asked.exit_code, 1);
+  EXPECT_THAT(asked.err, HasSubstr("experiment failed: "));
   EXPECT_EQ(Json::parse(asked.out)["state"], "failed");
 }
 

@@ -32,7 +32,9 @@ TEST(AutoTest, FindsTheBestAndStopsByItself) {
     EXPECT_GT(probability(conclusion.finalists[0]).value_or(0), 0.3);
     EXPECT_LT(probability(0).value_or(1), probability(conclusion.finalists[0]).value_or(0));
     EXPECT_EQ(conclusion.num_considered, AutoSpace(machine.space, machine.options).num_configs());
-    EXPECT_NE(conclusion.bound.find("bound by"), std::string::npos) << conclusion.bound;
+    const auto pick = std::ranges::find(run.trials, 1 + conclusion.finalists[0], &Trial::id);
+    EXPECT_NE(method.BoundOf(*pick).find("bound by"), std::string::npos) << method.BoundOf(*pick);
+    EXPECT_EQ(method.BoundOf(EndedTrial(999, TrialState::kSucceeded)), "");
   }
 }
 

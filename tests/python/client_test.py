@@ -82,6 +82,14 @@ def test_without_a_profile_the_first_trial_asks_for_it(files):
     assert dsat.results(files)[1].reason.startswith("node 7 rebooted!!!")
 
 
+def test_an_experiment_that_has_failed_says_why(files):
+    experiment = create(files)
+    experiment.tell(experiment.ask(), failed="node 7 rebooted")
+    assert experiment.finished
+    with pytest.raises(dsat.DsatError, match="experiment failed: .*node 7 rebooted"):
+        experiment.ask()
+
+
 def test_an_error_has_the_message_of_dsat(files):
     experiment = create(files, profile=PROFILE)
     with pytest.raises(dsat.DsatError, match="experiment 1 has no trial 77"):
