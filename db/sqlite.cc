@@ -142,7 +142,7 @@ bool Database::InTransaction() const {
 void Database::ThrowCode(int code, const std::string& what) const {
   const int system_errno = handle_ ? sqlite3_system_errno(handle()) : 0;
   const ErrorCode error = CodeOf(code, system_errno);
-  const bool is_io = (code & 0xff) == SQLITE_IOERR;  // Also of the file beside the database.
+  const bool is_io = (code & 0xff) == SQLITE_IOERR;  // Such as without room for the -shm file.
   if (error == ErrorCode::kUnavailable && !is_io) {
     Throw(error, "{}: another process has kept the database locked for more than {} ms; try again",
           path_, busy_timeout_.count());

@@ -57,16 +57,16 @@ class AutoMethod : public Method {
     std::vector<AutoObservation> points = {};  // While it runs.
     std::optional<AutoCandidate> next = {};    // The point that was asked for last.
   };
-  // What was measured of a configuration, in the order of first measurements.
   static constexpr int64_t kMostFailuresOfOne = 2;
+  // What was measured of a configuration, in the order of first measurements.
   struct Measured {
     AutoPoint point;
     std::optional<AutoCandidate> candidate;
-    // The first proposal whose trial runs this point when it is confirmed, because it is its best
-    // one; -1: none.
+    // The first proposal of whose trial this is the best point; -1: none. A confirmation runs the
+    // best point of a trial, so that other points are no finalists.
     int64_t tag = -1;
     int64_t launches = 0;
-    bool leads = false;    // The best point of a trial, also of one that nothing proposed.
+    bool leads = false;    // It is the best point of a trial, proposed or not.
     int64_t failures = 0;  // In a row, of later launches.
 
     bool HasDroppedOut() const { return failures >= kMostFailuresOfOne; }

@@ -355,8 +355,7 @@ bool AutoMethod::IsEnough(const Outlook& outlook, const Choice& choice) const {
 
 // The best of the measured configurations `ranked`, and those that gain the most by being confirmed
 // beside it: one in any case, so that there is another answer if the best one drops out, and a
-// further one if the training to come gains what its launches cost. A confirmation repeats trials,
-// so that all are of different ones.
+// further one if the training to come gains what its launches cost.
 std::vector<size_t> AutoMethod::Finalists(const Outlook& outlook,
                                           const std::vector<size_t>& ranked) const {
   const auto pick = static_cast<Eigen::Index>(ranked[0]);
@@ -374,10 +373,6 @@ std::vector<size_t> AutoMethod::Finalists(const Outlook& outlook,
   std::ranges::stable_sort(others, std::greater(), &std::pair<double, size_t>::first);
   std::vector<size_t> finalists = {ranked[0]};
   for (const auto& [gain, i] : others) {
-    const auto is_of_its_trial = [&](size_t chosen) {
-      return measured_[chosen].tag == measured_[i].tag;
-    };
-    if (std::ranges::any_of(finalists, is_of_its_trial)) continue;
     const double mean = outlook.view.mean[static_cast<Eigen::Index>(i)];
     const double cost_s = rounds * CostOf(mean, outlook.view.points[i].config, 1, true);
     const bool pays = gain * TrainingSeconds(outlook) > cost_s;

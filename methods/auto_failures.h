@@ -13,7 +13,7 @@ namespace dsat {
 
 // A crash has a cause: a value that no configuration that has run has, such as a stage or the value
 // of a knob; if there is none, a value that none of them has at the same place; and if there is
-// none of these either, the micro-batch size at this place or a larger one, unless one has run.
+// none of these either, the micro-batch size at this place, if no larger one has run there.
 class AutoFailures {
  public:
   void Ran(const AutoConfig& config);
