@@ -188,9 +188,7 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
   void Ask(const grpc::ServerContext& context, ExperimentId id, v1::AskReply* reply) {
     if (context.IsCancelled())
       Throw(ErrorCode::kCancelled, "the client has given up the call, which gets no trial");
-    RunnerLock::CheckNotOurs(store_, id);
-    // Opening it would replay its log while all other clients wait.
-    if (!experiments_.contains(id) && store_.GetExperiment(id).state != ExperimentState::kActive) {
+    if (!experiments_.contains(id) && HasEnded(id)) {
       reply->set_finished(true);
       return;
     }
@@ -220,6 +218,12 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
     std::optional<ModelProfile> profile;
     if (request.has_profile()) profile = FromProto(request.profile());
     experiment.TellExternal(request.trial(), outcome, points, profile);
+  }
+
+  // Opening an ended experiment would replay its log while all other clients wait.
+  bool HasEnded(ExperimentId id) {
+    RunnerLock::CheckNotOurs(store_, id);
+    return store_.GetExperiment(id).state != ExperimentState::kActive;
   }
 
   // Marks the experiment as ended if its search has finished, and forgets it then. REQUIRES: it is

@@ -26,6 +26,7 @@ std::string PythonFolder() {
 }
 
 std::string PythonPath(const std::string& python_folder, const std::string& rest) {
+  if (python_folder.empty()) return rest;
   return fmt::format("{0}/hook:{0}{1}{2}", python_folder, rest.empty() ? "" : ":", rest);
 }
 

@@ -10,8 +10,8 @@ namespace dsat {
 // installation, or of the sources; "" if there is none.
 std::string PythonFolder();
 
-// What PYTHONPATH begins with, so that Python runs the hook of PythonFolder() at its start, before
-// `rest`, which may be empty.
+// The PYTHONPATH with which Python runs the hook of this PythonFolder() at its start, and then has
+// `rest`, which may be empty; only `rest` without a folder.
 std::string PythonPath(const std::string& python_folder, const std::string& rest);
 
 }  // namespace dsat

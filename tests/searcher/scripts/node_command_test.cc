@@ -8,6 +8,7 @@
 #include "base/files.h"
 #include "searcher/hosts/placement.h"
 #include "searcher/scripts/command_target.h"
+#include "searcher/scripts/import_hook.h"
 #include "tests/searcher/launch/launch_test_util.h"
 
 namespace dsat {
@@ -89,6 +90,13 @@ TEST_F(NodeCommandTest, ATrialThatFitsOnOneHostGetsTheOptionsOfThatHost) {
                   "node0:3,5", "--node_rank", "0", "--master_addr", "127.0.0.1", "--master_port",
                   port_, "--module", "pkg.train", "-e", "3", "--ds_config",
                   folder_.path() + "/ds_config.json"}));
+}
+
+TEST(PythonPathTest, WithoutTheHookAPathStaysAsItIs) {
+  EXPECT_EQ(PythonPath("/d", "lib"), "/d/hook:/d:lib");
+  EXPECT_EQ(PythonPath("/d", ""), "/d/hook:/d");
+  EXPECT_EQ(PythonPath("", "lib"), "lib");
+  EXPECT_EQ(PythonPath("", ""), "");
 }
 
 // It goes on without a step until it is killed.
