@@ -145,24 +145,8 @@ std::string MakeTemporaryFolder() {
 
 std::string TailLines(const std::string& path, int max_lines) {
   if (max_lines <= 0) return "";
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-  if (!fd && errno == ENOENT) return "";
-  if (!fd) ThrowErrno("cannot read " + path, errno);
-  off_t begin = ::lseek(fd.get(), 0, SEEK_END);
-  if (begin < 0) ThrowErrno("cannot read " + path, errno);
-  std::string tail;
-  int newlines = 0;
-  while (begin > 0 && newlines <= max_lines) {  // A final newline does not start a line.
-    std::array<char, 1 << 14> buffer;
-    size_t size = std::min<size_t>(buffer.size(), static_cast<size_t>(begin));
-    begin -= static_cast<off_t>(size);
-    ssize_t count = ::pread(fd.get(), buffer.data(), size, begin);
-    if (count < 0) ThrowErrno("cannot read " + path, errno);
-    std::string_view chunk(buffer.data(), static_cast<size_t>(count));
-    newlines += static_cast<int>(std::count(chunk.begin(), chunk.end(), '\n'));
-    tail.insert(0, chunk);
-  }
-  if (tail.ends_with('\n')) tail.pop_back();
+  std::string tail = ReadEnd(path, kMostOfTail);
+  if (tail.ends_with('\n')) tail.pop_back();  // A final newline does not start a line.
   size_t start = tail.size();
   for (int i = 0; i < max_lines && start != tail.npos && start > 0; ++i) {
     start = tail.rfind('\n', start - 1);

@@ -30,7 +30,8 @@ void MakeWritableFolder(const std::string& path);
 // if there is no place for it.
 std::string MakeTemporaryFolder();
 
-// The last `max_lines` lines of a file, "" if it does not exist.
+// The last `max_lines` lines of a file, but at most kMostOfTail bytes; "" if it cannot be read.
+inline constexpr int64_t kMostOfTail = int64_t{64} << 10;
 std::string TailLines(const std::string& path, int max_lines);
 
 // The last `max_bytes` bytes of a file, to which others may append; "" if it cannot be read.

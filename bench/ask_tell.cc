@@ -19,7 +19,6 @@
 #include "methods/methods.h"
 #include "proto/client.h"
 #include "searcher/experiment.h"
-#include "searcher/finish.h"
 #include "searcher/search.h"
 #include "searcher/service.h"
 
@@ -110,7 +109,7 @@ void RunExperiment(const std::string& what, Store store, int64_t max_trials) {
       std::vector<PointResult> points;
       if (!ending.measurement.empty()) points = {{ConfigPoint(*trial), ending.measurement}};
       experiment.TellExternal(trial->id, ending.outcome, points, {});
-      FinishIfDone(experiment);
+      experiment.FinishIfDone();
     }
   });
   Report(what, pairs, time);

@@ -1,6 +1,4 @@
 // dsat aio-bench: measures the `aio` settings with which a folder is written and read fastest.
-#include "cli/aio_bench_command.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "base/table.h"
+#include "cli/commands.h"
 #include "cli/disk_speed.h"
 #include "cli/status_line.h"
 #include "engine/io/async_file.h"

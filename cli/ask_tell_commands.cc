@@ -1,6 +1,4 @@
 // dsat create, ask, tell and serve: experiments whose trials are run by other programs.
-#include "cli/ask_tell_commands.h"
-
 #include <fmt/format.h>
 
 #include <cerrno>
@@ -10,13 +8,13 @@
 #include <semaphore>
 
 #include "base/error.h"
+#include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/output.h"
 #include "cli/read_spec.h"
 #include "cli/status_line.h"
 #include "db/store.h"
 #include "searcher/experiment.h"
-#include "searcher/finish.h"
 #include "searcher/input/objective.h"
 #include "searcher/input/preflight.h"
 #include "searcher/runner_lock.h"
@@ -66,7 +64,7 @@ int RunCommand(const Flags& flags, const AskFlags& ask) {
   Experiment experiment = Experiment::Open(store, store.FindExperiment(ask.experiment));
   RunnerLock::CheckNotOurs(store, experiment.id());
   const std::optional<Trial> trial = experiment.Ask();
-  const bool finished = FinishIfDone(experiment);
+  const bool finished = experiment.FinishIfDone();
   if (flags.json) {
     fmt::print("{}\n", Json{{"experiment", experiment.id()},
                             {"trial", trial ? TrialJson(experiment.search(), trial->id) : Json()},
@@ -106,7 +104,7 @@ int RunCommand(const Flags& flags, const TellFlags& tell) {
   std::vector<PointResult> points;
   if (!measurement.empty()) points.push_back({ConfigPoint(found->second), measurement});
   experiment.TellExternal(tell.trial, outcome, points, profile);
-  const bool finished = FinishIfDone(experiment);
+  const bool finished = experiment.FinishIfDone();
   if (flags.json)
     fmt::print("{}\n", Json{{"experiment", experiment.id()},
                             {"trial", tell.trial},

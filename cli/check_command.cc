@@ -1,6 +1,4 @@
 // An experiment that consists of a confirmation alone, and the comparison with metrics.json.
-#include "cli/check_command.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,6 +13,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/statistics.h"
+#include "cli/commands.h"
 #include "cli/machine_facts.h"
 #include "cli/output.h"
 #include "cli/read_spec.h"

@@ -1,6 +1,4 @@
 // dsat collate: converts a checkpoint of any number of ranks to one file that other programs read.
-#include "cli/collate_command.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/json.h"
+#include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/status_line.h"
 #include "engine/files/collate.h"

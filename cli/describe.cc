@@ -36,6 +36,7 @@ std::string DescribeStage(const SearchSpace& space, int stage) {
   int64_t most = 0;
   for (const StageSpace* place : places)
     most = std::max(most, place->approx_max_micro_batch);
+  if (most == 0) return text + ", also with checkpointing or offload";
   return text +
          fmt::format("; with checkpointing or offload ({}) up to {}{}",
                      places.size() == 2 ? "one place" : fmt::format("{} places", places.size() - 1),
@@ -100,13 +101,15 @@ std::string DescribeProfile(const Search& search) {
     if (profile.micro_batch_2_peak_bytes > 0)
       text += fmt::format(", {} at 2", HumanBytes(profile.micro_batch_2_peak_bytes));
   }
-  const SearchSpace& space = *search.space();
   for (const int stage : search.spec().options.zero_stages)
-    text += DescribeStage(space, stage);
-  if (!space.left_out.empty())
-    text += fmt::format("\nleft out: {} (dsat space and dsat show --json say why)",
-                        space.left_out.size());
+    text += DescribeStage(*search.space(), stage);
   return text;
+}
+
+std::string DescribeLeftOut(const Search& search) {
+  const size_t left_out = search.space()->left_out.size();
+  if (left_out == 0) return "";
+  return fmt::format("\nleft out: {} (dsat space and dsat show --json say why)", left_out);
 }
 
 }  // namespace dsat::cli

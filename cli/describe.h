@@ -19,6 +19,8 @@ std::string DescribeMetric(const std::string& metric, double value);
 // The profile of the model and the device and, for each stage, the predicted memory and
 // micro-batch. REQUIRES: search.profile().
 std::string DescribeProfile(const Search& search);
+// How much of the space is left out, as a line of its own; "" if nothing is. REQUIRES: as above.
+std::string DescribeLeftOut(const Search& search);
 
 }  // namespace dsat::cli
 

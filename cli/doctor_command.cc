@@ -1,6 +1,4 @@
 // dsat doctor: reports what this machine provides, what is missing and how to fix it.
-#include "cli/doctor_command.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -13,6 +11,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "base/table.h"
+#include "cli/commands.h"
 #include "engine/backend/cuda/cuda_status.h"
 #include "engine/backend/machine.h"
 #include "engine/io/async_file.h"

@@ -1,6 +1,4 @@
 // dsat estimate: predicts memory, traffic and time of a configuration on a cluster.
-#include "cli/estimate_command.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/num_cores.h"
+#include "cli/commands.h"
 #include "cli/estimate_output.h"
 #include "cli/read_spec.h"
 #include "engine/config/strategies.h"

@@ -34,7 +34,7 @@ std::string TrafficText(const Prediction& rank) {
       "  collectives: {}, messages: {}, sent: {}\n"
       "  device to host: {}, host to device: {}\n"
       "  disk read: {}, written: {}\n"
-      "  FLOPs: {:.4g}, of them forward {:.4g}; computed again: {:.4g}\n"
+      "  FLOPs: {:.4g} (forward: {:.4g}, recomputation: {:.4g})\n"
       "  activations of one sample: {}\n",
       rank.step_traffic.num_collectives, rank.step_traffic.num_messages,
       HumanBytes(rank.step_traffic.sent_bytes), HumanBytes(rank.tier_traffic.to_host_bytes),
@@ -72,7 +72,7 @@ std::string TimeText(const Estimate& estimate) {
 std::string Verdict(const Estimate& estimate) {
   if (!estimate.fits()) return estimate.Misfit() + ".\n";
   return estimate.device.limit_bytes > 0
-             ? fmt::format("It fits, with {} of a device to spare.\n",
+             ? fmt::format("It fits and leaves {} free on each device.\n",
                            HumanBytes(estimate.device.limit_bytes - estimate.device.peak_bytes))
              : "It fits: the devices have no limit.\n";
 }
@@ -161,13 +161,14 @@ std::string EstimateText(const Planner& planner, const std::string& name,
                          const Estimate& estimate) {
   const engine::BatchSizes& batch = estimate.batch;
   std::string text = fmt::format(
-      "{}: {} samples in a step: micro-batch {}, accumulation {}, {} data-parallel rank{}{}\n\n",
-      Printable(name), batch.train_batch_size, batch.micro_batch_size, batch.accumulation_steps,
+      "{}: {} sample{} in a step: micro-batch {}, accumulation {}, {} data-parallel rank{}{}\n\n",
+      Printable(name), batch.train_batch_size, batch.train_batch_size == 1 ? "" : "s",
+      batch.micro_batch_size, batch.accumulation_steps,
       planner.cluster().num_ranks / estimate.num_stages,
       planner.cluster().num_ranks == estimate.num_stages ? "" : "s",
       estimate.num_stages == 1 ? "" : fmt::format(", {} pipeline stages", estimate.num_stages));
   text += FormatTable(
-      {"memory", "between steps", "highest point", "there is", ""},
+      {"memory", "between steps", "peak", "available", ""},
       {MemoryRow("device, per rank", estimate.device), MemoryRow("host, per node", estimate.host),
        MemoryRow("disk, per node", estimate.disk)});
   text += "\n" + TrafficText(Largest(estimate));

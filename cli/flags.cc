@@ -29,7 +29,7 @@ void AddResultCommands(Parser& parser) {
   CLI::App& best = parser.Add("best", "Show the best configuration of an experiment", parser.best);
   AddExperiment(best, parser.best.experiment);
   best.add_option("--out", parser.best.out_dir,
-                  "Write ds_config.json and metrics.json to this folder")
+                  "Write ds_config.json, metrics.json and command.txt to this folder")
       ->check(NotEmpty())
       ->type_name("DIR");
   CLI::App& report = parser.Add(

@@ -60,17 +60,20 @@ SearchOptions DefaultOptions(const std::string& method, int64_t confirm_rounds) 
 template <typename Limits>
 void AddLimits(CLI::App& app, Limits& limits) {
   CLI::Option* const max_trials =
-      app.add_option("--max-trials", limits.max_trials,
-                     "Total trials of the search, including the profiling trial and the submitted "
-                     "configuration")
+      app.add_option(
+             "--max-trials", limits.max_trials,
+             "Total trials of the search, at least 2, with the profiling trial and the submitted "
+             "configuration")
           ->check(WholeNumberFrom1());
   if constexpr (std::same_as<Limits, SearchOptions>) max_trials->capture_default_str();
   app.add_option("--max-time", limits.max_time_s,
                  "End the search when it and the first rounds of its confirmation take this time "
                  "(90s, 10m, 2h)")
       ->transform(Duration());
-  app.add_option("--max-device-hours", limits.max_device_hours,
-                 "End the search when its trials and these rounds use this many slot hours")
+  app.add_option(
+         "--max-device-hours", limits.max_device_hours,
+         "End the search when its trials and the first rounds of its confirmation use this many "
+         "slot hours")
       ->check(NumberAbove0());
 }
 
@@ -88,6 +91,7 @@ void AddObjectiveOptions(CLI::App& app, SearchOptions& options, std::string& tra
       ->capture_default_str();
 }
 
+// dsat space takes the default from the method that it is told.
 CLI::Option* AddSpaceOption(CLI::App& app, SearchOptions& options) {
   return app
       .add_option(
@@ -95,8 +99,7 @@ CLI::Option* AddSpaceOption(CLI::App& app, SearchOptions& options) {
           "What is searched besides stages and micro-batch sizes: \"published\", the knobs of "
           "the published methods, or \"wide\", also activation checkpointing, offload and "
           "the keys of stage 3 (docs/methods.md)")
-      ->check(CLI::IsMember({"published", "wide"}))
-      ->capture_default_str();
+      ->check(CLI::IsMember({"published", "wide"}));
 }
 
 // Learning rate, clipping, loss scale and optimizer are not among these keys.
@@ -149,16 +152,17 @@ void AddSearchOptions(CLI::App& app, const std::string& method, SearchOptions& o
              options.check_losses = false;
              options.cover_stages = false;
            },
-           "\"determined\": behave exactly as published (docs/methods.md)")
+           "\"determined\": behave exactly as Determined AI published them (docs/methods.md)")
         ->check(CLI::IsMember({"determined"}));
   }
   // Below --compat, which CLI11 reads first and which changes the defaults.
-  AddSpaceOption(app, options);
+  AddSpaceOption(app, options)->capture_default_str();
   AddAllowOption(app, options);
-  app.add_option("--confirm", options.confirm_rounds,
-                 "Rounds in which the best configurations and the submitted one are measured again "
-                 "after the search; up to 3 times as many (6 where launches are short) "
-                 "while they decide nothing")
+  app.add_option(
+         "--confirm", options.confirm_rounds,
+         "Rounds in which the best configurations and the submitted one are measured again "
+         "after the search; up to 3 times as many rounds (6 times where launches are short) "
+         "while the result is inconclusive")
       ->check(WholeNumberFrom0())
       ->capture_default_str();
 }
@@ -262,9 +266,9 @@ void AddSpaceCommand(Parser& parser) {
   SearchFlags& search = space.search;
   search.method = "auto";
   search.options = DefaultOptions(search.method, /*confirm_rounds=*/0);
-  CLI::App& sub = parser.Add(
-      "space", "Show what a search would choose from, before anything is searched", space,
-      /*uses_db=*/false);
+  CLI::App& sub =
+      parser.Add("space", "Show what a search would choose from, without searching", space,
+                 /*uses_db=*/false);
   AddConfig(sub, search.config, search.model_dir);
   sub.add_option("--method", search.method, "The method whose space is shown")
       ->check(CLI::IsMember(MethodNames()))
@@ -277,7 +281,7 @@ void AddSpaceCommand(Parser& parser) {
       ->check(CLI::Range(0, 3))
       ->expected(1, 4)
       ->delimiter(',');
-  CLI::Option* const wide = AddSpaceOption(sub, search.options);
+  CLI::Option* const wide = AddSpaceOption(sub, search.options)->default_str("that of the method");
   AddAllowOption(sub, search.options);
   AddObjectiveOptions(sub, search.options, search.train_batch_size);
   AddRunFlags(sub, search.run);
@@ -407,7 +411,10 @@ void AddAskTellCommands(Parser& parser) {
   CLI::App& serve =
       parser.Add("serve", "Serve Ask and Tell over gRPC (docs/ask-tell.md)", parser.serve);
   serve
-      .add_option("--listen", parser.serve.listen, "unix:/PATH or 127.0.0.1:PORT (0 = a free one)")
+      .add_option(
+          "--listen", parser.serve.listen,
+          "unix:/PATH, unix-abstract:NAME, 127.0.0.1:PORT, [::1]:PORT or localhost:PORT (0 = a "
+          "free one)")
       ->check(NotEmpty())
       ->capture_default_str();
 }

@@ -146,7 +146,7 @@ void AddInferenceCommands(Parser& parser) {
 void AddCluster(CLI::App& sub, EstimateFlags& flags) {
   sub.add_option("--device", flags.device,
                  "v100, a100, h100, h200 or cpu: memory and speeds of a node of them "
-                 "(default: cpu with CONFIG.yaml, else a100)");
+                 "(default: cpu for CONFIG.yaml unless its device is cuda, else a100)");
   sub.add_option("--ranks", flags.ranks, "Total number of devices (default: slots_per_trial, or 1)")
       ->check(WholeNumberFrom1());
   sub.add_option("--nodes", flags.nodes, "Number of full nodes, instead of --ranks")
@@ -231,7 +231,8 @@ void AddAioBench(Parser& parser) {
       parser.Add("aio-bench", "Measure the best `aio` settings for a folder (docs/io.md)", bench,
                  /*uses_db=*/false);
   sub.add_option("folder", bench.folder, "Folder of the nvme tier")->required()->type_name("PATH");
-  sub.add_option("--size", bench.size, "Bytes to write and read, in a file and in memory")
+  sub.add_option("--size", bench.size,
+                 "Size of the file that is written and read, and of the buffer in memory")
       ->capture_default_str();
   sub.add_option("--repeats", bench.repeats, "Runs of each setting; the median is reported")
       ->check(CLI::Range(1, 1000))

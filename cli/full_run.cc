@@ -159,12 +159,12 @@ void ReadHistory(FullRun& run) {
   std::ifstream history(run.out_dir + "/metrics.jsonl");
   TrainingStep step;
   for (std::string line; std::getline(history, line);) {
-    run.num_skipped += line.find("\"skipped\":true") != line.npos ? 1 : 0;
     try {
       step = TrainingStepFromJson(Json::parse(line));
     } catch (const Json::exception&) {
       continue;  // Of a later version, or damaged.
     }
+    run.num_skipped += step.skipped ? 1 : 0;
     if (step.validated) {
       run.validation_loss = step.loss;
     } else {

@@ -1,6 +1,4 @@
 // dsat eval and dsat generate: a checkpoint on one rank, whatever number of ranks has written it.
-#include "cli/inference_commands.h"
-
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
@@ -21,6 +19,7 @@
 #include "base/files.h"
 #include "base/num_cores.h"
 #include "base/unique_fd.h"
+#include "cli/commands.h"
 #include "cli/read_spec.h"
 #include "cli/runner_options.h"
 #include "engine/config/ds_config.h"
@@ -108,7 +107,8 @@ std::string ReadAll(int fd) {
 std::optional<std::string> RunTask(const TrialTask& task, bool capture) {
   const UniqueFd file = TaskFile(task);
   const std::string program = MakeRunnerOptions({}).trial_binary;
-  setenv(engine::kEnvNumThreads, std::to_string(NumCores()).c_str(), 1);
+  for (const auto& [name, value] : engine::ThreadVariables(NumCores()))
+    setenv(name.c_str(), value.c_str(), 1);
   int ends[2] = {-1, -1};
   if (capture && pipe2(ends, O_CLOEXEC) != 0) ThrowErrno("pipe", errno);
   const UniqueFd out(ends[0]);
@@ -126,6 +126,8 @@ std::optional<std::string> RunTask(const TrialTask& task, bool capture) {
   while (waitpid(pid, &status, 0) < 0) {
     if (errno != EINTR) ThrowErrno("waitpid", errno);
   }
+  // Whoever reads the output, such as head, has enough of it.
+  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGPIPE) return std::nullopt;
   if (WIFSIGNALED(status)) {
     Throw(ErrorCode::kAborted, "{} was ended by signal {}", ToString(task.mode), WTERMSIG(status));
   }
@@ -135,8 +137,8 @@ std::optional<std::string> RunTask(const TrialTask& task, bool capture) {
 }  // namespace
 
 int RunCommand(const Flags& flags, const EvalFlags& eval) {
-  const std::optional<std::string> printed =
-      RunTask(MakeTask(eval.checkpoint, TrialTask::Mode::kEvaluate), true);
+  const TrialTask task = MakeTask(eval.checkpoint, TrialTask::Mode::kEvaluate);
+  const std::optional<std::string> printed = RunTask(task, true);
   if (!printed) return kExitError;
   const Json result = Json::parse(*printed);
   if (flags.json) {
@@ -153,8 +155,8 @@ int RunCommand(const Flags& flags, const EvalFlags& eval) {
   }
   if (result.at("loss").is_null()) {
     Throw(ErrorCode::kFailedPrecondition,
-          "{}: the loss is not finite, because the parameters of the checkpoint are not",
-          eval.checkpoint.checkpoint_dir);
+          "{}/{}: the loss is not finite, because the parameters of the checkpoint are not",
+          task.checkpoint_dir, task.checkpoint_tag);
   }
   return 0;
 }

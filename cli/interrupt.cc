@@ -8,7 +8,6 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <thread>
 
@@ -22,19 +21,17 @@ struct InterruptHandler::Impl {
   sigset_t before{};
   sighandler_t hup_before = SIG_ERR;  // SIG_ERR: it was not changed.
   sighandler_t pipe_before = SIG_ERR;
-  int signal_fd = -1;
-  int stop_fd = -1;
-  std::atomic<bool> interrupted{false};
+  UniqueFd signal_fd, stop_fd;
   std::thread thread;
 
   void Listen() {
     for (;;) {
-      pollfd fds[] = {{signal_fd, POLLIN, 0}, {stop_fd, POLLIN, 0}};
+      pollfd fds[] = {{signal_fd.get(), POLLIN, 0}, {stop_fd.get(), POLLIN, 0}};
       if (poll(fds, 2, -1) < 0 && errno != EINTR) return;
       if (fds[1].revents != 0) return;
       signalfd_siginfo info{};
-      if (fds[0].revents == 0 || read(signal_fd, &info, sizeof(info)) != sizeof(info)) continue;
-      interrupted = true;
+      if (fds[0].revents == 0 || read(signal_fd.get(), &info, sizeof(info)) != sizeof(info))
+        continue;
       on_interrupt();
     }
   }
@@ -53,25 +50,19 @@ InterruptHandler::InterruptHandler(std::function<void()> on_interrupt, OnHangup 
   // A blocked signal is received although it is ignored.
   if (on_hangup == OnHangup::kInterrupt) sigaddset(&impl_->blocked, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &impl_->blocked, &impl_->before);
-  impl_->signal_fd = signalfd(-1, &impl_->blocked, SFD_CLOEXEC | SFD_NONBLOCK);
-  impl_->stop_fd = eventfd(0, EFD_CLOEXEC);
-  if (impl_->signal_fd < 0 || impl_->stop_fd < 0) ThrowErrno("listening for signals", errno);
+  impl_->signal_fd = UniqueFd(signalfd(-1, &impl_->blocked, SFD_CLOEXEC | SFD_NONBLOCK));
+  impl_->stop_fd = UniqueFd(eventfd(0, EFD_CLOEXEC));
+  if (!impl_->signal_fd || !impl_->stop_fd) ThrowErrno("listening for signals", errno);
   impl_->thread = std::thread([this] { impl_->Listen(); });
 }
 
 InterruptHandler::~InterruptHandler() {
   const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = write(impl_->stop_fd, &one, sizeof(one));
+  [[maybe_unused]] const ssize_t written = write(impl_->stop_fd.get(), &one, sizeof(one));
   impl_->thread.join();
-  close(impl_->signal_fd);
-  close(impl_->stop_fd);
   pthread_sigmask(SIG_SETMASK, &impl_->before, nullptr);
   if (impl_->hup_before != SIG_ERR) signal(SIGHUP, impl_->hup_before);
   if (impl_->pipe_before != SIG_ERR) signal(SIGPIPE, impl_->pipe_before);
-}
-
-bool InterruptHandler::interrupted() const {
-  return impl_->interrupted;
 }
 
 }  // namespace dsat::cli

@@ -19,8 +19,6 @@ class InterruptHandler {
   explicit InterruptHandler(std::function<void()> on_interrupt,
                             OnHangup on_hangup = OnHangup::kInterrupt);
   ~InterruptHandler();
-  // True after a signal has arrived.
-  bool interrupted() const;
 
  private:
   struct Impl;

@@ -8,19 +8,8 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "cli/aio_bench_command.h"
-#include "cli/ask_tell_commands.h"
-#include "cli/check_command.h"
-#include "cli/collate_command.h"
-#include "cli/doctor_command.h"
-#include "cli/estimate_command.h"
+#include "cli/commands.h"
 #include "cli/flags.h"
-#include "cli/inference_commands.h"
-#include "cli/report_command.h"
-#include "cli/result_commands.h"
-#include "cli/search_commands.h"
-#include "cli/space_command.h"
-#include "cli/train_commands.h"
 
 int main(int argc, char** argv) {
   using dsat::cli::Flags;

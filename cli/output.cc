@@ -124,13 +124,30 @@ std::string BaseText(const Search& search) {
   return "the submitted configuration" + sizes;
 }
 
+// Why the submitted configuration is the pick, without a factor.
+std::string WhyNoOther(const Search& search, const Verdict& verdict) {
+  const std::optional<TrialId> submitted = search.Submitted();
+  if (!verdict.left_out.empty()) return "none, the faster configurations dropped out";
+  const std::string& metric = search.spec().options.metric;
+  const auto own = submitted ? SpeedOf(search.trials().at(*submitted), metric) : std::nullopt;
+  std::pair<double, TrialId> fastest{0, 0};
+  for (const auto& [id, trial] : search.trials()) {
+    if (trial.kind == TrialKind::kSearch && trial.state == TrialState::kSucceeded)
+      fastest = std::max(fastest, {SpeedOf(trial, metric).value_or(0), id});
+  }
+  if (!own || fastest.first <= *own)
+    return "none, no other configuration was measured to be faster";
+  return fmt::format("none, trial {} was once {:.2f} times as fast, by chance according to {}",
+                     fastest.second, fastest.first / *own, search.spec().method);
+}
+
 // How the pick compares with the submitted configuration.
 std::string FactorText(const Search& search, const Verdict& verdict) {
   if (!search.SubmittedMisfit().empty()) {
     return "none, the submitted configuration does not fit: " + Printable(search.SubmittedMisfit());
   }
   if (!verdict.factor) {
-    if (verdict.nothing_better) return "none, no other configuration was measured to be faster";
+    if (verdict.nothing_better) return WhyNoOther(search, verdict);
     const auto& submitted = search.Submitted();
     const TrialState state =
         submitted ? search.trials().at(*submitted).state : TrialState::kSucceeded;
@@ -139,17 +156,15 @@ std::string FactorText(const Search& search, const Verdict& verdict) {
                          state == TrialState::kFailed ? "failed" : "does not fit",
                          Printable(search.trials().at(*submitted).reason));
     }
-    const auto& dropped = verdict.left_out;
-    const bool has_dropped = std::ranges::any_of(
-        dropped, [&](const auto& trial) { return trial.first == search.Submitted(); });
-    return has_dropped ? "none, the submitted configuration dropped out"
-                       : "none, the submitted configuration was not measured";
+    return submitted && search.Dropped().contains(*submitted)
+               ? "none, the submitted configuration dropped out"
+               : "none, the submitted configuration was not measured";
   }
   const std::string how =
       verdict.num_rounds > 0
           ? fmt::format("measured again in {} alternating round{}", verdict.num_rounds,
                         verdict.num_rounds == 1 ? ", which has no interval" : "s")
-          : "not confirmed: the best of many measurements is a lucky one";
+          : "not confirmed: the best of many noisy measurements is partly luck";
   if (verdict.nothing_better && verdict.num_rounds > 0) {
     return fmt::format(
         "nothing better was found; the best other configuration is {:.2f} times as fast{}, {}{}",
@@ -182,7 +197,7 @@ std::string ClassText(const LossCheck& check) {
   std::string keys;
   for (const std::string& pointer : check.semantic_keys)
     keys += (keys.empty() ? "" : ", ") + ShortName(pointer);
-  return fmt::format("; what changed is {}{}", ToString(*check.changes),
+  return fmt::format("; the changes affect {}{}", ToString(*check.changes),
                      keys.empty() ? "" : fmt::format(" ({})", Printable(keys)));
 }
 
@@ -416,7 +431,8 @@ std::string SummaryText(const Experiment& experiment, size_t columns) {
       fmt::format("experiment {} ({}), {}, {}{}{}\n", experiment.id(),
                   Printable(search.spec().name), search.spec().method, state,
                   experiment.reason().empty() ? "" : ": ", Printable(experiment.reason()));
-  if (search.profile()) text += DescribeProfile(experiment.search()) + "\n";
+  if (search.profile())
+    text += DescribeProfile(experiment.search()) + DescribeLeftOut(experiment.search()) + "\n";
   const Assignment common_settings = CommonSettings(search);
   const std::string common = SettingsText(common_settings, {});
   std::vector<std::vector<std::string>> rows;

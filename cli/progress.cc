@@ -87,7 +87,7 @@ void ProgressDisplay::OnEvent(const Experiment& experiment, const RunnerEvent& e
       PrintLine(EndOfTrial(trials.at(event.trial), experiment.search().spec().options.metric));
       break;
     case RunnerEvent::Kind::kProfiled:
-      PrintLine(DescribeProfile(experiment.search()));
+      PrintLine(DescribeProfile(experiment.search()) + DescribeLeftOut(experiment.search()));
       break;
     case RunnerEvent::Kind::kNote:
       PrintLine(Printable(event.text));

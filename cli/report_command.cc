@@ -1,6 +1,4 @@
 // Writes the page of an experiment.
-#include "cli/report_command.h"
-
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -8,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "cli/commands.h"
 #include "cli/output.h"
 #include "cli/report/page.h"
 #include "cli/report/report.h"

@@ -1,12 +1,11 @@
 // dsat list, show, best, query and export: print the content of the database.
-#include "cli/result_commands.h"
-
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "base/table.h"
+#include "cli/commands.h"
 #include "cli/describe.h"
 #include "cli/output.h"
 #include "cli/status_line.h"

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "cli/commands.h"
 #include "cli/describe.h"
 #include "cli/full_run.h"
 #include "cli/interrupt.h"

@@ -1,4 +1,4 @@
-// dsat auto|asha|binary|random|grid and dsat resume: searches, and the full run after a search.
+// What several commands need to run the trials of an experiment.
 #ifndef DSAT_CLI_SEARCH_COMMANDS_H_
 #define DSAT_CLI_SEARCH_COMMANDS_H_
 
@@ -15,11 +15,6 @@ namespace dsat::cli {
 ExperimentState RunShown(const RunnerOptions& options, Experiment& experiment);
 // The folder of the experiment's results: that of the command line, else as it was started.
 std::string OutDir(const RunFlags& run, const Experiment& experiment);
-
-// Each returns the exit code and throws Error on bad input. `flags` is the whole command line
-// (--db, --json).
-int RunCommand(const Flags& flags, const SearchFlags& search);
-int RunCommand(const Flags& flags, const ResumeFlags& resume);
 
 }  // namespace dsat::cli
 

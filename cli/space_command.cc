@@ -1,6 +1,4 @@
 // dsat space: a search that ends once the model's profile is known, and what is predicted then.
-#include "cli/space_command.h"
-
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -10,6 +8,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "cli/commands.h"
 #include "cli/describe.h"
 #include "cli/interrupt.h"
 #include "cli/machine_facts.h"

@@ -131,12 +131,12 @@ std::string BestTable(const Search& search, const Outlook& outlook, size_t colum
                     HumanBytes(config.predicted.device.peak_bytes),
                     is_timed ? fmt::format("{:.4g} ms", config.step_ms) : "",
                     is_timed ? fmt::format("{:.4g}", 1e3 * samples / config.step_ms)
-                             : fmt::format("{:.3f} of the first", 1 / config.factor),
+                             : fmt::format("{:.3f} x the first", 1 / config.factor),
                     settings});
   }
   const bool exact = outlook.best[0].predicted.exact;
-  return fmt::format("predicted to be the best; nothing of this is measured{}\n",
-                     exact ? "" : ", and memory is by formulas") +
+  return fmt::format("best configurations as predicted, not measured{}\n",
+                     exact ? "" : "; memory is computed by formulas") +
          FormatTable(
              {"stage", "micro-batch", "accumulation", "memory", "step", "samples/s", "settings"},
              rows, columns) +

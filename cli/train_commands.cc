@@ -1,6 +1,4 @@
 // dsat train, and dsat supervise, which is not shown in the help.
-#include "cli/train_commands.h"
-
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -9,6 +7,7 @@
 #include "base/error.h"
 #include "base/file_writer.h"
 #include "base/log.h"
+#include "cli/commands.h"
 #include "cli/full_run.h"
 #include "cli/read_spec.h"
 #include "cli/runner_options.h"

@@ -1,9 +1,9 @@
 // The events of an experiment's log, to and from JSON.
 #include "db/event.h"
 
-#include <array>
 #include <utility>
 
+#include "base/enum_names.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/json_integers.h"
@@ -11,7 +11,7 @@
 namespace dsat {
 namespace {
 
-constexpr std::array<std::pair<EventKind, const char*>, 8> kKindNames = {{
+constexpr EnumNames<EventKind, 8> kKindNames = {{
     {EventKind::kAsked, "asked"},
     {EventKind::kAttemptStarted, "attempt_started"},
     {EventKind::kMeasured, "measured"},
@@ -22,31 +22,12 @@ constexpr std::array<std::pair<EventKind, const char*>, 8> kKindNames = {{
     {EventKind::kStateChanged, "state_changed"},
 }};
 
-constexpr std::array<std::pair<ExperimentState, const char*>, 4> kStateNames = {{
+constexpr EnumNames<ExperimentState, 4> kStateNames = {{
     {ExperimentState::kActive, "active"},
     {ExperimentState::kCompleted, "completed"},
     {ExperimentState::kFailed, "failed"},
     {ExperimentState::kStopped, "stopped"},
 }};
-
-template <typename Names, typename Value>
-std::string NameOf(const Names& names, Value value) {
-  for (const auto& [candidate, name] : names) {
-    if (candidate == value) return name;
-  }
-  DSAT_CHECK(false, "no such enumerator: {}", static_cast<int>(value));
-  return "";
-}
-
-template <typename Names>
-auto ValueOf(const Names& names, const std::string& text, const char* what) {
-  std::string known;
-  for (const auto& [value, name] : names) {
-    if (text == name) return value;
-    known += (known.empty() ? "" : ", ") + std::string(name);
-  }
-  Throw(ErrorCode::kInvalidArgument, "{} \"{}\": expected one of {}", what, text, known);
-}
 
 // Runs `read` on the payload. A payload that does not fit its kind is damaged.
 template <typename Read>
@@ -246,11 +227,11 @@ std::string ToString(ExperimentState state) {
 }
 
 EventKind ParseEventKind(const std::string& text) {
-  return ValueOf(kKindNames, text, "event kind");
+  return ParseName(kKindNames, text, "event kind");
 }
 
 ExperimentState ParseExperimentState(const std::string& text) {
-  return ValueOf(kStateNames, text, "experiment state");
+  return ParseName(kStateNames, text, "experiment state");
 }
 
 }  // namespace dsat

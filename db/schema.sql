@@ -1,5 +1,5 @@
--- The schema of a dsat database, version 6 (PRAGMA user_version). docs/schema.md explains it with
--- example queries. The comments inside the statements stay in the file: `.schema` shows them.
+-- The schema of a dsat database, whose version is PRAGMA user_version. docs/schema.md explains it
+-- with example queries. The comments inside the statements stay in the file: `.schema` shows them.
 --
 -- `events` is the log; trials, attempts and points are derived from it and written in the same
 -- transaction. JSON columns hold strict JSON. Times are UTC, ISO 8601, with milliseconds.

@@ -23,9 +23,11 @@ std::unique_ptr<Method> Make(const SearchSpace& space, const SearchOptions& opti
 
 std::span<const MethodInfo> Methods() {
   static const std::array<MethodInfo, 5> kMethods = {{
-      {"auto", "predict every configuration, measure the most promising, stop when sure",
+      {"auto",
+       "predict every configuration, measure the most promising, stop when the answer is known "
+       "well enough",
        Make<AutoMethod>},
-      {"asha", "bisect many random configurations a little, the promising ones further",
+      {"asha", "begin to bisect many random configurations, and continue with the promising ones",
        Make<AshaMethod>},
       {"binary", "bisect each random configuration to its largest micro-batch size",
        Make<BinaryMethod>},

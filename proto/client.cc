@@ -105,7 +105,7 @@ void CheckLocalAddress(const std::string& address) {
   }
   Throw(ErrorCode::kInvalidArgument,
         "address {}: expected unix:/absolute/path, unix-abstract:NAME, 127.0.0.1:PORT, [::1]:PORT "
-        "or localhost:PORT; dsat talks within one machine only, because its token travels in clear",
+        "or localhost:PORT; dsat talks within one machine only, because its token is sent unencrypted",
         address);
 }
 
@@ -124,15 +124,12 @@ TrialClient TrialClient::Connect(const std::string& address, const std::string& 
   return TrialClient(std::unique_ptr<Impl>(new Impl{{address, token}, attempt}));
 }
 
-bool TrialClient::Progress(int64_t rank, int64_t step, double latency_ms, double loss,
-                           const std::string& phase) {
+bool TrialClient::Progress(int64_t rank, int64_t step, bool begins) {
   v1::ProgressRequest request;
   *request.mutable_attempt() = ToProto(impl_->attempt);
   request.set_rank(rank);
   request.set_step(step);
-  request.set_latency_ms(latency_ms);
-  request.set_loss(loss);
-  request.set_phase(phase);
+  request.set_begins(begins);
   v1::ProgressReply reply;
   impl_->connection.Call(&v1::TrialService::Stub::Progress, request, &reply);
   return reply.stop();

@@ -1,6 +1,6 @@
 // Clients of the two services of proto/dsat.proto. This header does not include gRPC.
 //
-// Every call has a deadline of 10 s (a conversation has none). A call that fails throws an Error
+// Every call has a deadline of 60 s (a conversation has none). A call that fails throws an Error
 // with gRPC's code: kUnavailable (no server), kUnauthenticated (wrong token), kDeadlineExceeded, or
 // the code that the server has thrown.
 #ifndef DSAT_PROTO_CLIENT_H_
@@ -41,10 +41,9 @@ class TrialClient {
   TrialClient& operator=(TrialClient&&) noexcept;
   ~TrialClient();
 
-  // Reports progress. Returns true if the runner has stopped this attempt: the rank must exit with
-  // code 0.
-  bool Progress(int64_t rank, int64_t step, double latency_ms, double loss,
-                const std::string& phase);
+  // Reports `step` completed steps, or that training begins after them. Returns true if the runner
+  // has stopped this attempt: the rank must exit with code 0.
+  bool Progress(int64_t rank, int64_t step, bool begins = false);
 
   // Reports from rank 0 that a point is measured (`profile`: by the profiling trial only). Returns
   // the next point to measure, or nullopt if the rank must exit. The measurement is then recorded.

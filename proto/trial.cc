@@ -8,6 +8,7 @@
 #include <span>
 #include <utility>
 
+#include "base/enum_names.h"
 #include "base/error.h"
 #include "base/files.h"
 
@@ -46,10 +47,7 @@ const MetricInfo* FindMetric(const std::string& name) {
   return found == kMetrics.end() ? nullptr : &*found;
 }
 
-template <typename Enum>
-using Names = std::span<const std::pair<Enum, const char*>>;
-
-constexpr std::array<std::pair<TrialKind, const char*>, 6> kKinds = {{
+constexpr EnumNames<TrialKind, 6> kKinds = {{
     {TrialKind::kProfile, "profile"},
     {TrialKind::kSubmitted, "submitted"},
     {TrialKind::kConfirm, "confirm"},
@@ -58,32 +56,13 @@ constexpr std::array<std::pair<TrialKind, const char*>, 6> kKinds = {{
     {TrialKind::kSearch, "search"},
 }};
 
-constexpr std::array<std::pair<TrialState, const char*>, 5> kStates = {{
+constexpr EnumNames<TrialState, 5> kStates = {{
     {TrialState::kRunning, "running"},
     {TrialState::kSucceeded, "succeeded"},
     {TrialState::kInfeasible, "infeasible"},
     {TrialState::kFailed, "failed"},
     {TrialState::kStopped, "stopped"},
 }};
-
-template <typename Enum>
-std::string NameOf(Names<Enum> names, Enum value) {
-  for (const auto& [known, name] : names) {
-    if (known == value) return name;
-  }
-  DSAT_CHECK(false, "unnamed value {}", static_cast<int>(value));
-  return "";
-}
-
-template <typename Enum>
-Enum ParseName(Names<Enum> names, const std::string& text, const char* what) {
-  std::string expected;
-  for (const auto& [value, name] : names) {
-    if (text == name) return value;
-    expected += (expected.empty() ? "" : ", ") + std::string(name);
-  }
-  Throw(ErrorCode::kInvalidArgument, "{} is \"{}\"; expected one of {}", what, text, expected);
-}
 
 // " (did you mean \"x\"?)" or "".
 std::string Suggest(const std::string& word, std::span<const std::string> candidates) {
@@ -158,10 +137,10 @@ Json WithOurProfileNames(Json json) {
 }  // namespace
 
 std::string ToString(TrialKind kind) {
-  return NameOf<TrialKind>(kKinds, kind);
+  return NameOf(kKinds, kind);
 }
 std::string ToString(TrialState state) {
-  return NameOf<TrialState>(kStates, state);
+  return NameOf(kStates, state);
 }
 
 std::vector<double> LossesFromJson(const Json& json) {
@@ -176,11 +155,11 @@ bool RunsAgain(TrialKind kind) {
 }
 
 TrialKind ParseTrialKind(const std::string& text) {
-  return ParseName<TrialKind>(kKinds, text, "trial kind");
+  return ParseName(kKinds, text, "trial kind");
 }
 
 TrialState ParseTrialState(const std::string& text) {
-  return ParseName<TrialState>(kStates, text, "trial state");
+  return ParseName(kStates, text, "trial state");
 }
 
 Json ToJson(const Measurement& measurement) {

@@ -1,17 +1,17 @@
 // The JSON form of a trial's task.
 #include "proto/trial_task.h"
 
-#include <array>
 #include <concepts>
 #include <type_traits>
 #include <utility>
 
+#include "base/enum_names.h"
 #include "proto/fields.h"
 
 namespace dsat {
 namespace {
 
-constexpr std::array<std::pair<TrialTask::Mode, const char*>, 6> kModes = {{
+constexpr EnumNames<TrialTask::Mode, 6> kModes = {{
     {TrialTask::Mode::kProfile, "profile"},
     {TrialTask::Mode::kMeasure, "measure"},
     {TrialTask::Mode::kSoak, "soak"},
@@ -20,22 +20,10 @@ constexpr std::array<std::pair<TrialTask::Mode, const char*>, 6> kModes = {{
     {TrialTask::Mode::kGenerate, "generate"},
 }};
 
-TrialTask::Mode ParseMode(const std::string& text) {
-  for (const auto& [value, name] : kModes) {
-    if (text == name) return value;
-  }
-  Throw(ErrorCode::kInvalidArgument,
-        "task/mode is \"{}\"; expected profile, measure, soak, train, evaluate or generate", text);
-}
-
 }  // namespace
 
 std::string ToString(TrialTask::Mode mode) {
-  for (const auto& [value, name] : kModes) {
-    if (value == mode) return name;
-  }
-  DSAT_CHECK(false, "mode {}", static_cast<int>(mode));
-  return "";
+  return NameOf(kModes, mode);
 }
 
 template <typename Visitor, typename T>
@@ -74,7 +62,7 @@ requires std::same_as<std::remove_const_t<T>, TrialTask>
 void VisitFields(Visitor& visit, T& task) {
   std::string mode = ToString(task.mode);
   visit("mode", mode);
-  if constexpr (!std::is_const_v<T>) task.mode = ParseMode(mode);
+  if constexpr (!std::is_const_v<T>) task.mode = ParseName(kModes, mode, "task/mode");
   visit("experiment", task.experiment);
   visit("trial", task.trial);
   visit("attempt", task.attempt);

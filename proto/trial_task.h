@@ -73,10 +73,6 @@ struct TrialTask {
   std::string report_address;  // gRPC target of the runner's TrialService.
 };
 
-// The phase of the report before the first step of a training, with the step that it continues
-// after: from then on the file at history_path has no later steps of an earlier run.
-inline constexpr char kBegins[] = "begins";
-
 // Exit codes of dsat-trial.
 inline constexpr int kExitOk = 0;
 inline constexpr int kExitError = 1;       // An Error; its message is the last line of the log.

@@ -287,6 +287,15 @@ void Experiment::SetState(ExperimentState state, const std::string& reason) {
   });
 }
 
+bool Experiment::FinishIfDone() {
+  const bool finished = search_->Finished();
+  if (finished && state_ == ExperimentState::kActive) {
+    const std::string failure = search_->FailureReason();
+    SetState(failure.empty() ? ExperimentState::kCompleted : ExperimentState::kFailed, failure);
+  }
+  return finished || state_ != ExperimentState::kActive;
+}
+
 // The search may have looked ahead, which is not what the process that appended has seen: then it
 // is replayed from the start.
 void Experiment::CatchUp() {

@@ -91,6 +91,10 @@ class Experiment {
   // Marks the experiment completed, failed or stopped, once. Throws kFailedPrecondition if it has
   // ended otherwise before; the same state again does nothing.
   void SetState(ExperimentState state, const std::string& reason);
+  // Marks an active experiment completed, or failed with the reason, if its search has finished.
+  // Called after every tell. Returns true if the search or the experiment has ended. Throws as
+  // SetState.
+  bool FinishIfDone();
 
  private:
   Experiment(Store& store, ExperimentId id);

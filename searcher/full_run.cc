@@ -97,7 +97,7 @@ struct Listener {
   void OnMessage(const ProgressMessage& message) {
     if (message.attempt.attempt != attempt->request().attempt) return;
     attempt->OnProgress(message.step);
-    if (message.rank == 0 && message.phase == kBegins) history->Begin(message.step);
+    if (message.rank == 0 && message.begins) history->Begin(message.step);
   }
   void OnMessage(const InfeasibleMessage& message) {
     if (message.attempt.attempt != attempt->request().attempt) return;

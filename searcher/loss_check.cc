@@ -249,7 +249,15 @@ LossCheck CheckLosses(const Search& search, const Trial& soak) {
   const std::vector<const Trial*> runs = SubmittedRuns(search, is);
   const bool repeats = SubmittedRepeats(search);
   if (runs.size() < (repeats ? 1 : 2) && was != is) {
-    return not_checked(fmt::format("the global batch changed from {} to {}", was, is));
+    std::string why = fmt::format("the global batch changed from {} to {}", was, is);
+    for (const auto& [id, trial] : search.trials()) {
+      if (trial.kind == TrialKind::kReference && GlobalBatch(trial.ds_config) == is)
+        why += fmt::format(", with which the submitted configuration (trial {}) {}", id,
+                           trial.state == TrialState::kFailed ? "failed" : "was not measured");
+    }
+    if (search.Dropped().contains(*submitted))
+      why += ", and the submitted configuration dropped out";
+    return not_checked(std::move(why));
   }
   std::vector<LossCurve> curves;
   for (const Trial* run : runs)

@@ -94,7 +94,8 @@ std::optional<ProofRun> NextProof(const Search& search) {
   const bool compares = ChecksLosses(search) && submitted && pick != submitted &&
                         !LossesOf(search.trials().at(*pick), options.metric).empty() &&
                         !LossesOf(search.trials().at(*submitted), options.metric).empty();
-  if (compares && GlobalBatch(config) != GlobalBatch(search.BestConfigOf(*submitted)) &&
+  if (compares && !search.Dropped().contains(*submitted) &&
+      GlobalBatch(config) != GlobalBatch(search.BestConfigOf(*submitted)) &&
       LacksReference(search, GlobalBatch(config))) {
     const std::optional<Json> reference =
         WithGlobalBatch(search.BestConfigOf(*submitted), GlobalBatch(config));

@@ -12,13 +12,13 @@
 
 namespace dsat {
 
-// The config of the verdict's pick with the batch sizes of its best point, ready for the built-in
-// engine and for DeepSpeed, which states what it leaves to defaults that may change
-// (searcher/stated_defaults.h); nullopt if no trial has succeeded yet.
+// The config of the verdict's pick with the batch sizes of its best point, which states what it
+// leaves to defaults that may change (searcher/stated_defaults.h); nullopt if no trial has succeeded
+// yet.
 std::optional<Json> BestConfig(const Search& search);
 
-// A trial's config as WriteResults writes it to a file, with all that BestConfig states. REQUIRES:
-// the trial has succeeded.
+// A trial's config as WriteResults writes it to a file: with all that BestConfig states, and with
+// what the user's script needs. REQUIRES: the trial has succeeded.
 Json ConfigToKeep(const Search& search, TrialId id);
 
 // The command that trains with out_dir/ds_config.json, whose content is `ds_config`, quoted for a
@@ -39,7 +39,7 @@ std::string MachineOf(const ExperimentSpec& spec);
 
 // Writes out_dir/metrics.json and, once a trial has succeeded, out_dir/ds_config.json, command.txt,
 // and ds_config.fastest.json and ds_config.safest.json where these alternatives differ from the
-// pick; each atomically, with the configs as BestConfig has them. Throws if out_dir is not
+// pick; each atomically, with the configs as ConfigToKeep has them. Throws if out_dir is not
 // writable. metrics.json has these keys:
 //   experiment: id, name, config_path, model_dir, hyperparameters, ds_config (as submitted),
 //     method, metric, unit, random_seed, state, reason.

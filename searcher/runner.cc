@@ -23,7 +23,6 @@
 #include "searcher/attempt.h"
 #include "searcher/budget.h"
 #include "searcher/event_queue.h"
-#include "searcher/finish.h"
 #include "searcher/hosts/placement.h"
 #include "searcher/hosts/slot_pool.h"
 #include "searcher/launch/launch_target.h"
@@ -202,7 +201,7 @@ void Runner::Impl::Loop() {
 }
 
 ExperimentState Runner::Impl::Close() {
-  FinishIfDone(experiment);
+  experiment.FinishIfDone();
   WriteResults(experiment, options.out_dir);
   return experiment.state();
 }
@@ -484,7 +483,7 @@ void Runner::Impl::Tell(TrialId id, const Outcome& outcome) {
   const Confirmation* confirmation = experiment.search().confirmation();
   if (told.kind == TrialKind::kConfirm && confirmation != nullptr && confirmation->GoesOn()) {
     Notify(RunnerEvent::Kind::kNote, -1, 0, 0,
-           fmt::format("{} do not say enough: the confirmation is extended",
+           fmt::format("{} are inconclusive: the confirmation is extended",
                        confirmation->NumRounds() == 1
                            ? "the launches of one round"
                            : fmt::format("{} rounds", confirmation->NumRounds())));

@@ -17,7 +17,6 @@
 #include "dsat.grpc.pb.h"
 #include "proto/wire.h"
 #include "searcher/experiment.h"
-#include "searcher/finish.h"
 #include "searcher/runner_lock.h"
 #include "searcher/service_listener.h"
 
@@ -65,8 +64,7 @@ class TrialServiceImpl final : public v1::TrialService::Service {
       const AttemptRef attempt = FromProto(request->attempt());
       reply->set_stop(!IsAdmitted(attempt));
       if (reply->stop()) return;
-      queue_->Push(ProgressMessage{attempt, request->rank(), request->step(), request->latency_ms(),
-                                   request->loss(), request->phase()});
+      queue_->Push(ProgressMessage{attempt, request->rank(), request->step(), request->begins()});
     });
   }
 
@@ -229,7 +227,7 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
   // Marks the experiment as ended if its search has finished, and forgets it then. REQUIRES: it is
   // open.
   bool Finish(ExperimentId id) {
-    const bool finished = FinishIfDone(experiments_.at(id));
+    const bool finished = experiments_.at(id).FinishIfDone();
     if (finished) experiments_.erase(id);
     return finished;
   }

@@ -23,9 +23,7 @@ struct ProgressMessage {
   AttemptRef attempt;
   int64_t rank = 0;
   int64_t step = 0;
-  double latency_ms = 0;
-  double loss = 0;
-  std::string phase;
+  bool begins = false;  // Training begins after `step`.
 };
 struct MeasuredMessage {
   AttemptRef attempt;

@@ -102,6 +102,8 @@ void PickConfirmed(const Search& search, const Findings& found, const Confirmati
     verdict.nothing_better =
         verdict.factor->has_interval() ? !verdict.factor->is_gain() : verdict.factor->value <= 1;
     if (verdict.nothing_better) verdict.pick = submitted;
+    if (verdict.nothing_better && verdict.factor->has_interval())
+      verdict.factor = confirmation.Compare(*confirmation.BestOther(), *submitted);
   }
   for (const TrialId arm : arms) {
     if (arm == *verdict.pick) continue;

@@ -197,6 +197,7 @@ TEST(TidyTest, EveryImplementationHasAHeader) {
       {"methods/auto_scales.cc", "methods/auto_regression.h"},
       {"methods/auto_", "methods/auto.h"},
       {"searcher/search_confirm.cc", "searcher/search.h"},
+      {"cli/", "cli/commands.h"},
       {"engine/backend/cpu/cpu_device.cc", "engine/backend/device.h"},
       {"engine/backend/open_device.cc", "engine/backend/device.h"},
       // The kernels of one class, by what they compute.

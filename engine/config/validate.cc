@@ -150,7 +150,7 @@ void WarnOfAutoBatch(const Json& ds_config, const std::string& source,
   bool no_total = total == nullptr || total->is_null() || IsAuto(*total);
   if (micro == nullptr || !IsAuto(*micro) || !no_total) return;
   warnings->push_back(fmt::format(
-      "{}: /train_micro_batch_size_per_gpu is \"auto\"; 1 where no trial sets it", source));
+      "{}: /train_micro_batch_size_per_gpu is \"auto\"; it is 1 unless a trial sets it", source));
 }
 
 }  // namespace

@@ -34,22 +34,23 @@ struct Part {
   int64_t size() const { return end - begin; }
 };
 
+// Throws if so many tokens of a source cannot fill one sample of T tokens and the token after.
+void CheckLongEnough(const std::string& name, const TokenSource& source, int64_t num_tokens,
+                     int64_t T) {
+  if (num_tokens > T) return;
+  Throw(ErrorCode::kInvalidArgument, "{}: {} {}; expected at least {} for sequences of {} tokens",
+        name, num_tokens, source.unit(), T + 1, T);
+}
+
 class Tokens final : public Dataset {
  public:
   // `name` is for messages.
   Tokens(std::unique_ptr<TokenSource> source, const Part& part, std::string name)
       : source_(std::move(source)), part_(part), name_(std::move(name)) {}
 
-  // Throws if the part cannot fill one sample of T tokens and the token after.
-  void CheckLongEnough(int64_t T) const {
-    if (part_.size() > T) return;
-    Throw(ErrorCode::kInvalidArgument, "{}: {} {}; expected at least {} for sequences of {} tokens",
-          name_, part_.size(), source_->unit(), T + 1, T);
-  }
-
   void Sample(int64_t index, int64_t T, int32_t* tokens, int32_t* targets) const override {
     DSAT_CHECK(index >= 0 && T >= 1, "sample {} of {} tokens", index, T);
-    CheckLongEnough(T);
+    CheckLongEnough(name_, *source_, part_.size(), T);
     const int64_t begin = part_.begin + OffsetOf(index, T);
     source_->Copy(begin, T, tokens);
     source_->Copy(begin + 1, T, targets);
@@ -220,17 +221,18 @@ std::unique_ptr<Dataset> OpenTokens(const Request& request, const std::string& t
   std::string name = files.size() == 1
                          ? files[0]
                          : fmt::format("{} ({} files)", block.PointerTo("path"), files.size());
+  std::unique_ptr<TokenSource> source = OpenTokenSource(request, type, files);
+  const int64_t seq_len = block.Int("seq_len", 1, 1, std::numeric_limits<int32_t>::max());
+  CheckLongEnough(name, *source, source->size(), seq_len);
   if (request.split > 0) {
     name +=
         fmt::format(": the part for {} with {} {}", request.validation ? "validation" : "training",
                     request.split_key, request.split);
   }
-  std::unique_ptr<TokenSource> source = OpenTokenSource(request, type, files);
   Part part = request.PartOf(source->size());
   part.epochs = IsByEpochs(block, type);
-  auto dataset = std::make_unique<Tokens>(std::move(source), part, name);
-  dataset->CheckLongEnough(block.Int("seq_len", 1, 1, std::numeric_limits<int32_t>::max()));
-  return dataset;
+  CheckLongEnough(name, *source, part.size(), seq_len);
+  return std::make_unique<Tokens>(std::move(source), part, name);
 }
 
 std::unique_ptr<Dataset> OpenImages(const Request& request, const std::string& type) {

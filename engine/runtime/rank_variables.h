@@ -1,7 +1,11 @@
-// What launchers and ranks agree on: the names of environment variables, which launchers set and
-// ranks read, and the largest number of ranks.
+// What launchers and ranks agree on: the environment variables that launchers set and ranks read,
+// and the largest number of ranks.
 #ifndef DSAT_ENGINE_RUNTIME_RANK_VARIABLES_H_
 #define DSAT_ENGINE_RUNTIME_RANK_VARIABLES_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
 
 namespace dsat::engine {
 
@@ -9,6 +13,13 @@ namespace dsat::engine {
 inline constexpr char kEnvToken[] = "DSAT_TOKEN";             // The secret of this trial's ranks.
 inline constexpr char kEnvGroupFd[] = "DSAT_GROUP_FD";        // Memory file that the ranks share.
 inline constexpr char kEnvNumThreads[] = "DSAT_NUM_THREADS";  // Compute threads of this rank.
+
+// The variables of a process that computes with `num_threads` threads.
+inline std::map<std::string, std::string> ThreadVariables(int64_t num_threads) {
+  const std::string number = std::to_string(num_threads);
+  // Waiting threads leave the core to those that work.
+  return {{kEnvNumThreads, number}, {"OMP_NUM_THREADS", number}, {"OMP_WAIT_POLICY", "PASSIVE"}};
+}
 
 // How many ranks one host may have: more of them than cores are legal and slow.
 inline constexpr int kMostRanksOfHost = 256;

@@ -2,6 +2,7 @@
 #include "engine/worker/inference.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -14,6 +15,11 @@
 
 namespace dsat::engine {
 namespace {
+
+// Throws if what was printed does not reach the standard output.
+void FlushOutput() {
+  if (std::fflush(stdout) != 0) ThrowErrno("cannot write to standard output", errno);
+}
 
 std::vector<int32_t> TokensOf(const Model& model, const TextCodec& codec,
                               const std::string& prompt) {
@@ -107,7 +113,7 @@ void PrintResult(const ValidationResult& result, int64_t step) {
                      {"samples", result.num_samples},
                      {"step", step}};
   fmt::print("{}\n", line.dump());
-  std::fflush(stdout);
+  FlushOutput();
 }
 
 void Generate(Engine& engine, const Model& model, const GenerateTask& task, const TextCodec* codec,
@@ -123,16 +129,18 @@ void Generate(Engine& engine, const Model& model, const GenerateTask& task, cons
       if (task.json) return;
       fmt::print(
           "{}", codec != nullptr ? codec->Decode(std::span(&token, 1)) : fmt::format(" {}", token));
-      std::fflush(stdout);
+      FlushOutput();
     });
     if (!task.json) fmt::print("\n");
     const auto written = std::span(tokens).subspan(prompt.size());
     samples.push_back(codec != nullptr ? Json(codec->Decode(written)) : Json(written));
   }
-  if (!task.json) return;
-  // A sample may end within a character.
-  const Json line = {{"prompt", task.prompt}, {"samples", samples}};
-  fmt::print("{}\n", line.dump(-1, ' ', false, Json::error_handler_t::replace));
+  if (task.json) {
+    // A sample may end within a character.
+    const Json line = {{"prompt", task.prompt}, {"samples", samples}};
+    fmt::print("{}\n", line.dump(-1, ' ', false, Json::error_handler_t::replace));
+  }
+  FlushOutput();
 }
 
 }  // namespace dsat::engine

@@ -28,17 +28,17 @@ Reporter::~Reporter() {
   thread_.join();
 }
 
-void Reporter::Progress(int64_t step, double latency_ms, double loss, const std::string& phase) {
+void Reporter::Progress(int64_t step) {
   if (!client_) return;
   const std::lock_guard lock(mutex_);
-  newest_ = {step, latency_ms, loss, phase};
+  newest_ = step;
   changed_.notify_all();
 }
 
 void Reporter::Begins(int64_t step) {
   if (!client_) return;
   try {
-    client_->Progress(rank_, step, 0, 0, kBegins);
+    client_->Progress(rank_, step, /*begins=*/true);
   } catch (const Error& e) {
     Log(LogLevel::kWarn, "cannot report the begin", {{"error", e.what()}});
   }
@@ -54,27 +54,27 @@ void Reporter::Run() {
   constexpr std::chrono::milliseconds kInterval{100};
   constexpr std::chrono::milliseconds kBeat{250};
   std::unique_lock lock(mutex_);
-  for (Sign sign;;) {
+  for (int64_t step = 0;;) {
     changed_.wait_for(lock, kBeat, [this] { return done_ || newest_.has_value(); });
     const bool works = alive_.exchange(false) || NowNs() < long_work_until_ns_;
     if (newest_) {
-      sign = *std::exchange(newest_, std::nullopt);
+      step = *std::exchange(newest_, std::nullopt);
     } else if (done_) {
-      return;  // The last sign has gone out.
+      return;  // The last progress has gone out.
     } else if (!works) {
       continue;
     }
     lock.unlock();
-    if (Send(sign)) stop_requested_ = true;
+    if (Send(step)) stop_requested_ = true;
     lock.lock();
     changed_.wait_for(lock, kInterval, [this] { return done_; });
   }
 }
 
 // True if the runner says stop.
-bool Reporter::Send(const Sign& sign) {
+bool Reporter::Send(int64_t step) {
   try {
-    return client_->Progress(rank_, sign.step, sign.latency_ms, sign.loss, sign.phase);
+    return client_->Progress(rank_, step);
   } catch (const Error& e) {
     if (!std::exchange(unreachable_, true)) {
       Log(LogLevel::kWarn, "cannot report progress", {{"error", e.what()}});

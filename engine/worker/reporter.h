@@ -17,7 +17,7 @@ namespace dsat::engine {
 
 class Reporter {
  public:
-  // Reports "starting" and connects in the background.
+  // Connects in the background and reports 0 steps.
   Reporter(const TrialTask& task, const std::string& token, int rank);
   Reporter(const Reporter&) = delete;
   Reporter& operator=(const Reporter&) = delete;
@@ -25,7 +25,7 @@ class Reporter {
 
   // Never blocks. A thread sends the newest progress at most ten times a second, and always sends
   // the last one. If the runner does not answer, this is logged once, and training continues.
-  void Progress(int64_t step, double latency_ms, double loss, const std::string& phase);
+  void Progress(int64_t step);
   // Says that this rank is at work within a step. Cheap; the thread repeats the last progress.
   void Alive() { alive_ = true; }
   // Says so until the object ends, for an hour at most: for work that cannot call Alive.
@@ -55,18 +55,11 @@ class Reporter {
   void Infeasible(const std::string& reason);
 
  private:
-  struct Sign {
-    int64_t step = 0;
-    double latency_ms = 0;
-    double loss = 0;
-    std::string phase = "starting";
-  };
-
   static constexpr int64_t kLongestWorkNs = 3600 * int64_t{1'000'000'000};
   static int64_t NowNs();
 
   void Run();
-  bool Send(const Sign& sign);
+  bool Send(int64_t step);
 
   const int rank_;
   std::optional<TrialClient> client_;
@@ -77,7 +70,7 @@ class Reporter {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<Sign> newest_ = Sign{};
+  std::optional<int64_t> newest_ = 0;  // Completed steps that are to be reported.
   bool done_ = false;
   std::thread thread_;  // Last: it uses the others.
 };

@@ -71,6 +71,10 @@ void TrainingCheckpoints::Finish(bool wait) {
   }
 }
 
+bool TrainingCheckpoints::HasBest() const {
+  return fs::exists(dir_ + "/" + kBestTag) && fs::exists(dir_ + "/" + ResolveTag(dir_, kBestTag));
+}
+
 // The file is replaced before what it named before is removed.
 void TrainingCheckpoints::SaveBest(Engine& engine) {
   if (dir_.empty()) return;

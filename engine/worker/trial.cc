@@ -85,12 +85,12 @@ class Trial {
   void Generate();
   StepWindowOptions WindowAt(const Point& point);
   std::optional<PointRun> RunPoint(const Point& point, const StepWindowOptions& options);
-  StepResult Step(Engine& engine, const std::string& phase);
+  StepResult Step(Engine& engine);
   Next Agree(Next mine);
   void RenewGroup();
   std::optional<Point> Agree(std::optional<Point> next);
   void LogStep(const TrainingStep& step, int64_t num_skipped) const;
-  void Save(Engine& engine, const StepResult& step, bool wait);
+  void Save(Engine& engine, bool wait);
   void Record(const TrainingStep& step, const Engine& engine);
   void BeginTraining(Engine& engine);
   bool ValidatesAfter(int64_t step) const;
@@ -170,9 +170,9 @@ StepWork Trial::Scale() const {
 }
 
 // One step and its report.
-StepResult Trial::Step(Engine& engine, const std::string& phase) {
+StepResult Trial::Step(Engine& engine) {
   const StepResult step = engine.TrainBatch();
-  reporter_.Progress(engine.num_steps(), step.latency_ms, step.loss, phase);
+  reporter_.Progress(engine.num_steps());
   return step;
 }
 
@@ -207,8 +207,8 @@ std::optional<PointRun> Trial::RunPoint(const Point& point, const StepWindowOpti
   StepWindow window(options);
   PointRun run;
   for (Next next = Next::kStep; next != Next::kEnd;) {
-    run.steps.push_back(Step(engine, engine.num_steps() < options.first ? "warm-up" : "measuring"));
-    if (SavesInSoak(engine.num_steps())) Save(engine, run.steps.back(), /*wait=*/true);
+    run.steps.push_back(Step(engine));
+    if (SavesInSoak(engine.num_steps())) Save(engine, /*wait=*/true);
     const bool ends = environment_.rank == 0 && !window.Add(run.steps.back().latency_ms);
     next = Agree(ends ? Next::kEnd : Next::kStep);
     if (next == Next::kStop) return std::nullopt;
@@ -359,8 +359,7 @@ void Trial::LogStep(const TrainingStep& step, int64_t num_skipped) const {
   engine::LogStep(step, num_skipped);
 }
 
-void Trial::Save(Engine& engine, const StepResult& step, bool wait) {
-  reporter_.Progress(engine.num_steps(), step.latency_ms, step.loss, "saving");
+void Trial::Save(Engine& engine, bool wait) {
   const Reporter::LongWork saving(reporter_);
   if (history_) history_->Sync();
   checkpoints_.Save(engine, wait);
@@ -371,7 +370,10 @@ void Trial::Validate(Engine& engine) {
   const int64_t most = num_batches == 0 ? std::numeric_limits<int64_t>::max()
                                         : num_batches * config_.batch.train_batch_size;
   const ValidationResult result = engine::Evaluate(engine, validation_.get(), seq_len_, most);
-  const bool is_best = history_ && result.loss < history_->lowest_validation_loss();
+  // What was lower when no checkpoint was kept for it cannot be had any more.
+  const bool is_best =
+      history_ && std::isfinite(result.loss) &&
+      (result.loss < history_->lowest_validation_loss() || !checkpoints_.HasBest());
   if (task_.training.keep_best && group_->MaxScalar(is_best ? 1 : 0) > 0) {
     const Reporter::LongWork saving(reporter_);
     if (history_) history_->Sync();
@@ -446,7 +448,7 @@ void Trial::Train() {
   bool is_due = false;
   for (bool last = false; !last;) {
     tracer.BeforeStep(engine);
-    const StepResult step = Step(engine, "training");
+    const StepResult step = Step(engine);
     const Next next = Agree(IsSaveLate() ? Next::kEnd : Next::kStep);  // kEnd: save.
     // Stages of a pipeline need different amounts of memory, other ranks about the same.
     const int64_t own_peak = memory_.device().peak_bytes();
@@ -461,7 +463,7 @@ void Trial::Train() {
     is_due |= next == Next::kEnd || (interval > 0 && engine.num_steps() % interval == 0);
     // Parameters that give no finite loss do not replace those that did.
     const bool saves = std::isfinite(step.loss) && (last || is_due);
-    if (saves) Save(engine, step, last);
+    if (saves) Save(engine, last);
     is_due = is_due && !saves;
     if (engine.num_steps() >= task_.train_steps) CheckLastLoss(step.loss, engine.num_steps());
     if (ValidatesAfter(engine.num_steps())) Validate(engine);

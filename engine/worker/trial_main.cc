@@ -1,5 +1,7 @@
 // dsat-trial TASK.json: one process per rank of a built-in trial. The launcher starts it; without a
 // runner to report to, it measures on its own and prints the result.
+#include <signal.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -37,6 +39,7 @@ int Main(const char* task_path) {
 }  // namespace dsat::engine
 
 int main(int argc, char** argv) {
+  signal(SIGXFSZ, SIG_IGN);  // A limit of file sizes is an error like a full disk.
   if (argc != 2) {
     std::fputs("usage: dsat-trial TASK.json\n", stderr);
     return dsat::kExitError;

@@ -6,7 +6,8 @@ import sys
 from typing import Any, Dict, Iterator, Mapping, Optional
 
 from dsat._hook.batches import BatchCounter
-from dsat._meter import Meter, finish_profile, memory_in_use, number_of, peak_memory, synchronize
+from dsat._meter import Meter, finish_profile, memory_in_use, number_of, peak_memory, synchronize, \
+    uses_gpu
 from dsat._trial import Trial, has_read_config, rank, rank_file, trial
 
 _meter: Optional[Meter] = None
@@ -47,14 +48,15 @@ def report(*, loss: Any = None, model: Any = None, samples: Optional[int] = None
         if model is None:
             raise ValueError("dsat.report(): the profiling trial counts parameters; pass model=")
         synchronize()
-        rank_file(running).begin({})
+        rank_file(running).begin({"on_cpu": not uses_gpu()})
         parameters = list(model.parameters())
         finish_profile(running, sum(p.numel() for p in parameters),
                        sum(p.numel() for p in parameters if p.requires_grad),
                        peak_memory()["peak_bytes"] - memory_in_use())
     if _meter is None:
         _meter = Meter(running)
-        rank_file(running).begin({"ran": _settings_of(running, samples, batches)})
+        rank_file(running).begin({"on_cpu": not uses_gpu(),
+                                  "ran": _settings_of(running, samples, batches)})
     if _counter is not None:
         rank_file(running).keep(_counter.report())
     _meter.end_step(loss, forward_s, backward_s, wait_s, samples)

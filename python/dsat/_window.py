@@ -2,9 +2,10 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 from typing import List, Sequence
+
+from dsat._trial import world_size
 
 # The measuring ends when the standard error is this part of the rate or less, at the latest after
 # so many times the least number of steps.
@@ -67,13 +68,6 @@ def further_steps(seconds: Sequence[float], least: int) -> int:
     return 0 if precise or n >= most else min(n, most - n)
 
 
-def _num_ranks() -> int:
-    for name in ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
-        if os.environ.get(name, "").isdigit():
-            return int(os.environ[name])
-    return 1
-
-
 def agreed(steps: int) -> int:
     """Returns rank 0's number on all ranks, which call it after the same step.
 
@@ -82,7 +76,7 @@ def agreed(steps: int) -> int:
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return steps if _num_ranks() == 1 else 0
+        return steps if world_size() == 1 else 0
     if distributed.get_world_size() == 1:
         return steps
     devices = {"nccl": "cuda", "gloo": "cpu", "mpi": "cpu", "ccl": "cpu"}

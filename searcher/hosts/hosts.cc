@@ -53,7 +53,7 @@ Host ParseEntry(const std::string& line) {
       rest.starts_with(kSlots) ? LeadingNumber(rest.substr(kSlots.size())) : std::nullopt;
   // A carriage return within a line would hide the following entries.
   if (!num_slots || line.find('\r') != line.npos)
-    refuse(fmt::format("\"{}\" is no entry", Printable(line)));
+    refuse(fmt::format("\"{}\" is not a valid entry", Printable(line)));
   Host host{.name = line.substr(0, name_end),
             .slots = std::vector<int64_t>(static_cast<size_t>(*num_slots))};
   CheckHostName(host.name);

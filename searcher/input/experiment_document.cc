@@ -87,7 +87,7 @@ class SpecReader {
     for (const Section& section : kSections)
       CheckSection(section);
     if (!without_meaning_.empty()) {
-      warnings_->push_back(fmt::format("{}: without meaning here and ignored: {}", document_.path,
+      warnings_->push_back(fmt::format("{}: keys without effect are ignored: {}", document_.path,
                                        fmt::join(without_meaning_, ", ")));
     }
     ReadName();

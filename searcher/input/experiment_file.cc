@@ -107,7 +107,9 @@ class Converter {
           ++converter.nodes_ <= kMaxNodes && converter.pointer_bytes_ <= kMaxPointerBytes;
       if (++converter.depth_ > kMaxDepth)
         converter.Refuse(fmt::format("values are nested more than {} levels deep", kMaxDepth));
-      if (!has_room) converter.Refuse("it has too many values");
+      if (!has_room)
+        converter.Refuse(fmt::format("it has more than {} values, or {} of keys", kMaxNodes,
+                                     HumanBytes(kMaxPointerBytes)));
     }
     Level(const Level&) = delete;
     Level& operator=(const Level&) = delete;
@@ -117,8 +119,7 @@ class Converter {
 
   [[noreturn]] void Refuse(const std::string& why) const {
     Throw(ErrorCode::kInvalidArgument,
-          "{}: {}; expected an experiment file, with no alias that leads to itself", document_.path,
-          why);
+          "{}: {}, with what its aliases repeat; expected an experiment file", document_.path, why);
   }
 
   // JSON holds UTF-8 only.

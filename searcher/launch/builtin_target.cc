@@ -84,15 +84,12 @@ std::map<std::string, std::string> BuiltinTarget::EnvironmentOf(const LaunchRequ
                                                                 const RankPlace& place) const {
   const LaunchHost& host = request.hosts[static_cast<size_t>(place.host)];
   std::map<std::string, std::string> env = host.environment;
-  const std::string num_threads =
-      std::to_string(std::max<int64_t>(1, host.num_cores / place.local_size));
   env["WORLD_SIZE"] = std::to_string(spec_.slots_per_trial);
   env["LOCAL_WORLD_SIZE"] = std::to_string(place.local_size);
   env[engine::kEnvToken] = request.token;
-  env[engine::kEnvNumThreads] = num_threads;
-  env["OMP_NUM_THREADS"] = num_threads;
-  // Waiting ranks leave the core to those that work.
-  env["OMP_WAIT_POLICY"] = "PASSIVE";
+  for (const auto& [name, value] :
+       engine::ThreadVariables(std::max<int64_t>(1, host.num_cores / place.local_size)))
+    env[name] = value;
   if (spec_.device != "cpu") env.merge(DeviceEnvironment(request, place.host));
   if (place.num_nodes > 1) env.merge(MasterEnvironment(request));
   for (const auto& [name, value] : spec_.environment)

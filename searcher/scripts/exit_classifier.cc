@@ -196,7 +196,7 @@ std::string DescribeExit(const ExitReport& exit, std::string_view process) {
   } else {
     text += fmt::format("exited with code {}", exit.exit_code);
   }
-  if (signal_number == SIGBUS) text += "; /dev/shm may be full";
+  if (signal_number == SIGBUS) text += "; /dev/shm may be full, or a data file was cut short";
   // A killed process has not said why.
   std::string last = LastError(exit.log_tail);
   if (last.empty() && name == nullptr) last = LastLine(exit.log_tail);

@@ -92,7 +92,7 @@ TEST_F(HostsFlagsTest, AWrongHostfileLeavesNothingBehind) {
       return args;
     };
     ExpectRefused({with({"-H", "nowhere"}), "cannot read nowhere: No such file"}, 1);
-    ExpectRefused({with({"--hostfile", "bad"}), "bad:2: \"b slots = 2\" is no entry"}, 1);
+    ExpectRefused({with({"--hostfile", "bad"}), "bad:2: \"b slots = 2\" is not a valid entry"}, 1);
     ExpectRefused({with({"-H", "good", "--include-hosts", "a:1"}),
                    "--include-hosts a:1: host a has no slot 1"},
                   1);

@@ -131,7 +131,7 @@ TEST_F(SeveralHostsTest, TheSpaceIsProfiledThere) {
   for (int run = 0; run < 2; ++run) {  // The folder belongs to no experiment.
     const Finished space = work.Dsat(OnHosts({"space", "deepspeed.yaml"}));
     ASSERT_EQ(space.exit_code, 0) << space.err;
-    EXPECT_THAT(space.out, HasSubstr("predicted to be the best"));
+    EXPECT_THAT(space.out, HasSubstr("best configurations as predicted"));
     EXPECT_TRUE(fs::exists(work.Path("dsat-out/space/trials/0/attempt0/rank2.log")));
   }
 }

@@ -150,7 +150,7 @@ TEST(AddressTest, ASocketPathEndsWhereTheKernelEndsIt) {
 
 TEST(ClientTest, NobodyListeningIsUnavailable) {
   TrialClient client = TrialClient::Connect("unix:/nonexistent/socket", "token", {1, 2, 3});
-  EXPECT_EQ(CodeOf([&] { client.Progress(0, 1, 0, 0, "starting"); }), ErrorCode::kUnavailable);
+  EXPECT_EQ(CodeOf([&] { client.Progress(0, 1); }), ErrorCode::kUnavailable);
 }
 
 }  // namespace

@@ -16,7 +16,8 @@ sys.argv.pop()  # BUILD, which this test does not need.
 class HelpTest(unittest.TestCase):
     def test_help_is_shown_and_nothing_is_done(self):
         for name, words in (("bundle", "Makes an archive"), ("fuzz", "Searches for inputs"),
-                            ("gpu_check", "Checks dsat"), ("quickstart", "Installs packages, "),
+                            ("gpu_check", "Checks dsat"), ("lint", "Runs clang-tidy"),
+                            ("quickstart", "Installs packages, "),
                             ("setup", "Installs the Debian"), ("test", "Installs packages, ")):
             for option in ("--help", "-h"):
                 with self.subTest(name, option=option), tempfile.TemporaryDirectory() as scratch:

@@ -87,7 +87,7 @@ void RecordStep(const TrialTask& task, int64_t step) {
 int Train(const TrialTask& task, TrialClient& client) {
   for (int64_t step = 2; step <= task.train_steps; ++step) {
     RecordStep(task, step);
-    if (client.Progress(0, step, 5, 1, "training")) return 0;
+    if (client.Progress(0, step)) return 0;
   }
   return 0;
 }
@@ -97,9 +97,9 @@ int Behave(const TrialTask& task, TrialClient& client, const std::string& behavi
   if (behavior == "mute") SleepForever();
   if (task.mode == TrialTask::Mode::kTrain) {
     RecordStep(task, 1);
-    client.Progress(0, 0, 0, 0, kBegins);
+    client.Progress(0, 0, /*begins=*/true);
   }
-  client.Progress(0, 1, 5, 2.5, "warm-up");
+  client.Progress(0, 1);
   if (behavior == "crash") {
     std::fprintf(stderr, "the fake crashes as told\n");
     return 1;
@@ -128,7 +128,7 @@ int Behave(const TrialTask& task, TrialClient& client, const std::string& behavi
     return kExitInfeasible;
   }
   for (int64_t step = 2; behavior == "endless"; ++step) {
-    client.Progress(0, step, 5, 2.5, "measuring");
+    client.Progress(0, step);
     std::this_thread::sleep_for(kTick);
   }
   if (task.mode == TrialTask::Mode::kTrain) return Train(task, client);

@@ -9,7 +9,6 @@
 
 #include "profiler/predictor.h"
 #include "searcher/experiment.h"
-#include "searcher/finish.h"
 #include "tests/db/store_fixtures.h"
 #include "tests/searcher/simulated_trials.h"
 
@@ -61,7 +60,7 @@ void RunAll(Experiment& experiment) {
     const Simulated run = EndOf(*trial, *engine);
     experiment.TellExternal(trial->id, run.outcome, run.points, run.profile);
   }
-  FinishIfDone(experiment);
+  experiment.FinishIfDone();
 }
 
 std::vector<Json> TrialsOf(const Search& search) {
@@ -196,7 +195,7 @@ TEST(PredictedMisfitTest, AModelThatFitsNowhereFailsTheSearchAndSaysWhy) {
   EXPECT_EQ(submitted.kind, TrialKind::kSubmitted);
   EXPECT_FALSE(experiment.Ask());
   experiment.TellExternal(submitted.id, {TrialState::kInfeasible, "out of memory"}, {}, {});
-  EXPECT_TRUE(FinishIfDone(experiment));
+  EXPECT_TRUE(experiment.FinishIfDone());
   EXPECT_EQ(experiment.state(), ExperimentState::kFailed);
   EXPECT_THAT(experiment.reason(), HasSubstr("out of memory"));
   for (const StageSpace& stage : experiment.search().space()->stages)

@@ -50,16 +50,14 @@ TEST(TrialServerTest, TheLoopHearsWhatARankSays) {
   TrialServer server(&queue);
   server.Admit(kAttempt);
   TrialClient client = TrialClient::Connect(server.address(), server.token(), kAttempt);
-  EXPECT_FALSE(client.Progress(1, 7, 12.5, 3.25, "measuring"));
+  EXPECT_FALSE(client.Progress(1, 7, /*begins=*/true));
   client.Infeasible(2, "needs 3 GiB of 2 GiB \xff");
   const std::vector<TrialMessage> seen = Serve(queue, 2, [](TrialMessage&) {});
   const auto& progress = std::get<ProgressMessage>(seen[0]);
   EXPECT_EQ(progress.attempt, kAttempt);
   EXPECT_EQ(progress.rank, 1);
   EXPECT_EQ(progress.step, 7);
-  EXPECT_EQ(progress.latency_ms, 12.5);
-  EXPECT_EQ(progress.loss, 3.25);
-  EXPECT_EQ(progress.phase, "measuring");
+  EXPECT_TRUE(progress.begins);
   const auto& infeasible = std::get<InfeasibleMessage>(seen[1]);
   EXPECT_EQ(infeasible.rank, 2);
   EXPECT_EQ(infeasible.reason, "needs 3 GiB of 2 GiB \uFFFD");
@@ -104,7 +102,7 @@ TEST(TrialServerTest, WithoutTheTokenNothingReachesTheLoop) {
   for (const std::string& token : {wrong, std::string(), server.token() + "0"}) {
     TrialClient client = TrialClient::Connect(server.address(), token, kAttempt);
     const auto expected = ErrorCode::kUnauthenticated;
-    EXPECT_EQ(CodeOf([&] { client.Progress(0, 1, 0, 0, "starting"); }), expected);
+    EXPECT_EQ(CodeOf([&] { client.Progress(0, 1); }), expected);
     EXPECT_EQ(CodeOf([&] { client.Measured(SomeResult(), std::nullopt); }), expected);
     EXPECT_EQ(CodeOf([&] { client.Infeasible(0, "no"); }), expected);
   }
@@ -116,14 +114,14 @@ TEST(TrialServerTest, AnAttemptThatDoesNotRunHereIsToldToStop) {
   TrialServer server(&queue);
   server.Admit(kAttempt);
   TrialClient client = TrialClient::Connect(server.address(), server.token(), {1, 2, 4});
-  EXPECT_TRUE(client.Progress(0, 1, 0, 0, "starting"));
+  EXPECT_TRUE(client.Progress(0, 1));
   EXPECT_EQ(CodeOf([&] { client.Measured(SomeResult(), std::nullopt); }),
             ErrorCode::kFailedPrecondition);
   EXPECT_EQ(CodeOf([&] { client.Infeasible(0, "no"); }), ErrorCode::kFailedPrecondition);
   server.Admit({1, 2, 4});
-  EXPECT_FALSE(client.Progress(0, 1, 0, 0, "starting"));
+  EXPECT_FALSE(client.Progress(0, 1));
   server.Dismiss({1, 2, 4});
-  EXPECT_TRUE(client.Progress(0, 2, 0, 0, "starting"));
+  EXPECT_TRUE(client.Progress(0, 2));
   EXPECT_EQ(queue.Drain().size(), 1u);
 }
 
@@ -190,7 +188,7 @@ TEST(TrialServerTest, ManyRanksAtOnceAreAllHeard) {
     ranks.emplace_back([&server, rank] {
       TrialClient client = TrialClient::Connect(server.address(), server.token(), kAttempt);
       for (int step = 1; step <= kSteps; ++step)
-        client.Progress(rank, step, 1, 1, "training");
+        client.Progress(rank, step);
     });
   }
   std::map<int64_t, int64_t> last_step;
@@ -225,12 +223,12 @@ int ReportUnderAttack(const std::string& words) {
   TrialServer server(&queue);
   server.Admit(kAttempt);
   TrialClient early = TrialClient::Connect(server.address(), server.token(), kAttempt);
-  early.Progress(0, 1, 1, 1, "training");
+  early.Progress(0, 1);
   std::deque<UniqueFd> hostile;
   for (int i = 0; i < 1000; ++i) {
     hostile.push_back(Connect(server.address(), words));
     if (!hostile.back()) hostile.erase(hostile.begin(), hostile.begin() + 50);
-    if (i % 50 == 0) early.Progress(0, 2 + i, 1, 1, "training");
+    if (i % 50 == 0) early.Progress(0, 2 + i);
   }
   std::thread loop([&queue] {
     Serve(queue, 1 + 20 + 1, [](TrialMessage& message) {

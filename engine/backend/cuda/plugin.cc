@@ -106,16 +106,16 @@ int64_t FreeBytes(int gpu) {
 // What to do about an error of the first call that needs a driver.
 std::string ProblemOf(cudaError_t error, int driver_version) {
   if (driver_version == 0) {
-    return "this machine has no NVIDIA driver; expected one (libcuda.so.1), or device cpu";
+    return "this machine has no NVIDIA driver (libcuda.so.1); install one, or use device cpu";
   }
   if (error == cudaErrorInsufficientDriver) {
     return fmt::format(
-        "the NVIDIA driver is too old: it runs CUDA {}.{}, dsat was built with {}.{}; expected a "
-        "newer driver, or device cpu",
+        "the NVIDIA driver is too old: it runs CUDA {}.{}, dsat was built with {}.{}; install a "
+        "newer driver, or use device cpu",
         driver_version / 1000, driver_version % 1000 / 10, CUDART_VERSION / 1000,
         CUDART_VERSION % 1000 / 10);
   }
-  return fmt::format("the NVIDIA driver shows no GPU: {}; expected one, or device cpu",
+  return fmt::format("the NVIDIA driver shows no GPU: {}; use device cpu",
                      cudaGetErrorString(error));
 }
 

@@ -10,21 +10,10 @@ import importlib
 from types import ModuleType
 from typing import Any, Callable
 
-_CHANGES = {
-    "deepspeed": "dsat._hook.engine",
-    "accelerate.accelerator": "dsat._hook.trainers",
-    "accelerate.utils.dataclasses": "dsat._hook.trainers",
-    "accelerate.utils.deepspeed": "dsat._hook.trainers",
-    "lightning.pytorch.strategies.deepspeed": "dsat._hook.trainers",
-    "pytorch_lightning.strategies.deepspeed": "dsat._hook.trainers",
-    "transformers.integrations.deepspeed": "dsat._hook.trainers",
-    "transformers.trainer": "dsat._hook.trainers",
-}
-
-
 def change(module: ModuleType) -> None:
     """Changes a module that has just been imported. Raises AttributeError if it is not as known."""
-    importlib.import_module(_CHANGES[module.__name__]).change(module)
+    changes = "engine" if module.__name__ == "deepspeed" else "trainers"
+    importlib.import_module(f"dsat._hook.{changes}").change(module)
 
 
 def wrap(owner: Any, name: str) -> Callable[[Callable[..., Any]], None]:

@@ -209,12 +209,11 @@ TEST_F(ExperimentFileTest, ClusterKeysAreNamedOnceInOneLine) {
                "bind_mounts: [{host_path: /a, container_path: /b}]\n"
                "resources: {slots_per_trial: 1, resource_pool: p}\n"
                "searcher: {name: single, metric: loss, max_length: {epochs: 2}}"));
-  EXPECT_THAT(
-      warnings_,
-      ElementsAre(EndsWith("deepspeed.yaml: without meaning here and ignored: /bind_mounts, "
-                           "/description, /labels, /resources/resource_pool, "
-                           "/searcher/metric, /environment/image"),
-                  HasSubstr(":8: /searcher/max_length/epochs is ignored")));
+  EXPECT_THAT(warnings_,
+              ElementsAre(EndsWith("deepspeed.yaml: keys without effect are ignored: /bind_mounts, "
+                                   "/description, /labels, /resources/resource_pool, "
+                                   "/searcher/metric, /environment/image"),
+                          HasSubstr(":8: /searcher/max_length/epochs is ignored")));
 }
 
 TEST_F(ExperimentFileTest, AnExperimentFileOfAClusterIsReadUnchanged) {
@@ -469,7 +468,7 @@ TEST_F(ExperimentFileTest, FilesThatNeverEndAreRefused) {
   std::string merges = "  a0: &a0 {k: 1}\n";
   for (int i = 1; i < 40; ++i)
     merges += fmt::format("  a{0}: &a{0} {{<<: [*a{1}, *a{1}]}}\n", i, i - 1);
-  EXPECT_THAT(Refusal(External("", merges)), HasSubstr("it has too many values"));
+  EXPECT_THAT(Refusal(External("", merges)), HasSubstr("it has more than 100000 values"));
 }
 
 TEST_F(ExperimentFileTest, LongNamesOfNestedValuesTakeNoMemory) {
@@ -477,7 +476,7 @@ TEST_F(ExperimentFileTest, LongNamesOfNestedValuesTakeNoMemory) {
   for (int i = 0; i < 40; ++i)
     yaml += "{" + std::string(900, static_cast<char>('a' + i % 26)) + ": ";
   yaml += "[" + std::string(9000, ',') + "]" + std::string(40, '}') + "\n";
-  EXPECT_THAT(Refusal(External("", yaml)), HasSubstr("it has too many values"));
+  EXPECT_THAT(Refusal(External("", yaml)), HasSubstr("it has more than 100000 values"));
 }
 
 TEST_F(ExperimentFileTest, AnAliasBombIsRefused) {
@@ -488,7 +487,7 @@ TEST_F(ExperimentFileTest, AnAliasBombIsRefused) {
       items += fmt::format("{}*a{}", j == 0 ? "" : ", ", i - 1);
     yaml += fmt::format("  a{}: &a{} [{}]\n", i, i, items);
   }
-  EXPECT_THAT(Refusal(External("", yaml)), HasSubstr("it has too many values"));
+  EXPECT_THAT(Refusal(External("", yaml)), HasSubstr("it has more than 100000 values"));
 }
 
 TEST_F(ExperimentFileTest, DeepNestingIsRefusedWithoutCrashing) {
