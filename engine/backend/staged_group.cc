@@ -35,11 +35,6 @@ class StagedGroup final : public ProcessGroup {
     Run(buffer, row_elems * BytesPerElem(dtype),
         [&](const CommBuffer& host) { host_->ReduceScatter(host, dtype, row_elems); });
   }
-  void AllGather(const CommBuffer& buffer, DType dtype, int64_t row_elems) override {
-    CountRows(buffer, dtype, row_elems, size() - 1);
-    Run(buffer, row_elems * BytesPerElem(dtype),
-        [&](const CommBuffer& host) { host_->AllGather(host, dtype, row_elems); });
-  }
   void AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_elems) override {
     CountRows(buffer, dtype, row_elems, 2 * (size() - 1));
     Run(buffer, row_elems * BytesPerElem(dtype),

@@ -22,11 +22,9 @@ std::string Call::ToString() const {
       return fmt::format("allocate({} bytes)", count);
     case Kind::kReduceScatter:
       return rows("reduce_scatter");
-    case Kind::kAllGather:
-      return rows("all_gather");
     case Kind::kAllReduce:
       return rows("all_reduce");
-    case Kind::kAllGatherBytes:
+    case Kind::kAllGather:
       return fmt::format("all_gather(buffer {}, rows of {} bytes)", buffer, count);
     case Kind::kAllToAll:
       return fmt::format("all_to_all(buffer {}, rows of {} bytes)", buffer, count);

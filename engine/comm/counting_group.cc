@@ -13,10 +13,6 @@ void CountingGroup::ReduceScatter(const CommBuffer& buffer, DType dtype, int64_t
   CountRows(buffer, dtype, row_elems, size() - 1);
 }
 
-void CountingGroup::AllGather(const CommBuffer& buffer, DType dtype, int64_t row_elems) {
-  CountRows(buffer, dtype, row_elems, size() - 1);
-}
-
 void CountingGroup::AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_elems) {
   CountRows(buffer, dtype, row_elems, 2 * (size() - 1));
 }

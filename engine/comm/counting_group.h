@@ -22,7 +22,6 @@ class CountingGroup final : public ProcessGroup {
 
   CommBuffer Allocate(int64_t bytes) override;
   void ReduceScatter(const CommBuffer& buffer, DType dtype, int64_t row_elems) override;
-  void AllGather(const CommBuffer& buffer, DType dtype, int64_t row_elems) override;
   void AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_elems) override;
   void AllGather(const CommBuffer& buffer, int64_t row_bytes) override;
   void Broadcast(const CommBuffer& buffer, DType dtype, int64_t row_elems, int root_row) override;

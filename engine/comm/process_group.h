@@ -61,12 +61,10 @@ class ProcessGroup {
   // of their row rank(); other rows are unspecified. Sums are computed in f32 in rank order, so
   // that the result does not depend on timing and is bitwise equal to that of AllReduce.
   virtual void ReduceScatter(const CommBuffer& buffer, DType dtype, int64_t row_elems) = 0;
-  // Afterwards row q holds rank q's row q, for every q.
-  virtual void AllGather(const CommBuffer& buffer, DType dtype, int64_t row_elems) = 0;
   // Afterwards the buffer (size() rows) holds the sum over the ranks, bitwise equal on all.
   virtual void AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_elems) = 0;
 
-  // AllGather of rows of bytes of any type.
+  // Afterwards row q holds rank q's row q, for every q.
   virtual void AllGather(const CommBuffer& buffer, int64_t row_bytes) = 0;
   // Afterwards row root_row of every rank holds that of rank root_row; other rows are unchanged. P
   // calls with all roots have the effect of AllGather.

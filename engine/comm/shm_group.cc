@@ -27,7 +27,6 @@ class ShmGroup final : public ProcessGroup {
 
   CommBuffer Allocate(int64_t bytes) override;
   void ReduceScatter(const CommBuffer& buffer, DType dtype, int64_t row_elems) override;
-  void AllGather(const CommBuffer& buffer, DType dtype, int64_t row_elems) override;
   void AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_elems) override;
   void AllGather(const CommBuffer& buffer, int64_t row_bytes) override;
   void Broadcast(const CommBuffer& buffer, DType dtype, int64_t row_elems, int root_row) override;
@@ -56,7 +55,6 @@ class ShmGroup final : public ProcessGroup {
   int64_t ReserveTable();
   char* Row(const CommBuffer& buffer, int owner, int row, int64_t row_bytes) const;
   void SumOwnRow(const CommBuffer& buffer, DType dtype, int64_t row_elems, bool for_all);
-  void CopyOtherRows(const CommBuffer& buffer, int64_t row_bytes);
   void SwapHalfRow(const CommBuffer& buffer, int64_t row_bytes, int peer);
 
   std::shared_ptr<SharedFile> file_;  // Shared with the groups made by Split.
@@ -136,16 +134,6 @@ void ShmGroup::SumOwnRow(const CommBuffer& buffer, DType dtype, int64_t row_elem
   SumRows(sums, rows, dtype, row_elems);
 }
 
-void ShmGroup::CopyOtherRows(const CommBuffer& buffer, int64_t row_bytes) {
-  if (row_bytes == 0) return;
-  // Each rank starts with another peer, so that ranks do not all read the same memory at once.
-  for (int step = 1; step < size(); ++step) {
-    const int peer = (rank() + step) % size();
-    std::memcpy(Row(buffer, rank(), peer, row_bytes), Row(buffer, peer, peer, row_bytes),
-                static_cast<size_t>(row_bytes));
-  }
-}
-
 // Of the two rows that a pair exchanges, the lower rank swaps the first half and the higher rank
 // the second half.
 void ShmGroup::SwapHalfRow(const CommBuffer& buffer, int64_t row_bytes, int peer) {
@@ -170,13 +158,6 @@ void ShmGroup::ReduceScatter(const CommBuffer& buffer, DType dtype, int64_t row_
   rendezvous_.Wait();
 }
 
-void ShmGroup::AllGather(const CommBuffer& buffer, DType dtype, int64_t row_elems) {
-  CountRows(buffer, dtype, row_elems, size() - 1);
-  rendezvous_.Synchronize({Call::Kind::kAllGather, dtype, buffer.id, -1, row_elems});
-  CopyOtherRows(buffer, row_elems * BytesPerElem(dtype));
-  rendezvous_.Wait();
-}
-
 void ShmGroup::AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_elems) {
   CountRows(buffer, dtype, row_elems, 2 * (size() - 1));
   rendezvous_.Synchronize({Call::Kind::kAllReduce, dtype, buffer.id, -1, row_elems});
@@ -187,8 +168,13 @@ void ShmGroup::AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_elem
 void ShmGroup::AllGather(const CommBuffer& buffer, int64_t row_bytes) {
   CountRows(buffer, row_bytes, size() - 1);
   rendezvous_.Synchronize(
-      {.kind = Call::Kind::kAllGatherBytes, .buffer = buffer.id, .count = row_bytes});
-  CopyOtherRows(buffer, row_bytes);
+      {.kind = Call::Kind::kAllGather, .buffer = buffer.id, .count = row_bytes});
+  // Each rank starts with another peer, so that ranks do not all read the same memory at once.
+  for (int step = 1; step < size() && row_bytes > 0; ++step) {
+    const int peer = (rank() + step) % size();
+    std::memcpy(Row(buffer, rank(), peer, row_bytes), Row(buffer, peer, peer, row_bytes),
+                static_cast<size_t>(row_bytes));
+  }
   rendezvous_.Wait();
 }
 

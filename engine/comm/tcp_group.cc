@@ -40,7 +40,6 @@ class TcpGroup final : public ProcessGroup {
 
   CommBuffer Allocate(int64_t bytes) override;
   void ReduceScatter(const CommBuffer& buffer, DType dtype, int64_t row_elems) override;
-  void AllGather(const CommBuffer& buffer, DType dtype, int64_t row_elems) override;
   void AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_elems) override;
   void AllGather(const CommBuffer& buffer, int64_t row_bytes) override;
   void Broadcast(const CommBuffer& buffer, DType dtype, int64_t row_elems, int root_row) override;
@@ -76,7 +75,6 @@ class TcpGroup final : public ProcessGroup {
   void CheckHeaders();
   void BeginRows(const Call& call, const CommBuffer& buffer, int64_t row_bytes);
   void SumOwnRow(const CommBuffer& buffer, DType dtype, int64_t row_bytes, bool for_all);
-  void GatherRows(const Call& call, const CommBuffer& buffer, int64_t row_bytes);
   void FetchMessage(const Call& call, void* data);
   Membership PartOf(std::span<const int> color_of_rank, const Subgroup& subgroup) const;
   std::unique_ptr<ProcessGroup> Form(const Membership& part, UniqueFd listener);
@@ -232,24 +230,13 @@ void TcpGroup::AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_elem
   Finish();
 }
 
-void TcpGroup::GatherRows(const Call& call, const CommBuffer& buffer, int64_t row_bytes) {
-  Begin(call);
+void TcpGroup::AllGather(const CommBuffer& buffer, int64_t row_bytes) {
+  CountRows(buffer, row_bytes, size() - 1);
+  Begin({.kind = Call::Kind::kAllGather, .buffer = buffer.id, .count = row_bytes});
   ForOthers([&](int, Link& link) { link.Send(Row(buffer, rank(), row_bytes), row_bytes); });
   ExchangeHeaders();
   ForOthers([&](int peer, Link& link) { link.Receive(Row(buffer, peer, row_bytes), row_bytes); });
   Finish();
-}
-
-void TcpGroup::AllGather(const CommBuffer& buffer, DType dtype, int64_t row_elems) {
-  CountRows(buffer, dtype, row_elems, size() - 1);
-  GatherRows({Call::Kind::kAllGather, dtype, buffer.id, -1, row_elems}, buffer,
-             row_elems * BytesPerElem(dtype));
-}
-
-void TcpGroup::AllGather(const CommBuffer& buffer, int64_t row_bytes) {
-  CountRows(buffer, row_bytes, size() - 1);
-  GatherRows({.kind = Call::Kind::kAllGatherBytes, .buffer = buffer.id, .count = row_bytes}, buffer,
-             row_bytes);
 }
 
 void TcpGroup::Broadcast(const CommBuffer& buffer, DType dtype, int64_t row_elems, int root_row) {

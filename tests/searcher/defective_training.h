@@ -37,10 +37,13 @@ inline constexpr Defect kDefects[] = {Defect::kDroppedGradients, Defect::kSkippe
 // Forwards to `inner`, which outlives it, with a defect.
 class DefectiveGroup : public ProcessGroup {
  public:
-  DefectiveGroup(ProcessGroup& inner, Defect defect)
-      : ProcessGroup(inner.rank(), inner.size()), inner_(&inner), defect_(defect) {}
-  DefectiveGroup(std::unique_ptr<ProcessGroup> inner, Defect defect)
-      : DefectiveGroup(*inner, defect) {
+  DefectiveGroup(ProcessGroup& inner, Defect defect, DType param_dtype)
+      : ProcessGroup(inner.rank(), inner.size()),
+        inner_(&inner),
+        defect_(defect),
+        param_dtype_(param_dtype) {}
+  DefectiveGroup(std::unique_ptr<ProcessGroup> inner, Defect defect, DType param_dtype)
+      : DefectiveGroup(*inner, defect, param_dtype) {
     owned_ = std::move(inner);
   }
 
@@ -51,21 +54,18 @@ class DefectiveGroup : public ProcessGroup {
   void AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_elems) override {
     if (Reduces(buffer, dtype, row_elems)) inner_->AllReduce(buffer, dtype, row_elems);
   }
-  void AllGather(const CommBuffer& buffer, DType dtype, int64_t row_elems) override {
-    if (defect_ != Defect::kStaleShard || rank() != size() - 1) {
-      inner_->AllGather(buffer, dtype, row_elems);
+  void AllGather(const CommBuffer& buffer, int64_t row_bytes) override {
+    const bool of_params = row_bytes > kMaxNormBytes;
+    if (defect_ != Defect::kStaleShard || rank() != size() - 1 || !of_params) {
+      inner_->AllGather(buffer, row_bytes);
       return;
     }
-    const int64_t row_bytes = row_elems * BytesPerElem(dtype);
     char* const mine = static_cast<char*>(buffer.data) + rank() * row_bytes;
     const std::vector<char> now(mine, mine + row_bytes);
-    const std::vector<char> sent = FirstLike(now, dtype);
+    const std::vector<char> sent = FirstLike(now);
     std::memcpy(mine, sent.data(), sent.size());
-    inner_->AllGather(buffer, dtype, row_elems);
-    std::memcpy(mine, now.data(), now.size());
-  }
-  void AllGather(const CommBuffer& buffer, int64_t row_bytes) override {
     inner_->AllGather(buffer, row_bytes);
+    std::memcpy(mine, now.data(), now.size());
   }
   void Broadcast(const CommBuffer& buffer, DType dtype, int64_t row_elems, int root) override {
     inner_->Broadcast(buffer, dtype, row_elems, root);
@@ -81,7 +81,7 @@ class DefectiveGroup : public ProcessGroup {
   std::unique_ptr<ProcessGroup> Split(std::span<const int> color_of_rank) override {
     auto part = inner_->Split(color_of_rank);
     if (!part) return nullptr;
-    return std::make_unique<DefectiveGroup>(std::move(part), defect_);
+    return std::make_unique<DefectiveGroup>(std::move(part), defect_, param_dtype_);
   }
   double SumScalar(double value) override { return inner_->SumScalar(value); }
   double MaxScalar(double value) override { return inner_->MaxScalar(value); }
@@ -91,25 +91,28 @@ class DefectiveGroup : public ProcessGroup {
   }
 
  private:
+  // Rows of at most this size are the numbers of a gradient norm, not parameters.
+  static constexpr int64_t kMaxNormBytes = 1000;
+
   template <typename T>
   static T ReadAt(const std::vector<char>& row, size_t i) {
     T value;
     std::memcpy(&value, row.data() + i * sizeof(T), sizeof(T));
     return value;
   }
-  static float ValueAt(const std::vector<char>& row, size_t i, DType dtype) {
-    if (dtype == DType::kF32) return ReadAt<float>(row, i);
-    if (dtype == DType::kF16) return ToFloat(ReadAt<F16>(row, i));
+  float ValueAt(const std::vector<char>& row, size_t i) const {
+    if (param_dtype_ == DType::kF32) return ReadAt<float>(row, i);
+    if (param_dtype_ == DType::kF16) return ToFloat(ReadAt<F16>(row, i));
     return std::bit_cast<float>(uint32_t{ReadAt<uint16_t>(row, i)} << 16);  // kBF16.
   }
 
   // The first row that was sent of this part of the parameters, which changes little in a step.
-  const std::vector<char>& FirstLike(const std::vector<char>& row, DType dtype) {
-    const size_t num = row.size() / static_cast<size_t>(BytesPerElem(dtype));
+  const std::vector<char>& FirstLike(const std::vector<char>& row) {
+    const size_t num = row.size() / static_cast<size_t>(BytesPerElem(param_dtype_));
     for (const std::vector<char>& first : first_rows_) {
       double distance = 0, norm = 0;
       for (size_t i = 0; i < num && first.size() == row.size(); ++i) {
-        const double a = ValueAt(row, i, dtype), b = ValueAt(first, i, dtype);
+        const double a = ValueAt(row, i), b = ValueAt(first, i);
         distance += (a - b) * (a - b);
         norm += a * a;
       }
@@ -132,6 +135,7 @@ class DefectiveGroup : public ProcessGroup {
   ProcessGroup* inner_;
   std::unique_ptr<ProcessGroup> owned_;
   Defect defect_;
+  DType param_dtype_;
   int64_t num_reductions_ = 0;
   std::deque<std::vector<char>> first_rows_;
 };
@@ -157,7 +161,7 @@ inline std::vector<double> LossesOf(const Model& model, const LossRun& run) {
   std::vector<double> losses;
   RunRanks(run.world_size, [&](ProcessGroup& host) {
     TestDevice device(host);
-    DefectiveGroup group(device.group(), run.defect);
+    DefectiveGroup group(device.group(), run.defect, config.dtype());
     const Resources resources{model, group, device.memory().view(), data.get(), kSeqLen};
     Engine engine(resources, config, run.seed);
     for (int step = 0; step < run.num_steps; ++step) {

@@ -56,7 +56,6 @@ class NcclGroup final : public ProcessGroup {
 
   CommBuffer Allocate(int64_t bytes) override;
   void ReduceScatter(const CommBuffer& buffer, DType dtype, int64_t row_elems) override;
-  void AllGather(const CommBuffer& buffer, DType dtype, int64_t row_elems) override;
   void AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_elems) override;
   void AllGather(const CommBuffer& buffer, int64_t row_bytes) override;
   void Broadcast(const CommBuffer& buffer, DType dtype, int64_t row_elems, int root_row) override;
@@ -176,18 +175,9 @@ void NcclGroup::AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_ele
   });
 }
 
-void NcclGroup::AllGather(const CommBuffer& buffer, DType dtype, int64_t row_elems) {
-  CountRows(buffer, dtype, row_elems, size() - 1);
-  Run({Call::Kind::kAllGather, dtype, buffer.id, -1, row_elems}, [&](nccl::Comm comm) {
-    return device_.api.all_gather(Row(buffer, rank(), row_elems * BytesPerElem(dtype)), buffer.data,
-                                  static_cast<size_t>(row_elems), TypeOf(dtype), comm,
-                                  device_.queue->handle());
-  });
-}
-
 void NcclGroup::AllGather(const CommBuffer& buffer, int64_t row_bytes) {
   CountRows(buffer, row_bytes, size() - 1);
-  Run({.kind = Call::Kind::kAllGatherBytes, .buffer = buffer.id, .count = row_bytes},
+  Run({.kind = Call::Kind::kAllGather, .buffer = buffer.id, .count = row_bytes},
       [&](nccl::Comm comm) {
         return device_.api.all_gather(Row(buffer, rank(), row_bytes), buffer.data,
                                       static_cast<size_t>(row_bytes), nccl::kUint8, comm,

@@ -132,7 +132,7 @@ void Redistributor::Run(const Transfer& transfer) {
     case Collective::kReduceScatter:
       return group_.ReduceScatter(bucket, dtype, transfer.row_elems);
     case Collective::kAllGather:
-      return group_.AllGather(bucket, dtype, transfer.row_elems);
+      return group_.AllGather(bucket, transfer.row_elems * BytesPerElem(dtype));
     case Collective::kBroadcasts:
       for (int root = 0; root < group_.size(); ++root)
         group_.Broadcast(bucket, dtype, transfer.row_elems, root);

@@ -100,9 +100,8 @@ TEST(NcclGroupTest, AfterAnErrorEveryCallIsRefused) {
     const CommBuffer buffer = group.Allocate(2 * 4);
     group.Barrier();
     if (group.rank() == 1) return;
-    EXPECT_THAT(ErrorOf([&] { group.AllGather(buffer, DType::kF32, 1); }).what(),
-                HasSubstr("rank 1"));
-    const Error again = ErrorOf([&] { group.AllGather(buffer, DType::kF32, 1); });
+    EXPECT_THAT(ErrorOf([&] { group.AllGather(buffer, 4); }).what(), HasSubstr("rank 1"));
+    const Error again = ErrorOf([&] { group.AllGather(buffer, 4); });
     EXPECT_EQ(again.code(), ErrorCode::kUnavailable);
     EXPECT_THAT(again.what(), HasSubstr("failed before"));
   });
@@ -236,12 +235,11 @@ TEST(NcclGroupTest, DifferentCallsAreNamedInsteadOfAHang) {
   RunNccl(2, kTestTimeout, [](ProcessGroup& group) {
     const CommBuffer buffer = group.Allocate(2 * 4);
     const Error error = ErrorOf([&] {
-      group.rank() == 0 ? group.AllReduce(buffer, DType::kF32, 1)
-                        : group.AllGather(buffer, DType::kF32, 1);
+      group.rank() == 0 ? group.AllReduce(buffer, DType::kF32, 1) : group.AllGather(buffer, 4);
     });
     EXPECT_EQ(error.code(), ErrorCode::kInternal);
     EXPECT_THAT(error.what(), HasSubstr("rank 0 all_reduce(buffer 0, f32, rows of 1), rank 1 "
-                                        "all_gather(buffer 0, f32, rows of 1)"));
+                                        "all_gather(buffer 0, rows of 4 bytes)"));
   });
 }
 

@@ -315,13 +315,13 @@ TEST(ProcessGroupFaultTest, DifferentCallsAreNamedInsteadOfAHang) {
       [](ProcessGroup& g, const CommBuffer& b) { g.ReduceScatter(b, DType::kF32, 100); },
       "rank 0 all_reduce(buffer 1, f32, rows of 100), rank 1 reduce_scatter(buffer 1, f32, rows "
       "of 100)");
-  ExpectMismatch([](ProcessGroup& g, const CommBuffer& b) { g.AllGather(b, DType::kF32, 100); },
-                 [](ProcessGroup& g, const CommBuffer& b) { g.AllGather(b, DType::kF32, 99); },
-                 "rank 0 all_gather(buffer 1, f32, rows of 100), rank 1 all_gather(buffer 1, f32, "
+  ExpectMismatch([](ProcessGroup& g, const CommBuffer& b) { g.AllReduce(b, DType::kF32, 100); },
+                 [](ProcessGroup& g, const CommBuffer& b) { g.AllReduce(b, DType::kF32, 99); },
+                 "rank 0 all_reduce(buffer 1, f32, rows of 100), rank 1 all_reduce(buffer 1, f32, "
                  "rows of 99)");
-  ExpectMismatch([](ProcessGroup& g, const CommBuffer& b) { g.AllGather(b, DType::kF32, 100); },
-                 [](ProcessGroup& g, const CommBuffer& b) { g.AllGather(b, DType::kBF16, 100); },
-                 "rank 0 all_gather(buffer 1, f32, rows of 100), rank 1 all_gather(buffer 1, bf16");
+  ExpectMismatch([](ProcessGroup& g, const CommBuffer& b) { g.AllReduce(b, DType::kF32, 100); },
+                 [](ProcessGroup& g, const CommBuffer& b) { g.AllReduce(b, DType::kBF16, 100); },
+                 "rank 0 all_reduce(buffer 1, f32, rows of 100), rank 1 all_reduce(buffer 1, bf16");
   ExpectMismatch([](ProcessGroup& g, const CommBuffer&) { g.SumScalar(1); },
                  [](ProcessGroup& g, const CommBuffer&) { g.MaxScalar(1); },
                  "rank 0 sum of a number, rank 1 maximum of a number");

@@ -100,7 +100,7 @@ void CheckCollectives(ProcessGroup& group, DType dtype, int64_t row_elems) {
   ExpectSums(group, buffer, 1, dtype, 0, all_elems);
 
   FillInput(group, buffer, 2, dtype, row_elems);
-  group.AllGather(buffer, dtype, row_elems);
+  group.AllGather(buffer, row_elems * BytesPerElem(dtype));
   for (int64_t i = 0; i < all_elems; ++i) {
     const auto owner = static_cast<int>(i / row_elems);
     ASSERT_EQ(Get(buffer.data, dtype, i), Input(owner, 2, dtype, i)) << "element " << i;
@@ -199,7 +199,7 @@ TEST_P(ProcessGroupTest, ReduceScatterThenAllGatherIsAllReduce) {
       FillInput(group, twice, 5, dtype, kRowElems);
       group.AllReduce(once, dtype, kRowElems);
       group.ReduceScatter(twice, dtype, kRowElems);
-      group.AllGather(twice, dtype, kRowElems);
+      group.AllGather(twice, kRowElems * BytesPerElem(dtype));
       EXPECT_EQ(std::memcmp(once.data, twice.data, static_cast<size_t>(bytes)), 0);
     }
   });
@@ -295,7 +295,7 @@ TEST_P(ProcessGroupTest, TrafficIsWhatARingSends) {
     const CommBuffer buffer = group.Allocate(group.size() * 1000 * 4);
     group.ReduceScatter(buffer, DType::kF32, 1000);
     EXPECT_EQ(group.traffic(), (Traffic{1, peers * 4000}));
-    group.AllGather(buffer, DType::kBF16, 1000);
+    group.AllGather(buffer, 2000);
     EXPECT_EQ(group.traffic(), (Traffic{2, peers * 6000}));
     group.AllReduce(buffer, DType::kF32, 500);
     EXPECT_EQ(group.traffic(), (Traffic{3, peers * 10'000}));
@@ -319,7 +319,7 @@ Traffic RunSomeCalls(ProcessGroup& group) {
   group.ReduceScatter(large, DType::kF32, 1001);
   group.AllReduce(small, DType::kBF16, 3);
   group.SumScalar(1);
-  group.AllGather(large, DType::kBF16, 999);
+  group.AllGather(large, 999 * 2);
   group.AllGather(large, 77);
   group.AllToAll(large, 78);
   group.Broadcast(large, DType::kF16, 79, group.size() - 1);

@@ -183,13 +183,12 @@ TEST(TcpGroupFaultTest, DifferentCallsOfManyRanksAreNamedAlike) {
     const auto group = place.Join(rank, 4, kTestTimeout);
     const CommBuffer buffer = group->Allocate(4 * 8'000'000);  // More than connections hold.
     const Error error = ErrorOf([&] {
-      rank == 2 ? group->AllGather(buffer, DType::kF32, 7)
-                : group->AllReduce(buffer, DType::kF32, 2'000'000);
+      rank == 2 ? group->AllGather(buffer, 28) : group->AllReduce(buffer, DType::kF32, 2'000'000);
     });
     EXPECT_EQ(error.code(), ErrorCode::kInternal);
     EXPECT_THAT(error.what(), HasSubstr("ranks issued different calls: "));
     EXPECT_THAT(error.what(), HasSubstr("all_reduce(buffer 0, f32, rows of 2000000)"));
-    EXPECT_THAT(error.what(), HasSubstr("rank 2 all_gather(buffer 0, f32, rows of 7)"));
+    EXPECT_THAT(error.what(), HasSubstr("rank 2 all_gather(buffer 0, rows of 28 bytes)"));
     EXPECT_EQ(ErrorOf([&] { group->Barrier(); }).code(), ErrorCode::kUnavailable);
   });
 }

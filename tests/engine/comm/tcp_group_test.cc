@@ -74,7 +74,7 @@ void ExpectSameBits(ProcessGroup& shm, ProcessGroup& tcp, DType dtype, int64_t r
   using Group = ProcessGroup;
   using Buffer = const CommBuffer;
   all([&](Group& g, Buffer& b) { g.AllReduce(b, dtype, row_elems); });
-  all([&](Group& g, Buffer& b) { g.AllGather(b, dtype, row_elems); });
+  all([&](Group& g, Buffer& b) { g.AllGather(b, row_bytes); });
   all([&](Group& g, Buffer& b) { g.AllToAll(b, row_bytes); });
   all([&](Group& g, Buffer& b) { g.Broadcast(b, dtype, row_elems, g.size() - 1); });
   const int64_t own = shm.rank() * row_bytes;

@@ -31,9 +31,6 @@ class RecordingGroup final : public ProcessGroup {
   void ReduceScatter(const CommBuffer&, DType dtype, int64_t row_elems) override {
     Record(Collective::kReduceScatter, row_elems * BytesPerElem(dtype));
   }
-  void AllGather(const CommBuffer&, DType dtype, int64_t row_elems) override {
-    Record(Collective::kAllGather, row_elems * BytesPerElem(dtype));
-  }
   void AllReduce(const CommBuffer&, DType dtype, int64_t row_elems) override {
     Record(Collective::kAllReduce, row_elems * BytesPerElem(dtype));
   }
