@@ -2,7 +2,6 @@
 // plain memory copy, and the speed of those over TCP on this host with that of shared memory:
 // `bench_collectives [ranks]`. docs/benchmarks.md defines the columns.
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,6 +19,7 @@
 #include "engine/comm/mapping.h"
 #include "engine/comm/process_group.h"
 #include "engine/comm/socket.h"
+#include "tests/engine/runtime/run_ranks.h"
 
 namespace dsat::engine {
 namespace {
@@ -28,12 +28,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kMaxBytes = int64_t{64} << 20;
 constexpr std::chrono::milliseconds kTimeout{30'000};
-
-UniqueFd MakeMemoryFile(const char* name) {
-  UniqueFd file(memfd_create(name, MFD_CLOEXEC));
-  if (!file) ThrowErrno("memfd_create", errno);
-  return file;
-}
 
 struct Seconds {
   double best = 0;
@@ -186,8 +180,8 @@ void RunRank(int group_fd, int copy_fd, const UniqueFd& listener, int rank, int 
 }
 
 int Main(int size) {
-  const UniqueFd group_file = MakeMemoryFile("bench-group");
-  const UniqueFd copy_file = MakeMemoryFile("bench-copy");
+  const UniqueFd group_file = MakeMemoryFile();
+  const UniqueFd copy_file = MakeMemoryFile();
   if (ftruncate(copy_file.get(), 2 * size * kMaxBytes) != 0) ThrowErrno("ftruncate", errno);
   const UniqueFd listener = ListenAt(Resolve("127.0.0.1", 0).front());
   for (int rank = 1; rank < size; ++rank) {

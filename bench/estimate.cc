@@ -11,7 +11,6 @@
 #include <functional>
 #include <numeric>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/table.h"
@@ -22,6 +21,7 @@
 #include "engine/runtime/engine.h"
 #include "engine/runtime/predict.h"
 #include "engine/runtime/resources.h"
+#include "tests/engine/runtime/run_ranks.h"
 
 namespace dsat::engine {
 namespace {
@@ -42,15 +42,6 @@ double SecondsOf(const std::function<void()>& work) {
         best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
   return best;
-}
-
-// Runs fn(rank) on one thread per rank.
-void OnThreads(int size, const std::function<void(int rank)>& fn) {
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank)
-    threads.emplace_back(fn, rank);
-  for (std::thread& thread : threads)
-    thread.join();
 }
 
 Model BenchModel() {
@@ -119,7 +110,7 @@ double ProbeLink(int size) {
   auto groups = MakeThreadGroups(size, kTimeout);
   constexpr int64_t kBytes = 8 << 20;
   double seconds = 0;
-  OnThreads(size, [&](int rank) {
+  RunThreads(size, [&](int rank) {
     const CommBuffer buffer = groups[static_cast<size_t>(rank)]->Allocate(kBytes);
     const double mine = SecondsOf([&] {
       groups[static_cast<size_t>(rank)]->AllReduce(buffer, DType::kF32, kBytes / 4 / size);
@@ -142,7 +133,7 @@ void ProbeDisk(const std::string& folder, Speeds& speeds) {
 // The mean over `size` ranks that all measure at the same time: the speed while all ranks work.
 double Together(int size, const std::function<double()>& probe) {
   std::vector<double> results(static_cast<size_t>(size));
-  OnThreads(size, [&](int rank) { results[static_cast<size_t>(rank)] = probe(); });
+  RunThreads(size, [&](int rank) { results[static_cast<size_t>(rank)] = probe(); });
   return std::accumulate(results.begin(), results.end(), 0.0) / size;
 }
 
@@ -167,7 +158,7 @@ struct Measured {
 Measured Train(const Model& model, const DsConfig& config, int size, const Dataset& data) {
   auto groups = MakeThreadGroups(size, kTimeout);
   Measured measured;
-  OnThreads(size, [&](int rank) {
+  RunThreads(size, [&](int rank) {
     const auto kernels = MakeCpuKernels(1);
     Arena device("device memory", Arena::Kind::kReal, 0);
     Arena host("host memory", Arena::Kind::kReal, 0);

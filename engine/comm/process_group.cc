@@ -1,14 +1,5 @@
-// Shared by all process groups: traffic, the members of subgroups, and groups of threads.
+// Shared by all process groups: traffic and the members of subgroups.
 #include "engine/comm/process_group.h"
-
-#include <sys/mman.h>
-
-#include <cerrno>
-#include <exception>
-#include <mutex>
-#include <thread>
-
-#include "base/unique_fd.h"
 
 namespace dsat::engine {
 
@@ -50,30 +41,6 @@ ProcessGroup::Subgroup ProcessGroup::SubgroupOf(std::span<const int> color_of_ra
     ++subgroup.size;
   }
   return subgroup;
-}
-
-std::vector<std::unique_ptr<ProcessGroup>> MakeThreadGroups(int size,
-                                                            std::chrono::milliseconds timeout) {
-  const UniqueFd file(memfd_create("dsat-thread-groups", MFD_CLOEXEC));
-  if (!file) ThrowErrno("memory file of a process group", errno);
-  std::vector<std::unique_ptr<ProcessGroup>> groups(static_cast<size_t>(size));
-  std::mutex mutex;
-  std::exception_ptr failure;
-  std::vector<std::thread> threads;  // Joining waits for all ranks.
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        groups[static_cast<size_t>(rank)] = MakeShmGroup(file.get(), rank, size, timeout);
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        failure = std::current_exception();
-      }
-    });
-  }
-  for (std::thread& thread : threads)
-    thread.join();
-  if (failure) std::rethrow_exception(failure);
-  return groups;
 }
 
 }  // namespace dsat::engine

@@ -13,7 +13,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "engine/core/tensor.h"
 
@@ -205,9 +204,6 @@ struct TcpGroupArgs {
 //                      available.
 std::unique_ptr<ProcessGroup> MakeTcpGroup(const TcpGroupArgs& args);
 
-// `size` groups made by MakeShmGroup for threads of this process, with a file of their own.
-std::vector<std::unique_ptr<ProcessGroup>> MakeThreadGroups(int size,
-                                                            std::chrono::milliseconds timeout);
 // A group that moves no data and counts what `rank` of `size` would send. Sums and maxima return
 // their argument.
 std::unique_ptr<ProcessGroup> MakeCountingGroup(int rank, int size);

@@ -5,6 +5,7 @@
 
 #include <sys/mman.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <exception>
@@ -55,7 +56,18 @@ inline void RunThreads(int size, const std::function<void(int rank)>& fn) {
   if (first_failure) std::rethrow_exception(first_failure);
 }
 
-// The ends of a group of `size`, by rank.
+// The ends of a group of `size` over shared memory, by rank.
+inline std::vector<std::unique_ptr<ProcessGroup>> MakeThreadGroups(
+    int size, std::chrono::milliseconds timeout) {
+  const UniqueFd file = MakeMemoryFile();
+  std::vector<std::unique_ptr<ProcessGroup>> groups(static_cast<size_t>(size));
+  RunThreads(size, [&](int rank) {
+    groups[static_cast<size_t>(rank)] = MakeShmGroup(file.get(), rank, size, timeout);
+  });
+  return groups;
+}
+
+// The same for the kind of group that DSAT_TEST_GROUP names.
 inline std::vector<std::unique_ptr<ProcessGroup>> MakeRanks(int size,
                                                             std::chrono::milliseconds timeout) {
   const char* kind = std::getenv("DSAT_TEST_GROUP");
