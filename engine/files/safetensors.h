@@ -55,7 +55,6 @@ class SafetensorsFile {
   explicit SafetensorsFile(const std::string& path);
 
   const std::string& path() const { return path_; }
-  const std::map<std::string, std::string>& metadata() const { return metadata_; }
   // The tensors in F32, BF16 and F16 by name.
   const std::map<std::string, Entry>& entries() const { return entries_; }
   // The dtypes of the tensors in any other one (masks, indices), which cannot be read.

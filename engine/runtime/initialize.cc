@@ -79,10 +79,6 @@ const Arena& Training::device_memory() const {
   return parts_->memory.device();
 }
 
-const Arena& Training::host_memory() const {
-  return parts_->memory.host();
-}
-
 std::unique_ptr<Training> Initialize(ProcessGroup& world, TrainingArgs args) {
   DSAT_CHECK(args.device != nullptr);
   CheckModelFitsDevice(args.model, args.device->kind(), "model");

@@ -61,7 +61,6 @@ class Training {
   Engine& engine();
   const Model& model() const;
   const Arena& device_memory() const;
-  const Arena& host_memory() const;
 
  private:
   struct Parts;

@@ -46,7 +46,6 @@ class TierMemory {
   Arena& device() { return device_; }
   const Arena& device() const { return device_; }
   Arena& host() { return host_; }
-  const Arena& host() const { return host_; }
 
  private:
   const std::unique_ptr<Kernels> kernels_;
