@@ -65,8 +65,9 @@ class Stream : public TracedDevice {
   virtual Watches* watches() { return nullptr; }
 
   // Copy bytes to the device and from it. When they return, the copy and all that the calling
-  // thread has asked for before are done; another thread makes the copies that shall run beside
-  // computing. They serve the input and output of a step: batches, logits, checkpoints.
+  // thread has asked for before are done; another thread makes the copies that shall run in
+  // parallel with computing. They serve the input and output of a step: batches, logits,
+  // checkpoints.
   virtual void Upload(void* device, const void* host, int64_t bytes) = 0;
   virtual void Download(void* host, const void* device, int64_t bytes) = 0;
 

@@ -66,7 +66,7 @@ class Engine::Parts {
   void RequireNoStep(const char* call) const;  // The same if a step is under way.
   void RequireData(const char* call) const;    // The same if there is no data set.
   std::unique_ptr<CheckpointSave> BeginCheckpoint(const std::string& dir, const std::string& tag,
-                                                  const Json& client_state, bool beside);
+                                                  const Json& client_state, bool async);
 
   const Resources resources;
   const DsConfig config;
@@ -427,7 +427,7 @@ Traffic Engine::traffic() const {
 std::unique_ptr<CheckpointSave> Engine::Parts::BeginCheckpoint(const std::string& dir,
                                                                const std::string& tag,
                                                                const Json& client_state,
-                                                               bool beside) {
+                                                               bool async) {
   const CheckpointNotes notes = {{{"optimizer", config.optimizer.type},
                                   {"num_steps", num_steps},
                                   {"num_samples", num_samples},
@@ -437,18 +437,18 @@ std::unique_ptr<CheckpointSave> Engine::Parts::BeginCheckpoint(const std::string
                                   {"lr", given_lr ? Json(*given_lr) : Json()}},
                                  client_state};
   return std::make_unique<CheckpointSave>(dir, tag.empty() ? TagOf(num_steps) : tag,
-                                          resources.model, states, notes, resources.group, beside);
+                                          resources.model, states, notes, resources.group, async);
 }
 
 void Engine::SaveCheckpoint(const std::string& dir, const std::string& tag,
                             const Json& client_state) {
-  parts_->BeginCheckpoint(dir, tag, client_state, /*beside=*/false)->Finish(/*wait=*/true);
+  parts_->BeginCheckpoint(dir, tag, client_state, /*async=*/false)->Finish(/*wait=*/true);
 }
 
 std::unique_ptr<CheckpointSave> Engine::BeginCheckpoint(const std::string& dir,
                                                         const std::string& tag,
                                                         const Json& client_state) {
-  return parts_->BeginCheckpoint(dir, tag, client_state, /*beside=*/true);
+  return parts_->BeginCheckpoint(dir, tag, client_state, /*async=*/true);
 }
 
 Json Engine::LoadCheckpoint(const std::string& dir, const std::string& tag) {

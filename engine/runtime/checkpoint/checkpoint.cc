@@ -249,7 +249,7 @@ void CheckClientState(const Json& client_state) {
 
 CheckpointSave::CheckpointSave(std::string dir, std::string tag, const Model& model,
                                UnitStates& states, const CheckpointNotes& notes,
-                               ProcessGroup& group, bool beside)
+                               ProcessGroup& group, bool async)
     : dir_(std::move(dir)),
       tag_(std::move(tag)),
       manifest_{states.dtype(), ShapesOf(model),   LinearsOf(model), {},
@@ -270,7 +270,7 @@ CheckpointSave::CheckpointSave(std::string dir, std::string tag, const Model& mo
   RunTogether(group, kSaving, [&] {
     file_ = WriteRankFile(folder + "/" + RankFileName(group.rank(), revision_), model, states);
   });
-  on_disk_ = std::async(beside ? std::launch::async : std::launch::deferred,
+  on_disk_ = std::async(async ? std::launch::async : std::launch::deferred,
                         [file = file_.get()] { file->Commit(); });
 }
 

@@ -35,10 +35,10 @@ struct CheckpointNotes {
 class CheckpointSave {
  public:
   // Writes the state into the file system's cache: training may continue at once. Throws also
-  // kInvalidArgument naming the tag if it is invalid (CheckTag) or differs between ranks. A thread
-  // flushes to the disk, if `beside` training; else Finish does.
+  // kInvalidArgument naming the tag if it is invalid (CheckTag) or differs between ranks. If
+  // `async`, a thread flushes to the disk; else Finish does.
   CheckpointSave(std::string dir, std::string tag, const Model& model, UnitStates& states,
-                 const CheckpointNotes& notes, ProcessGroup& group, bool beside);
+                 const CheckpointNotes& notes, ProcessGroup& group, bool async);
   // Once the state of all ranks is on disk, makes it a checkpoint and returns true; waits for that
   // if `wait`. REQUIRES: it has neither returned true nor thrown.
   bool Finish(bool wait);

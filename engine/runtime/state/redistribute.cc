@@ -1,12 +1,13 @@
 // Moves model state from one placement to another.
 //
-// With overlap three threads, and so three streams of a device, work beside each other: this rank's
-// own computes, packs and unpacks; the background's brings slices from host memory into buckets and
+// With overlap three threads, and so three streams of a device, work in parallel: this rank's own
+// computes, packs and unpacks; the background's brings slices from host memory into buckets and
 // runs collectives; the copies' brings what has arrived to host memory. They hand buckets to each
 // other by events.
 #include "engine/runtime/state/redistribute.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace dsat::engine {
 
@@ -17,33 +18,34 @@ Redistributor::Redistributor(const Plan& plan, UnitStates& states, ProcessGroup&
       group_(group),
       grad_dtype_(grad_dtype),
       predivide_factor_(predivide_factor),
-      charge_(states.memory().device, BucketBytes()),
+      charge_(states.memory().device, AllBucketBytes()),
       buckets_(plan.bucket_row_elems.size()) {
   DSAT_CHECK(plan.world_size == group.size());
-  // A bucket of each kind holds one type: the wider one is never too small.
-  const int64_t elem_bytes = std::max(BytesPerElem(states.dtype()), BytesPerElem(grad_dtype));
   for (size_t i = 0; i < buckets_.size(); ++i) {
     const int64_t row_elems = plan.bucket_row_elems[i];
-    if (row_elems > 0) buckets_[i] = group.Allocate(row_elems * plan.world_size * elem_bytes);
+    if (row_elems > 0) buckets_[i] = group.Allocate(BucketBytes(row_elems));
   }
-  // What is only counted takes no time beside which something could run.
+  // What is only counted takes no time in which something else could run.
   const bool counts = states.memory().device.kind() == Arena::Kind::kCounting;
   if (!plan.overlap || plan.transfers.empty() || counts) return;
   background_ = std::make_unique<Background>();
   copies_ = std::make_unique<Background>();
 }
 
-int64_t Redistributor::BucketBytes() const {
-  int64_t row_elems = 0;
-  for (const int64_t elems : plan_.bucket_row_elems)
-    row_elems += elems;
+// A bucket holds parameters or gradients: the wider type is never too small.
+int64_t Redistributor::BucketBytes(int64_t row_elems) const {
   const int64_t elem_bytes = std::max(BytesPerElem(states_.dtype()), BytesPerElem(grad_dtype_));
   return row_elems * plan_.world_size * elem_bytes;
 }
 
+int64_t Redistributor::AllBucketBytes() const {
+  const std::vector<int64_t>& rows = plan_.bucket_row_elems;
+  return BucketBytes(std::accumulate(rows.begin(), rows.end(), int64_t{0}));
+}
+
 Tensor Redistributor::Row(const Transfer& transfer, int row) const {
   const Tensor bucket = {buckets_[transfer.bucket].data, transfer.row_elems * plan_.world_size,
-                         TravelType(transfer)};
+                         CommDType(transfer)};
   return bucket.Slice(row * transfer.row_elems, transfer.row_elems);
 }
 
@@ -96,11 +98,11 @@ void Redistributor::Start(const Transfer& transfer) {
   UnderWay& entry = under_way_[&transfer];
   const StreamEvent packed = states_.memory().kernels.stream().RecordEvent();
   entry.ticket = background_->Submit(
-      [this, &transfer, &entry, packed] { RunBeside(transfer, entry, packed); });
+      [this, &transfer, &entry, packed] { RunInBackground(transfer, entry, packed); });
 }
 
-void Redistributor::RunBeside(const Transfer& transfer, UnderWay& entry,
-                              const StreamEvent& packed) {
+void Redistributor::RunInBackground(const Transfer& transfer, UnderWay& entry,
+                                    const StreamEvent& packed) {
   Stream& stream = states_.memory().kernels.stream();
   stream.WaitEvent(packed);
   for (const HostPart& part : entry.parts)
@@ -125,7 +127,7 @@ void Redistributor::Run(const Transfer& transfer) {
   const TraceSpan span(trace_, trace_ != nullptr ? EventOf(transfer) : TraceEvent{},
                        &states_.memory().kernels.stream());
   const CommBuffer& bucket = buckets_[transfer.bucket];
-  const DType dtype = TravelType(transfer);
+  const DType dtype = CommDType(transfer);
   switch (transfer.collective) {
     case Collective::kAllReduce:
       return group_.AllReduce(bucket, dtype, transfer.row_elems);

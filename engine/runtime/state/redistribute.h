@@ -63,18 +63,20 @@ class Redistributor {
     StreamEvent arrived;  // The end of the collective. Set by the background thread.
   };
 
-  DType TravelType(const Transfer& transfer) const {
+  // The type in which the transfer sends its state.
+  DType CommDType(const Transfer& transfer) const {
     return transfer.state == State::kParam ? states_.dtype() : grad_dtype_;
   }
   void PackParam(const Transfer& transfer, int unit, const Tensor& place, const Tensor& slice);
-  int64_t BucketBytes() const;
+  int64_t BucketBytes(int64_t row_elems) const;
+  int64_t AllBucketBytes() const;
   // Row `row` of the transfer's bucket.
   Tensor Row(const Transfer& transfer, int row) const;
   // 0 for a bucket that is only counted, whatever the number of ranks.
   int NumFilledRows(const Transfer& transfer) const;
   void Run(const Transfer& transfer);
   // Copies what the bucket still lacks and calls Run, on the background thread.
-  void RunBeside(const Transfer& transfer, UnderWay& entry, const StreamEvent& packed);
+  void RunInBackground(const Transfer& transfer, UnderWay& entry, const StreamEvent& packed);
   TraceEvent EventOf(const Transfer& transfer) const;
   // Segment of the bucket, from element `begin` of its rows, to where it belongs.
   void Unpack(const Transfer& transfer, const Segment& segment, int64_t begin);
