@@ -28,19 +28,26 @@ struct Home {
 
 struct StateHomes {
   Home param;
-  Home grad;  // Between the micro-batches of one step.
+  // Between the micro-batches of one step: whole gradients on the device, or, where every
+  // micro-batch is reduced, slices on the tier of reduced gradients.
+  Home grad;
   Home optimizer;
 };
 
-// Reduced gradients are stored on the optimizer's tier, but never on disk. REQUIRES: stage in [0,
-// 3].
+// Where gradients rest from their reduction to the update, which runs there: with the optimizer
+// state, but never on disk.
+constexpr Tier ReducedGradTier(Tier optimizer_tier) {
+  return optimizer_tier == Tier::kDevice ? Tier::kDevice : Tier::kHost;
+}
+
+// REQUIRES: stage in [0, 3].
 constexpr StateHomes ZeroStageHomes(int stage, Tier optimizer_tier = Tier::kDevice,
                                     Tier param_tier = Tier::kDevice) {
   using enum Placement;
-  const Tier grad_tier = optimizer_tier == Tier::kDevice ? Tier::kDevice : Tier::kHost;
   return {
       .param = {stage >= 3 ? kShard : kReplicate, param_tier},
-      .grad = {stage >= 2 ? kShard : kPartial, stage >= 2 ? grad_tier : Tier::kDevice},
+      .grad = {stage >= 2 ? kShard : kPartial,
+               stage >= 2 ? ReducedGradTier(optimizer_tier) : Tier::kDevice},
       .optimizer = {stage >= 1 ? kShard : kReplicate, optimizer_tier},
   };
 }

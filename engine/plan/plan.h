@@ -125,8 +125,7 @@ struct UnitPlan {
   bool writes_grads = false;  // Its backward writes gradients: its own or those of borrowed units.
   bool counted = false;       // The norm counts this copy of the unit, and no other.
   int64_t num_elems = 0;      // Padded; 0 if the unit is not present.
-  // Where the unit's reduced gradients rest.
-  Tier GradTier() const { return optimizer_tier == Tier::kDevice ? Tier::kDevice : Tier::kHost; }
+  Tier reduced_grad_tier() const { return ReducedGradTier(optimizer_tier); }
 };
 
 struct Plan {

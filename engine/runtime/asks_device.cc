@@ -7,7 +7,7 @@ namespace dsat::engine {
 
 bool AsksDevice(const Instruction& i, const Plan& plan) {
   const auto on_device = [&](const SubGroup& g) {
-    return plan.units[g.unit].GradTier() == Tier::kDevice;
+    return plan.units[g.unit].reduced_grad_tier() == Tier::kDevice;
   };
   switch (i.op) {
     case Op::kLoadBatch:

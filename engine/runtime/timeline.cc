@@ -144,7 +144,7 @@ double Timeline::UpdateMs(const SubGroup& group) const {
   const int64_t elem_bytes = 2 * (BytesPerElem(master) + moments) +
                              BytesPerElem(config_.grad_accum_type.value_or(config_.dtype())) +
                              (config_.dtype() == master ? 0 : BytesPerElem(config_.dtype()));
-  const bool on_device = plan_.units[group.unit].GradTier() == Tier::kDevice;
+  const bool on_device = plan_.units[group.unit].reduced_grad_tier() == Tier::kDevice;
   return MsFor(static_cast<double>(group.num_elems * elem_bytes),
                on_device ? speeds_.device_bytes : speeds_.host_bytes);
 }
@@ -154,7 +154,7 @@ double Timeline::NormMs() const {
   const int64_t elem_bytes = BytesPerElem(config_.grad_accum_type.value_or(config_.dtype()));
   double ms = 0;
   for (const SubGroup& group : plan_.sub_groups) {
-    const bool on_device = plan_.units[group.unit].GradTier() == Tier::kDevice;
+    const bool on_device = plan_.units[group.unit].reduced_grad_tier() == Tier::kDevice;
     ms += MsFor(static_cast<double>(group.num_elems * elem_bytes),
                 on_device ? speeds_.device_bytes : speeds_.host_bytes);
   }

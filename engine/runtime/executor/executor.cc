@@ -209,7 +209,8 @@ void Executor::ExecuteStep(const Instruction& i) {
   SwapFile* swap = states_.state_swap();
   switch (i.op) {
     case Op::kSumTied:
-      return communicators_.tied->Sum(states_.ReducedGrad(i.unit), plan_.units[i.unit].GradTier(),
+      return communicators_.tied->Sum(states_.ReducedGrad(i.unit),
+                                      plan_.units[i.unit].reduced_grad_tier(),
                                       states_.memory().kernels);
     case Op::kNorm:
       return Norm();

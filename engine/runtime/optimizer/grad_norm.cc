@@ -30,7 +30,7 @@ bool GradNorm::Sum(Tier tier, double* squares) const {
   for (int64_t row = 0; row < num_rows_; ++row) {
     for (int u = 0; u < states_.num_units(); ++u) {
       const UnitPlan& unit = plan_.units[u];
-      if (!unit.trained || !unit.counted || unit.GradTier() != tier) continue;
+      if (!unit.trained || !unit.counted || unit.reduced_grad_tier() != tier) continue;
       const int64_t slice_elems = states_.SliceElems(u);
       double* sum = squares == nullptr ? nullptr : squares + row * states_.num_units() + u;
       kernels.Run(

@@ -48,7 +48,7 @@ void Lamb::Prepare(const OptimizerConfig& config, int64_t step, const StepScales
   std::vector<LambSums> rows(ratios_.size() * static_cast<size_t>(num_rows));
   for (int g = 0; g < std::ssize(plan_.sub_groups); ++g) {
     const SubGroup& sub_group = plan_.sub_groups[g];
-    const Tier tier = plan_.units[sub_group.unit].GradTier();
+    const Tier tier = plan_.units[sub_group.unit].reduced_grad_tier();
     Kernels& kernels = states_.memory().kernels_of(tier);
     OptimizerView view = states_.Optimizer(sub_group, g);
     view.param = view.master;  // Not written, and not always here.

@@ -12,7 +12,7 @@ Updater::Updater(const Model& model, const Plan& plan, UnitStates& states, Proce
   for (const SubGroup& sub_group : plan.sub_groups) {
     pieces_.push_back(PiecesOf(model, plan, states, sub_group));
     const UnitPlan& unit = plan.units[sub_group.unit];
-    if (unit.GradTier() != Tier::kDevice || unit.param.tier != Tier::kDevice)
+    if (unit.reduced_grad_tier() != Tier::kDevice || unit.param.tier != Tier::kDevice)
       host_needs_scale_ = true;
   }
   if (plan.num_trust_ratios > 0) lamb_.emplace(model, plan, states, group);
@@ -31,7 +31,7 @@ void Updater::AverageMomentum(int sub_group) {
 void Updater::Step(Kernels& kernels, int sub_group, const OptimizerView& view) {
   const OptimizerConfig& optimizer = inputs_.optimizer;
   if (lamb_) return lamb_->Apply(kernels, optimizer, sub_group, view, inputs_.step);
-  const Tier tier = plan_.units[plan_.sub_groups[sub_group].unit].GradTier();
+  const Tier tier = plan_.units[plan_.sub_groups[sub_group].unit].reduced_grad_tier();
   const StepScale* scale = inputs_.scales.of(tier);
   if (optimizer.decay_norms_and_biases) return StepElems(kernels, optimizer, view, scale);
   for (const ParamPiece& piece : pieces_[sub_group]) {
@@ -50,7 +50,7 @@ void Updater::StepElems(Kernels& kernels, const OptimizerConfig& optimizer,
 void Updater::Update(int sub_group) {
   const SubGroup& group = plan_.sub_groups[sub_group];
   const Memory& memory = states_.memory();
-  const Tier tier = plan_.units[group.unit].GradTier();  // Where it is computed.
+  const Tier tier = plan_.units[group.unit].reduced_grad_tier();  // Where it is computed.
   const bool from_device = tier == Tier::kDevice;
   Kernels& kernels = memory.kernels_of(tier);
   OptimizerView view = states_.Optimizer(group, sub_group);

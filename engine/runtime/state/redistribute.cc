@@ -186,7 +186,8 @@ void Redistributor::KeepGrad(const Transfer& transfer, const Segment& segment, c
     transfer.accumulate ? kernels.Run(op::Accumulate{part, source})
                         : kernels.Run(op::Cast{part, source});
   };
-  if (plan_.units[segment.unit].GradTier() == Tier::kDevice) return keep(memory.kernels, row);
+  if (plan_.units[segment.unit].reduced_grad_tier() == Tier::kDevice)
+    return keep(memory.kernels, row);
   Buffer staged = memory.host.Allocate(row.dtype, row.num_elems, "gradients on their way");
   const Tensor on_host = staged.AsTensor(row.dtype).Slice(0, row.num_elems);
   CopyToHost(on_host, row);

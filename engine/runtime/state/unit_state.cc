@@ -348,7 +348,7 @@ void UnitStates::FoldGrad(int u) {
 Tensor UnitStates::GradSlice(int u) {
   Unit& unit = units_[u];
   if (!unit.grad_slice) {
-    unit.grad_slice = memory_.arena(plan_.units[u].GradTier())
+    unit.grad_slice = memory_.arena(plan_.units[u].reduced_grad_tier())
                           .Allocate(options_.grad_dtype, SliceElems(u), "gradient slices");
   }
   return unit.grad_slice.AsTensor(options_.grad_dtype).Slice(0, SliceElems(u));
