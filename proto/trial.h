@@ -17,7 +17,7 @@ using TrialId = int64_t;  // Counts from 0 within its experiment; trial 0 is the
 
 // Why a trial exists.
 enum class TrialKind {
-  kProfile,    // One step at micro-batch size 1; measures the model. Always trial 0.
+  kProfile,    // A step each at micro-batch sizes 1 and 2; measures the model. Always trial 0.
   kSubmitted,  // The configuration as submitted, so that the gain over it is measured.
   kSearch,     // Asked for by the method.
   kConfirm,    // Measures an earlier configuration again, after the search.

@@ -38,7 +38,7 @@ struct TrainingOptions {
 
 struct TrialTask {
   enum class Mode {
-    kProfile,   // One step at micro-batch size 1; report a ModelProfile.
+    kProfile,   // A step at micro-batch size 1 and one at 2, if it fits; report a ModelProfile.
     kMeasure,   // Report a Measurement of the steps that engine/worker/step_window.h chooses.
     kSoak,      // As kMeasure, of train_steps steps; save a checkpoint halfway and at the end.
     kTrain,     // train_steps steps; report progress, save checkpoints meanwhile and at the end.
