@@ -92,11 +92,6 @@ engine::KeyClass ClassOf(const std::string& pointer) {
 // Fills in what one resolved config changes of another. A value that is written out is no change of
 // the same default.
 void AddChanges(const Json& from, const Json& to, LossCheck& check) {
-  const auto value_in = [](const engine::Settings& settings, const std::string& pointer) {
-    const Json* given = settings.Given(pointer);
-    if (given != nullptr) return *given;
-    return settings.keys().Find(pointer) == nullptr ? Json() : settings.Get(pointer);
-  };
   const engine::Settings was(from, "ds_config"), is(to, "ds_config");
   std::set<std::string> pointers;
   for (const Json& config : {from.flatten(), to.flatten()}) {
@@ -105,7 +100,7 @@ void AddChanges(const Json& from, const Json& to, LossCheck& check) {
   }
   check.changes = engine::KeyClass::kExact;
   for (const std::string& pointer : pointers) {
-    if (value_in(was, pointer) == value_in(is, pointer)) continue;
+    if (was.ValueOrNull(pointer) == is.ValueOrNull(pointer)) continue;
     ++check.num_changed_keys;
     const engine::KeyClass key_class = ClassOf(pointer);
     check.changes = std::max(*check.changes, key_class);

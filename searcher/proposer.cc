@@ -88,9 +88,7 @@ std::string Proposer::BrokenCondition(const Json& ds_config) const {
   if (space_.where.empty()) return "";
   const engine::Settings settings(ds_config, "the trial's ds_config");
   const PointerValue value_of = [&](const std::string& pointer) {
-    const Json* given = settings.Given(pointer);
-    if (given != nullptr) return *given;
-    return settings.keys().Find(pointer) == nullptr ? Json() : settings.Get(pointer);
+    return settings.ValueOrNull(pointer);
   };
   for (const Comparison& condition : space_.where) {
     if (Holds(condition, value_of)) continue;

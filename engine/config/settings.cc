@@ -134,6 +134,12 @@ Json Settings::Get(const std::string& pointer) const {
   return DefaultOf(*key);
 }
 
+Json Settings::ValueOrNull(const std::string& pointer) const {
+  if (const Json* given = Given(pointer)) return *given;
+  const Key* key = keys_->Find(pointer);
+  return key == nullptr ? Json() : DefaultOf(*key);
+}
+
 const Json& Settings::DefaultOf(const Key& key) const {
   if (*key.fallback_type == '\0') return keys_->Default(key, stage_);
   const std::string_view pointer = key.pointer;  // "/section/params/name"

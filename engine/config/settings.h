@@ -23,7 +23,8 @@ Json CanonicalConfig(const Json& ds_config, Auto autos, const std::string& sourc
                      const KeyTable& keys = Keys());
 
 // How everything in dsat reads a ds_config: its canonical form with the defaults of the key table
-// behind it. "auto" is the default. Pointers must be in the table, which must outlive this.
+// behind it. "auto" is the default. Pointers must be in the table, unless stated otherwise; the
+// table must outlive this.
 class Settings {
  public:
   // Throws as CanonicalConfig. REQUIRES: `ds_config` is an object.
@@ -41,6 +42,8 @@ class Settings {
   // The value given, or the default at this stage and for the section's type; null if there is
   // neither.
   Json Get(const std::string& pointer) const;
+  // The same at any pointer, such as that of a key of the user's own.
+  Json ValueOrNull(const std::string& pointer) const;
   bool Is(const std::string& pointer) const { return Get(pointer) == true; }
   // REQUIRES: Get(pointer) is a number.
   int64_t Int(const std::string& pointer) const { return Get(pointer).get<int64_t>(); }

@@ -55,7 +55,8 @@ class WhereReader {
 
   // Whether the submitted config meets the condition.
   bool IsMet(const Comparison& condition) const {
-    return Holds(condition, [&](const std::string& pointer) { return SubmittedValue(pointer); });
+    return Holds(condition,
+                 [&](const std::string& pointer) { return settings_.ValueOrNull(pointer); });
   }
 
  private:
@@ -74,11 +75,6 @@ class WhereReader {
     return UserValues(pointer) != nullptr || (key != nullptr && *key->values != '\0');
   }
 
-  Json SubmittedValue(const std::string& pointer) const {
-    if (const Json* given = settings_.Given(pointer)) return *given;
-    return settings_.keys().Find(pointer) == nullptr ? Json() : settings_.Get(pointer);
-  }
-
   // All values that a configuration can have at a pointer, as far as they are known here.
   std::vector<Json> ValuesOf(const std::string& pointer) const {
     for (const auto& [key, instead] : kElsewhere) {
@@ -93,7 +89,7 @@ class WhereReader {
     } else if (key != nullptr && *key->values != '\0') {
       values = Json::parse(key->values);
     }
-    const Json submitted = SubmittedValue(pointer);
+    const Json submitted = settings_.ValueOrNull(pointer);
     if (!submitted.is_null()) values.push_back(submitted);
     if (values.empty()) {
       Fail(
