@@ -104,21 +104,24 @@ const char* Name(Phase phase) {
   return kNames[static_cast<size_t>(phase)];
 }
 
-std::vector<Call> CallsOf(const Plan& plan, const Instruction& i) {
+std::vector<CollectiveCall> CallsOf(const Plan& plan, const Instruction& i) {
+  using Elem = CollectiveCall::Elem;
   const int ranks = plan.world_size;
   const bool shard = plan.optimizer_home == Placement::kShard;
   switch (i.op) {
     case Op::kStart: {
       const Transfer& transfer = plan.transfers[i.transfer];
-      const auto elem = transfer.state == State::kParam ? Call::Elem::kParam : Call::Elem::kGrad;
-      const Call call = {transfer.collective, Call::Group::kDataParallel, elem, transfer.row_elems};
+      const CollectiveCall call = {
+          .collective = transfer.collective,
+          .elem = transfer.state == State::kParam ? Elem::kParam : Elem::kGrad,
+          .row_elems = transfer.row_elems};
       const bool broadcasts = transfer.collective == Collective::kBroadcasts;
-      return std::vector<Call>(broadcasts ? static_cast<size_t>(ranks) : 1, call);
+      return std::vector<CollectiveCall>(broadcasts ? static_cast<size_t>(ranks) : 1, call);
     }
     case Op::kSumTied: {
       const UnitPlan& unit = plan.units[i.unit];
       const int64_t num_elems = shard ? unit.num_elems / ranks : unit.num_elems;
-      return {{Collective::kAllReduce, Call::Group::kTied, Call::Elem::kGrad,
+      return {{Collective::kAllReduce, CollectiveCall::Group::kTied, Elem::kGrad,
                SummedRowElems(num_elems, static_cast<int>(unit.holders.size()))}};
     }
     case Op::kTrustRatios:
@@ -128,10 +131,11 @@ std::vector<Call> CallsOf(const Plan& plan, const Instruction& i) {
                .row_elems = SummedRowElems(2 * plan.num_trust_ratios, ranks)}};
     case Op::kAverageMomentum: {
       if (ranks == 1) return {};
-      Call call = {.collective = Collective::kAllToAll,
-                   .elem = Call::Elem::kByte,
-                   .row_elems = CompressedRowBytes(plan.sub_groups[i.sub_group].num_elems, ranks)};
-      std::vector<Call> calls = {call};
+      CollectiveCall call = {
+          .collective = Collective::kAllToAll,
+          .elem = Elem::kByte,
+          .row_elems = CompressedRowBytes(plan.sub_groups[i.sub_group].num_elems, ranks)};
+      std::vector<CollectiveCall> calls = {call};
       call.collective = Collective::kAllGather;
       calls.push_back(call);
       return calls;

@@ -146,7 +146,7 @@ struct Plan {
 };
 
 // One collective call of an instruction, in place on a buffer of one row per rank.
-struct Call {
+struct CollectiveCall {
   enum class Group : uint8_t { kDataParallel, kTied };  // kTied: the stages that hold the unit.
   enum class Elem : uint8_t { kParam, kGrad, kF32, kByte };
 
@@ -156,13 +156,12 @@ struct Call {
   // between tied units.
   Elem elem = Elem::kF32;
   int64_t row_elems = 0;
-  bool operator==(const Call&) const = default;
 };
 
 // Every collective that the instruction issues, in order. What is not listed here is not issued:
 // this is the law of collectives (engine/comm/process_group.h). The numbers that kNorm gathers and
 // kMeanLoss adds up are no model state and are not listed; nor are messages between stages.
-std::vector<Call> CallsOf(const Plan& plan, const Instruction& instruction);
+std::vector<CollectiveCall> CallsOf(const Plan& plan, const Instruction& instruction);
 
 // The row of the buffer in which `ranks` ranks sum `num_elems` elements.
 constexpr int64_t SummedRowElems(int64_t num_elems, int ranks) {

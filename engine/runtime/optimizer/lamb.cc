@@ -14,7 +14,7 @@ namespace {
 int64_t RowElems(const Plan& plan) {
   for (const Instruction& instruction : plan.instructions) {
     if (instruction.op != Op::kTrustRatios) continue;
-    const std::vector<Call> calls = CallsOf(plan, instruction);
+    const std::vector<CollectiveCall> calls = CallsOf(plan, instruction);
     if (!calls.empty()) return calls[0].row_elems;
   }
   return 0;

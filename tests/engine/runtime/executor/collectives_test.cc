@@ -70,11 +70,11 @@ class RecordingGroup final : public ProcessGroup {
 // What the plan says of the instruction. All numbers are f32 here, unless they are bytes.
 Calls Listed(const Plan& plan, const Instruction& i) {
   Calls calls;
-  for (const Call& call : CallsOf(plan, i)) {
-    const bool tied = call.group == Call::Group::kTied;
+  for (const CollectiveCall& call : CallsOf(plan, i)) {
+    const bool tied = call.group == CollectiveCall::Group::kTied;
     const int num_ranks =
         tied ? static_cast<int>(plan.units[i.unit].holders.size()) : plan.world_size;
-    const int64_t elem_bytes = call.elem == Call::Elem::kByte ? 1 : 4;
+    const int64_t elem_bytes = call.elem == CollectiveCall::Elem::kByte ? 1 : 4;
     calls.push_back(CallText(Name(call.collective), num_ranks, call.row_elems * elem_bytes));
   }
   return calls;
