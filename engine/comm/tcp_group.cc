@@ -63,6 +63,12 @@ class TcpGroup final : public ProcessGroup {
   // send to the same peer.
   template <typename Fn>
   void ForOthers(const Fn& fn);
+  // Whether holds(link) is true of every link.
+  template <typename Fn>
+  bool AllLinks(const Fn& holds);
+  bool HasReceivedAll() {
+    return AllLinks([](const Link& link) { return !link.is_receiving(); });
+  }
 
   // A collective is Begin, the sends, ExchangeHeaders, the receives, Finish.
   void Begin(const Call& call, double value = 0);
@@ -107,6 +113,13 @@ void TcpGroup::ForOthers(const Fn& fn) {
   }
 }
 
+template <typename Fn>
+bool TcpGroup::AllLinks(const Fn& holds) {
+  bool all = true;
+  ForOthers([&](int, const Link& link) { all &= holds(link); });
+  return all;
+}
+
 void TcpGroup::Begin(const Call& call, double value) {
   peers_.CheckNotBroken(call.ToString());
   header_ = {call, value};
@@ -119,13 +132,9 @@ void TcpGroup::Begin(const Call& call, double value) {
 
 // Compares the headers after all have arrived, so that every rank names the same two calls.
 void TcpGroup::ExchangeHeaders() {
-  const auto have_arrived = [&] {
-    bool all = true;
-    ForOthers([&](int, const Link& link) { all &= !link.is_receiving(); });
-    return all;
-  };
   // A peer that has left may have seen a difference first.
-  peers_.MoveCollectives(header_.call, have_arrived, [&] { CheckHeaders(); });
+  peers_.MoveCollectives(
+      header_.call, [&] { return HasReceivedAll(); }, [&] { CheckHeaders(); });
   CheckHeaders();
 }
 
@@ -144,19 +153,12 @@ void TcpGroup::CheckHeaders() {
 }
 
 void TcpGroup::Receive() {
-  peers_.MoveCollectives(header_.call, [&] {
-    bool all = true;
-    ForOthers([&](int, const Link& link) { all &= !link.is_receiving(); });
-    return all;
-  });
+  peers_.MoveCollectives(header_.call, [&] { return HasReceivedAll(); });
 }
 
 void TcpGroup::Finish() {
-  peers_.MoveCollectives(header_.call, [&] {
-    bool all = true;
-    ForOthers([&](int, const Link& link) { all &= !link.is_busy(); });
-    return all;
-  });
+  const auto is_done = [](const Link& link) { return !link.is_busy(); };
+  peers_.MoveCollectives(header_.call, [&] { return AllLinks(is_done); });
 }
 
 void TcpGroup::Synchronize(const Call& call, double value) {
@@ -261,14 +263,10 @@ void TcpGroup::AllToAll(const CommBuffer& buffer, int64_t row_bytes) {
     ForOthers(
         [&](int peer, Link& link) { link.Receive(tiles_.data() + peer * tile_bytes, count); });
     // A received tile replaces the one for that peer after it has been sent.
-    const auto can_be_placed = [&] {
-      bool all = true;
-      ForOthers([&](int, const Link& link) {
-        all &= !link.is_receiving() && link.unsent_bytes() <= row_bytes - begin - count;
-      });
-      return all;
+    const auto can_be_placed = [&](const Link& link) {
+      return !link.is_receiving() && link.unsent_bytes() <= row_bytes - begin - count;
     };
-    peers_.MoveCollectives(header_.call, can_be_placed);
+    peers_.MoveCollectives(header_.call, [&] { return AllLinks(can_be_placed); });
     ForOthers([&](int peer, const Link&) {
       std::memcpy(Row(buffer, peer, row_bytes) + begin, tiles_.data() + peer * tile_bytes,
                   static_cast<size_t>(count));
