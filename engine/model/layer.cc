@@ -14,28 +14,24 @@ int64_t ParamSpec::StoredElems() const {
   return vocab_padding == 0 ? NumElems() : NumElems() / shape[0] * (shape[0] + vocab_padding);
 }
 
-namespace {
-
-int64_t NumElems(const Layer& layer) {
+int64_t NumParams(const Layer& layer) {
   int64_t sum = 0;
   for (const ParamSpec& param : layer.params())
     sum += param.NumElems();
   return sum;
 }
 
-}  // namespace
-
 int64_t NumParams(const Model& model) {
   int64_t sum = 0;
   for (const auto& layer : model.layers)
-    sum += NumElems(*layer);
+    sum += NumParams(*layer);
   return sum;
 }
 
 int64_t NumTrainableParams(const Model& model) {
   int64_t sum = 0;
   for (size_t i = 0; i < model.layers.size(); ++i) {
-    if (model.frozen.empty() || !model.frozen[i]) sum += NumElems(*model.layers[i]);
+    if (model.frozen.empty() || !model.frozen[i]) sum += NumParams(*model.layers[i]);
   }
   return sum;
 }

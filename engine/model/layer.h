@@ -123,6 +123,7 @@ struct Model {
 };
 
 // Elements of all parameters, tied ones counted once; and of those that are not frozen.
+int64_t NumParams(const Layer& layer);
 int64_t NumParams(const Model& model);
 int64_t NumTrainableParams(const Model& model);
 

@@ -54,9 +54,7 @@ void AddRates(std::span<const StepResult> steps, const StepWork& scale, Measurem
 int64_t TwoUnitsNumParams(const Model& model) {
   std::array<int64_t, 3> largest{};  // The third place is for the next one.
   for (const auto& layer : model.layers) {
-    largest[2] = 0;
-    for (const ParamSpec& spec : layer->params())
-      largest[2] += spec.NumElems();
+    largest[2] = NumParams(*layer);
     std::ranges::sort(largest, std::greater<>());
   }
   return largest[0] + largest[1];

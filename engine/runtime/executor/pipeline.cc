@@ -11,13 +11,6 @@
 namespace dsat::engine {
 namespace {
 
-int64_t NumParamsOf(const Layer& layer) {
-  int64_t sum = 0;
-  for (const ParamSpec& spec : layer.params())
-    sum += spec.NumElems();
-  return sum;
-}
-
 bool Matches(const std::string& name, const std::string& pattern, const std::string& what) {
   const RE2 regex(pattern, RegexOptions(/*ignores_case=*/true));
   if (regex.ok()) return RE2::PartialMatch(name, regex);
@@ -32,7 +25,7 @@ std::vector<int64_t> WeightsOf(const Model& model, const std::string& method,
     if (method == "uniform") {
       weights.push_back(1);
     } else if (method == "parameters" || method == "best") {
-      weights.push_back(NumParamsOf(*layer));
+      weights.push_back(NumParams(*layer));
     } else if (method.starts_with("type:")) {
       weights.push_back(Matches(layer->name(), method.substr(5), what) ? 1 : 0);
     } else {
