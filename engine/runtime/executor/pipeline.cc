@@ -102,8 +102,7 @@ Traffic Groups::traffic() const {
   return sum;
 }
 
-TiedUnits::TiedUnits(const Plan& plan, DType dtype, const Groups& groups, Arena& arena)
-    : arena_(arena) {
+TiedUnits::TiedUnits(const Plan& plan, DType dtype, const Groups& groups, Arena& arena) {
   std::vector<int> holders;
   int64_t most_elems = 0;
   for (size_t u = 0; u < plan.units.size(); ++u) {
@@ -126,9 +125,9 @@ TiedUnits::TiedUnits(const Plan& plan, DType dtype, const Groups& groups, Arena&
   group_ = groups.world().Split(colors);
   if (group_ == nullptr) return;
   const int64_t row_elems = SummedRowElems(most_elems, group_->size());
-  charged_bytes_ = row_elems * group_->size() * BytesPerElem(dtype);
-  arena.Charge(charged_bytes_, "communication buckets");
-  bucket_ = group_->Allocate(charged_bytes_);
+  const int64_t bytes = row_elems * group_->size() * BytesPerElem(dtype);
+  charge_.emplace(arena, bytes);
+  bucket_ = group_->Allocate(bytes);
 }
 
 void TiedUnits::Sum(Tensor grad, Tier tier, Kernels& kernels) {

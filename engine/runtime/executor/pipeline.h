@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "engine/core/arena.h"
 #include "engine/model/layer.h"
 #include "engine/plan/plan.h"
+#include "engine/runtime/state/redistribute.h"
 
 namespace dsat::engine {
 
@@ -52,9 +54,6 @@ class TiedUnits {
   // A collective call if the plan has such units. `groups` must outlive this. Throws
   // kUnimplemented if they are not all held by the same stages, OutOfMemory for the bucket.
   TiedUnits(const Plan& plan, DType dtype, const Groups& groups, Arena& arena);
-  TiedUnits(const TiedUnits&) = delete;
-  TiedUnits& operator=(const TiedUnits&) = delete;
-  ~TiedUnits() { arena_.Discharge(charged_bytes_); }
   // grad (n) = its sum over the stages. REQUIRES: one of the constructor's units' gradients, which
   // rests on `tier`; `kernels` are the device's.
   void Sum(Tensor grad, Tier tier, Kernels& kernels);
@@ -62,9 +61,8 @@ class TiedUnits {
 
  private:
   std::unique_ptr<ProcessGroup> group_;
+  std::optional<BucketCharge> charge_;
   CommBuffer bucket_;
-  Arena& arena_;
-  int64_t charged_bytes_ = 0;
 };
 
 // Bytes of the input of every layer and of the output of the last, for one micro-batch: found by
