@@ -28,17 +28,17 @@ float TrustRatio(float param_squares, float direction_squares, const OptimizerCo
   return static_cast<float>(std::clamp(ratio, config.min_coeff, config.max_coeff));
 }
 
-Lamb::Lamb(const Model& model, const Plan& plan, const UnitStates& states, ProcessGroup& group)
+Lamb::Lamb(const Plan& plan, const UnitStates& states, const std::vector<ParamPieces>& pieces,
+           ProcessGroup& group)
     : plan_(plan),
       states_(states),
       group_(group),
+      pieces_(pieces),
       ratios_(static_cast<size_t>(plan.num_trust_ratios)),
       row_elems_(RowElems(plan)),
       charge_(states.memory().device, BucketBytes()) {
-  for (const SubGroup& sub_group : plan.sub_groups) {
+  for (const SubGroup& sub_group : plan.sub_groups)
     DSAT_CHECK(!sub_group.on_disk, "unit {}", sub_group.unit);
-    pieces_.push_back(PiecesOf(model, plan, states, sub_group));
-  }
   if (row_elems_ > 0) bucket_ = group.Allocate(BucketBytes());
 }
 

@@ -13,7 +13,6 @@
 #include "engine/backend/optimizer_kernels.h"
 #include "engine/comm/process_group.h"
 #include "engine/config/ds_config.h"
-#include "engine/model/layer.h"
 #include "engine/plan/plan.h"
 #include "engine/runtime/optimizer/grad_norm.h"
 #include "engine/runtime/optimizer/param_pieces.h"
@@ -24,11 +23,12 @@ namespace dsat::engine {
 
 class Lamb {
  public:
-  // A collective call of the data-parallel group. Allocates two f32 numbers per parameter for the
-  // all-reduce, charged to the device's arena; nothing with one rank, or if optimizer state is not
-  // sharded. All arguments must outlive this. Throws OutOfMemory.
-  // REQUIRES: no optimizer state rests on disk.
-  Lamb(const Model& model, const Plan& plan, const UnitStates& states, ProcessGroup& group);
+  // A collective call of the data-parallel group; `pieces` are those of each sub-group. Allocates
+  // two f32 numbers per parameter for the all-reduce, charged to the device's arena; nothing with
+  // one rank, or if optimizer state is not sharded. All arguments must outlive this. Throws
+  // OutOfMemory. REQUIRES: no optimizer state rests on disk.
+  Lamb(const Plan& plan, const UnitStates& states, const std::vector<ParamPieces>& pieces,
+       ProcessGroup& group);
 
   // Runs kTrustRatios: moments of all sub-groups from their gradients times the factor, then the
   // trust ratio of every parameter, the same bits on every rank and for every placement. A
@@ -48,7 +48,7 @@ class Lamb {
   const Plan& plan_;
   const UnitStates& states_;
   ProcessGroup& group_;
-  std::vector<std::vector<ParamPiece>> pieces_;  // Per sub-group.
+  const std::vector<ParamPieces>& pieces_;
   std::vector<float> sums_;    // Per parameter: of its squares, of its direction's.
   std::vector<float> ratios_;  // Per parameter.
   const int64_t row_elems_;    // Of the bucket; 0: there is none.

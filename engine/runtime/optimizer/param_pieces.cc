@@ -5,8 +5,8 @@
 
 namespace dsat::engine {
 
-std::vector<ParamPiece> PiecesOf(const Model& model, const Plan& plan, const UnitStates& states,
-                                 const SubGroup& group) {
+ParamPieces PiecesOf(const Model& model, const Plan& plan, const UnitStates& states,
+                     const SubGroup& group) {
   const bool shard = plan.optimizer_home == Placement::kShard;
   const int64_t slice = states.SliceElems(group.unit);
   const int64_t begin = (shard ? states.rank() * slice : 0) + group.offset;  // In the unit.
@@ -14,7 +14,7 @@ std::vector<ParamPiece> PiecesOf(const Model& model, const Plan& plan, const Uni
   int64_t param = 0;
   for (int u = 0; u < group.unit; ++u)
     param += static_cast<int64_t>(model.layers[u]->params().size());
-  std::vector<ParamPiece> pieces;
+  ParamPieces pieces;
   const auto& specs = model.layers[group.unit]->params();
   const auto& layout = states.unit(group.unit).layout;
   for (size_t i = 0; i < specs.size(); ++i, ++param) {

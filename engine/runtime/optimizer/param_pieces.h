@@ -21,10 +21,12 @@ struct ParamPiece {
   bool decays = true;  // Not the weight of a normalization, and not a bias.
 };
 
+using ParamPieces = std::vector<ParamPiece>;
+
 // The pieces of a sub-group, in order and cut where ranks' slices meet. The zeros that pad a
 // parameter belong to its last piece, because they are copied with it.
-std::vector<ParamPiece> PiecesOf(const Model& model, const Plan& plan, const UnitStates& states,
-                                 const SubGroup& group);
+ParamPieces PiecesOf(const Model& model, const Plan& plan, const UnitStates& states,
+                     const SubGroup& group);
 
 // The settings for a piece: without weight decay where it does not apply.
 OptimizerConfig SettingsOf(const OptimizerConfig& config, const ParamPiece& piece);

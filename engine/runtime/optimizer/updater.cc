@@ -15,7 +15,7 @@ Updater::Updater(const Model& model, const Plan& plan, UnitStates& states, Proce
     if (unit.reduced_grad_tier() != Tier::kDevice || unit.param.tier != Tier::kDevice)
       host_needs_scale_ = true;
   }
-  if (plan.num_trust_ratios > 0) lamb_.emplace(model, plan, states, group);
+  if (plan.num_trust_ratios > 0) lamb_.emplace(plan, states, pieces_, group);
   if (!plan.reduces_grads) one_bit_adam_.emplace(plan, states, group);
   if (lamb_ || one_bit_adam_) host_needs_scale_ = true;
 }

@@ -49,9 +49,9 @@ class Updater {
 
   const Plan& plan_;
   UnitStates& states_;
-  std::vector<std::vector<ParamPiece>> pieces_;  // Per sub-group.
-  std::optional<Lamb> lamb_;                     // If it is the optimizer.
-  std::optional<OneBitAdam> one_bit_adam_;       // If the plan leaves gradients unreduced.
+  std::vector<ParamPieces> pieces_;         // Per sub-group.
+  std::optional<Lamb> lamb_;                // If it is the optimizer.
+  std::optional<OneBitAdam> one_bit_adam_;  // If the plan leaves gradients unreduced.
   bool host_needs_scale_ = false;
   UpdateInputs inputs_;
 };
