@@ -143,7 +143,7 @@ void UnitStates::InitUnit(int u) {
   const Unit& unit = units_[u];
   const bool any_on_disk =
       OnDisk(u) || (plan_.units[u].trained && plan_.units[u].optimizer_tier == Tier::kNvme);
-  if (any_on_disk || unit.layout.num_elems == 0) {
+  if (any_on_disk) {
     return Visit(u, Access::kWrite, [&](const StatePart& part) {
       memory_.host_kernels.Run(op::Fill{part.data, 0});
       if (!part.state.starts_with("moment")) InitParams(u, {{part.begin, part.data, Tier::kHost}});
@@ -296,8 +296,7 @@ void UnitStates::MoveSwapped(int u, Access access, const std::vector<Tensor>& te
 
 Tensor UnitStates::Param(int u) const {
   const Unit& unit = units_[u];
-  const Buffer& whole =
-      plan_.units[u].param.placement == Placement::kShard ? unit.gathered : unit.param;
+  const Buffer& whole = IsSharded(u) ? unit.gathered : unit.param;
   return whole.AsTensor(options_.dtype).Slice(0, unit.layout.num_elems);
 }
 
@@ -310,7 +309,7 @@ Tensor UnitStates::ParamSlice(int u) const {
 
 Tensor UnitStates::GatherTarget(int u) {
   Unit& unit = units_[u];
-  if (plan_.units[u].param.placement == Placement::kShard && !unit.gathered) {
+  if (IsSharded(u) && !unit.gathered) {
     unit.gathered =
         memory_.device.Allocate(options_.dtype, unit.layout.num_elems, "gathered parameters");
   }
@@ -318,26 +317,21 @@ Tensor UnitStates::GatherTarget(int u) {
 }
 
 Tensor UnitStates::Grad(int u) {
-  Unit& unit = units_[u];
-  const bool fresh = !unit.grad;
-  if (fresh) {
-    unit.grad = memory_.device.Allocate(options_.dtype, unit.layout.num_elems, "gradients");
-  }
-  const Tensor grad = unit.grad.AsTensor(options_.dtype).Slice(0, unit.layout.num_elems);
-  if (fresh) memory_.kernels.Run(op::Fill{grad, 0});
-  return grad;
+  return WholeGrad(u, &Unit::grad, options_.dtype, "gradients");
 }
 
 Tensor UnitStates::GradSum(int u) {
-  Unit& unit = units_[u];
-  const bool fresh = !unit.grad_sum;
-  if (fresh) {
-    unit.grad_sum = memory_.device.Allocate(options_.grad_dtype, unit.layout.num_elems,
-                                            "accumulated gradients");
-  }
-  const Tensor sum = unit.grad_sum.AsTensor(options_.grad_dtype).Slice(0, unit.layout.num_elems);
-  if (fresh) memory_.kernels.Run(op::Fill{sum, 0});
-  return sum;
+  return WholeGrad(u, &Unit::grad_sum, options_.grad_dtype, "accumulated gradients");
+}
+
+Tensor UnitStates::WholeGrad(int u, Buffer Unit::*grad, DType dtype, const char* use) {
+  const int64_t num_elems = units_[u].layout.num_elems;
+  Buffer& buffer = units_[u].*grad;
+  const bool fresh = !buffer;
+  if (fresh) buffer = memory_.device.Allocate(dtype, num_elems, use);
+  const Tensor whole = buffer.AsTensor(dtype).Slice(0, num_elems);
+  if (fresh) memory_.kernels.Run(op::Fill{whole, 0});
+  return whole;
 }
 
 void UnitStates::FoldGrad(int u) {

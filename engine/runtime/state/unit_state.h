@@ -165,6 +165,8 @@ class UnitStates {
     return home == Placement::kShard ? rank_ * SliceElems(u) : 0;
   }
   Tensor GradSum(int u);
+  // Memory of the unit for a whole gradient; zeroed if it is new.
+  Tensor WholeGrad(int u, Buffer Unit::*grad, DType dtype, const char* use);
   // The dtypes of a state on disk: its moments and its master copy, wider types first.
   std::vector<DType> SwappedTypes() const;
   std::vector<Tensor> Swapped(int sub_group) const;
