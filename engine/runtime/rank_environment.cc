@@ -1,9 +1,6 @@
 // Reads what a launcher tells a rank, and joins the group of the ranks.
 #include "engine/runtime/rank_environment.h"
 
-#include <sys/mman.h>
-
-#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <climits>
@@ -11,7 +8,6 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "base/unique_fd.h"
 #include "engine/runtime/rank_variables.h"
 
 namespace dsat::engine {
@@ -89,17 +85,11 @@ RankEnvironment ReadRankEnvironment() {
 
 std::unique_ptr<ProcessGroup> JoinGroup(const RankEnvironment& environment) {
   if (HasSeveralHosts(environment)) return MeetOtherHosts(environment);
-  if (environment.group_fd >= 0) {
-    return MakeShmGroup(environment.group_fd, environment.rank, environment.world_size,
-                        kPeerTimeout);
-  }
-  if (environment.world_size != 1) {
+  if (environment.group_fd < 0 && environment.world_size != 1) {
     Throw(ErrorCode::kInvalidArgument, "{} is not set; expected the memory file of {} ranks",
           kEnvGroupFd, environment.world_size);
   }
-  const UniqueFd own(memfd_create("dsat-group", MFD_CLOEXEC));
-  if (own.get() < 0) ThrowErrno("memfd_create", errno);
-  return MakeShmGroup(own.get(), 0, 1, kPeerTimeout);
+  return MakeShmGroup(environment.group_fd, environment.rank, environment.world_size, kPeerTimeout);
 }
 
 }  // namespace dsat::engine

@@ -221,8 +221,7 @@ std::optional<PointRun> Trial::RunPoint(const Point& point, const StepWindowOpti
     run.steps.erase(run.steps.begin(), run.steps.begin() + window.first());
   for (int rank = 0; rank < environment_.world_size; ++rank) {
     const int64_t mine = rank == environment_.rank ? memory_.device().peak_bytes() : 0;
-    run.rank_peak_bytes.push_back(
-        static_cast<int64_t>(group_->MaxScalar(static_cast<double>(mine))));
+    run.rank_peak_bytes.push_back(MaxOfRanks(mine));
   }
   run.peak_bytes = std::ranges::max(run.rank_peak_bytes);
   return run;
