@@ -19,6 +19,7 @@
 #include "cli/read_spec.h"
 #include "cli/runner_options.h"
 #include "cli/search_commands.h"
+#include "cli/status_line.h"
 #include "engine/config/batch.h"
 #include "engine/config/ds_config.h"
 #include "engine/config/strategies.h"
