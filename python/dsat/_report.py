@@ -6,8 +6,8 @@ import sys
 from typing import Any, Dict, Iterator, Mapping, Optional
 
 from dsat._hook.batches import BatchCounter
-from dsat._meter import Meter, finish_profile, memory_in_use, number_of, peak_memory, synchronize, \
-    uses_gpu
+from dsat._meter import (Meter, finish_profile, memory_in_use, number_of, peak_memory, synchronize,
+                         uses_gpu)
 from dsat._trial import Trial, has_read_config, rank, rank_file, trial
 
 _meter: Optional[Meter] = None

@@ -1,8 +1,11 @@
 // Runs dsat generate as a user who ends it in the middle, and dsat train on folders with defects.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <chrono>
 #include <filesystem>
@@ -12,6 +15,7 @@
 
 #include "base/files.h"
 #include "base/json.h"
+#include "base/unique_fd.h"
 #include "tests/cli/run_dsat.h"
 
 namespace dsat {
@@ -43,6 +47,33 @@ TEST(InferenceTest, NothingSurvivesACommandThatIsKilled) {
   kill(dsat, SIGKILL);
   EXPECT_EQ(WaitFor(dsat), 128 + SIGKILL);
   EXPECT_TRUE(WaitUntilEmpty("/proc/" + child + "/cmdline", true));  // Of a zombie it is empty.
+}
+
+TEST(InferenceTest, TextThatCannotBeWrittenIsAnErrorUnlessItsReaderHasGone) {
+  const Workspace work;
+  work.Write("deepspeed.yaml", std::string("entrypoint: builtin") + kSmallTraining);
+  work.Write("ds_config.json", R"({"train_batch_size": 2, "optimizer": {"type": "SGD"}})");
+  const Finished trained = work.Dsat({"train", "deepspeed.yaml", "--steps", "1"});
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  for (const char* format : {"", "--json"}) {
+    std::vector<std::string> argv = {"generate", "deepspeed.yaml",   "--prompt",
+                                     "The ",     "--max-new-tokens", "3"};
+    if (*format != '\0') argv.emplace_back(format);
+    const std::string name = fmt::format("full{}", format);
+    std::filesystem::create_symlink("/dev/full", work.Path(name + ".out"));
+    EXPECT_EQ(WaitFor(work.StartDsat(argv, name)), 1);
+    EXPECT_THAT(ReadFile(work.Path(name + ".err")), HasSubstr("No space left"));
+  }
+  // Opened, so that the program can open it for writing, and closed before it writes.
+  ASSERT_EQ(mkfifo(work.Path("gone.out").c_str(), 0600), 0);
+  UniqueFd reader(open(work.Path("gone.out").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  const pid_t dsat = work.StartDsat(
+      {"generate", "deepspeed.yaml", "--prompt", "The ", "--max-new-tokens", "100000000"}, "gone");
+  pollfd written{reader.get(), POLLIN, 0};
+  ASSERT_EQ(poll(&written, 1, 60'000), 1);
+  reader.Reset();
+  EXPECT_EQ(WaitFor(dsat), 1);
+  EXPECT_EQ(ReadFile(work.Path("gone.err")), "");
 }
 
 TEST(TrainingStartTest, WithoutTheFileLatestTheCommandKnowsWhatTheRanksContinueFrom) {

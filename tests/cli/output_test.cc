@@ -293,6 +293,30 @@ TEST_F(OutputTest, TheSummaryNamesWhatDroppedOutOfTheConfirmation) {
               HasSubstr(fmt::format(", {:.1f} samples/s; ", verdict["speed"].get<double>())));
 }
 
+TEST_F(OutputTest, TheSummarySaysThatTheFasterConfigurationsDroppedOut) {
+  ASSERT_EQ(work.Dsat({"create", "random", "deepspeed.yaml", "--profile", "profile.json",
+                       "--metric", "throughput", "--max-trials", "4", "--confirm", "2"})
+                .exit_code,
+            0);
+  Json submitted;
+  for (int i = 0; i < 40; ++i) {
+    const Json asked = Json::parse(work.Dsat({"ask", "1", "--json"}).out);
+    if (asked["finished"]) break;
+    const Json& trial = asked["trial"];
+    const std::string id = trial["id"].dump();
+    if (trial["kind"] == "submitted") submitted = trial["ds_config"];
+    const bool is_submitted = trial["ds_config"] == submitted;
+    if (trial["kind"] == "confirm" && !is_submitted) {
+      work.Dsat({"tell", "1", "--trial", id, "--infeasible", "no room"});
+    } else {
+      work.Dsat({"tell", "1", "--trial", id, "--metrics", "-"},
+                Json{{"throughput", is_submitted ? 1 : 2}}.dump());
+    }
+  }
+  EXPECT_THAT(work.Dsat({"show", "1"}).out,
+              HasSubstr("factor: none, the faster configurations dropped out\n"));
+}
+
 TEST_F(OutputTest, TheSummarySaysWhyThereIsNoFactor) {
   for (const auto& [flag, words] :
        {std::pair("--infeasible", "does not fit: no room"), {"--failed", "failed: no room"}}) {

@@ -118,6 +118,7 @@ def test_the_profiling_trial_counts_parameters(running):
     info = read(folder, "model_info.json")
     assert (info["num_params"], info["trainable_num_params"]) == (36, 32)
     assert info["activation_mem_per_gpu"] >= 0
+    assert read(folder, "hook-rank0.json")["on_cpu"]
     with pytest.raises(ValueError, match="pass model="):
         dsat.report()
 

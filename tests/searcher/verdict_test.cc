@@ -100,23 +100,36 @@ TEST(VerdictTest, TheProbabilityIsThatOfThePick) {
   EXPECT_GT(verdict.probability_near_best.value(), of_favorite);
 }
 
-TEST(VerdictTest, WhereTheRoundsCannotTellTheMethodDecides) {
+// A search by `auto`, and what it likes best: the first row of speeds, the second is as submitted.
+std::pair<Search, TrialId> ByAuto(const std::array<std::array<double, 3>, 3>& speeds) {
   ExperimentSpec spec = ConfirmedSpec();
   spec.method = "auto";
   spec.options.max_trials = 5;
   Search search(spec);
   std::optional<TrialId> favorite;
   std::map<TrialId, size_t> rounds;
-  RunToEnd(search, Device([](const Trial& t) { return 100.0 + 50 * static_cast<double>(t.id); },
-                          [&](const Trial& t) {
-                            if (!favorite) favorite = search.Find().finalists.at(0);
-                            if (t.confirms == search.Submitted()) return 50.0;
-                            const size_t round = rounds[*t.confirms]++ % 3;
-                            return t.confirms == favorite ? std::array{110., 119., 126.}[round]
-                                                          : std::array{118., 121., 122.}[round];
-                          }));
+  const auto confirmed = [&](const Trial& t) {
+    if (!favorite) favorite = search.Find().finalists.at(0);
+    const size_t row = t.confirms == favorite ? 0 : t.confirms == search.Submitted() ? 1 : 2;
+    return speeds[row][rounds[*t.confirms]++ % 3];
+  };
+  RunToEnd(search, Device([](const Trial& t) { return 100.0 + 50 * double(t.id); }, confirmed));
+  return {std::move(search), *favorite};
+}
+
+TEST(VerdictTest, WhereTheRoundsCannotTellTheMethodDecides) {
+  const auto [search, favorite] = ByAuto({{{110, 119, 126}, {50, 50, 50}, {118, 121, 122}}});
   ASSERT_NE(search.confirmation()->BestOther(), favorite);
   EXPECT_EQ(VerdictOf(search).pick, favorite);
+}
+
+TEST(VerdictTest, IfNothingIsBetterTheFactorIsThatOfTheBestOtherConfiguration) {
+  const auto [search, favorite] = ByAuto({{{90, 100, 111}, {100, 100, 100}, {92, 102, 113}}});
+  const Verdict verdict = VerdictOf(search);
+  ASSERT_TRUE(verdict.nothing_better);
+  const TrialId best = *search.confirmation()->BestOther();
+  EXPECT_EQ(verdict.factor->value, search.confirmation()->Compare(best, *search.Submitted()).value);
+  EXPECT_NE(best, favorite);
 }
 
 TEST(VerdictTest, IfNothingIsBetterTheSubmittedConfigurationIsThePick) {
@@ -481,19 +494,6 @@ TEST(VerdictTest, TwoConfigurationsCanBeComparedWithoutASearch) {
   EXPECT_EQ(IntAt(search.trials().at(1).ds_config, "/train_micro_batch_size_per_gpu", 0), 8);
   EXPECT_GT(search.confirmation()->Compare(1, 0).value, 1);
   EXPECT_TRUE(Experiment::Open(store, experiment.id()).search().Finished());
-}
-
-TEST(DescribeChangeTest, NamesWhatDiffers) {
-  const Json from{{"train_micro_batch_size_per_gpu", 2}, {"zero_optimization", {{"stage", 1}}}};
-  Json to = from;
-  EXPECT_EQ(DescribeChange(from, to), "");
-  to["zero_optimization"] = {{"stage", 3},
-                             {"reduce_bucket_size", 4e8},
-                             {"allgather_bucket_size", 5e8},
-                             {"overlap_comm", false},
-                             {"offload_param", {{"device", "none"}}}};
-  EXPECT_EQ(DescribeChange(from, to), "stage 1 -> 3, overlap_comm false, reduce_bucket_size 4e8")
-      << "the others are defaults, and that of overlap_comm is true at stage 3";
 }
 
 }  // namespace

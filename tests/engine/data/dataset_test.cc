@@ -168,6 +168,8 @@ TEST_F(DatasetTest, TooShortTextsAreRefused) {
   Write("short.txt", "0123456789");
   ExpectError({{"type", "text"}, {"path", "empty.txt"}}, ErrorCode::kInvalidArgument,
               "empty.txt: 0 bytes of text; expected at least 2");
+  ExpectError({{"type", "text"}, {"path", "empty.txt"}, {"validation", {{"split", 0.1}}}},
+              ErrorCode::kInvalidArgument, "empty.txt: 0 bytes of text; expected at least 2");
   ExpectError({{"type", "text"}, {"path", "short.txt"}, {"seq_len", 10}},
               ErrorCode::kInvalidArgument,
               "short.txt: 10 bytes of text; expected at least 11 for sequences of 10 tokens");

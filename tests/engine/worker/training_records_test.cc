@@ -96,6 +96,18 @@ TEST_F(TrainingRecordsTest, TheCheckpointWithTheLowestValidationLossStays) {
   EXPECT_EQ(Json::parse(exits[0].out).at("loss"), LowestValidation().second);
 }
 
+TEST_F(TrainingRecordsTest, TheBestIsThatOfTheValidationsForWhichOneCouldBeKept) {
+  task_.training = {.checkpoint_interval = 8, .eval_interval = 1};
+  task_.data["validation"] = {{"samples", 5}};
+  task_.ds_config["optimizer"]["params"]["lr"] = 0.3;  // The loss rises again.
+  Train();
+  ASSERT_LT(LowestValidation().first, 8);
+  task_.training.keep_best = true;
+  task_.train_steps = 9;
+  Train();
+  EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/best"), "global_step9");
+}
+
 TEST_F(TrainingRecordsTest, ACheckpointThatIsTheBestNoLongerDoesNotStay) {
   task_.training = {.checkpoint_interval = 8, .keep_best = true, .eval_interval = 2};
   task_.data["validation"] = {{"samples", 5}};
