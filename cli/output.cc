@@ -129,16 +129,16 @@ std::string WhyNoOther(const Search& search, const Verdict& verdict) {
   const std::optional<TrialId> submitted = search.Submitted();
   if (!verdict.left_out.empty()) return "none, the faster configurations dropped out";
   const std::string& metric = search.spec().options.metric;
-  const auto own = submitted ? SpeedOf(search.trials().at(*submitted), metric) : std::nullopt;
+  const double own = submitted ? SpeedOf(search.trials().at(*submitted), metric).value_or(0) : 0;
   std::pair<double, TrialId> fastest{0, 0};
   for (const auto& [id, trial] : search.trials()) {
     if (trial.kind == TrialKind::kSearch && trial.state == TrialState::kSucceeded)
       fastest = std::max(fastest, {SpeedOf(trial, metric).value_or(0), id});
   }
-  if (!own || fastest.first <= *own)
+  if (own <= 0 || fastest.first <= own)
     return "none, no other configuration was measured to be faster";
   return fmt::format("none, trial {} was once {:.2f} times as fast, by chance according to {}",
-                     fastest.second, fastest.first / *own, search.spec().method);
+                     fastest.second, fastest.first / own, search.spec().method);
 }
 
 // How the pick compares with the submitted configuration.

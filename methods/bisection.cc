@@ -37,8 +37,8 @@ std::optional<Step> NextBisectionStep(const LineageTable& table, const Lineage& 
   DSAT_CHECK(lineage.Idle() && !lineage.trials.empty());
   const LineageTrial& latest = lineage.trials.back();
   const Step& step = latest.step;
-  if (latest.verdict == Verdict::kUnknown) return std::nullopt;
-  if (latest.verdict == Verdict::kTooLarge) return Middle(step.low, step.micro_batch - 1);
+  if (latest.evidence == SizeEvidence::kUnknown) return std::nullopt;
+  if (latest.evidence == SizeEvidence::kTooLarge) return Middle(step.low, step.micro_batch - 1);
   if (step.micro_batch < step.high) return Middle(step.micro_batch + 1, step.high);
   return Beyond(table, lineage);
 }

@@ -22,8 +22,9 @@ int64_t Lineage::NumCompleted() const {
 
 bool Lineage::AnyTooLarge(size_t count) const {
   const auto end = trials.begin() + static_cast<std::ptrdiff_t>(std::min(count, trials.size()));
-  return std::any_of(trials.begin(), end,
-                     [](const LineageTrial& trial) { return trial.verdict == Verdict::kTooLarge; });
+  return std::any_of(trials.begin(), end, [](const LineageTrial& trial) {
+    return trial.evidence == SizeEvidence::kTooLarge;
+  });
 }
 
 int64_t StageWeight(const StageSpace& stage) {
@@ -117,12 +118,12 @@ Lineage& LineageTable::Tell(int64_t tag, const Trial& finished) {
   Lineage& lineage = at(tag);
   DSAT_CHECK(!lineage.Idle(), "lineage {} has no trial running", tag);
   LineageTrial& trial = lineage.trials.back();
-  trial.verdict = VerdictOf(finished);
+  trial.evidence = EvidenceOf(finished);
   const int64_t size = trial.step.micro_batch;
-  if (trial.verdict == Verdict::kFits) {
+  if (trial.evidence == SizeEvidence::kFits) {
     trial.metric = MetricValue(finished, options_.metric);
     largest_fit_[lineage.place] = std::max(largest_fit_[lineage.place], size);
-  } else if (trial.verdict == Verdict::kTooLarge) {
+  } else if (trial.evidence == SizeEvidence::kTooLarge) {
     too_large_[lineage.place].insert(size);
   }
   return lineage;
@@ -136,15 +137,15 @@ int64_t LineageTable::Ceiling(size_t place) const {
   return above == sizes->second.end() ? kLargestMicroBatch : *above - 1;
 }
 
-Verdict LineageTable::VerdictOf(const Trial& finished) const {
+SizeEvidence LineageTable::EvidenceOf(const Trial& finished) const {
   DSAT_CHECK(finished.state != TrialState::kRunning, "told of trial {} while it runs", finished.id);
   if (finished.state == TrialState::kSucceeded && MetricValue(finished, options_.metric)) {
-    return Verdict::kFits;
+    return SizeEvidence::kFits;
   }
   if (finished.state == TrialState::kInfeasible || policy_.failure_is_too_large) {
-    return Verdict::kTooLarge;
+    return SizeEvidence::kTooLarge;
   }
-  return Verdict::kUnknown;
+  return SizeEvidence::kUnknown;
 }
 
 std::optional<double> LineageTable::BestMetric(const Lineage& lineage, int64_t max_rung) const {

@@ -34,7 +34,7 @@ struct Step {
 };
 
 // What a trial shows about its micro-batch size.
-enum class Verdict {
+enum class SizeEvidence {
   kPending,   // Still running.
   kFits,      // Measured.
   kTooLarge,  // Infeasible, or failed with SearchPolicy::failure_is_too_large.
@@ -44,7 +44,7 @@ enum class Verdict {
 struct LineageTrial {
   Step step;
   int64_t rung = 0;  // asha: the rung the trial ran in.
-  Verdict verdict = Verdict::kPending;
+  SizeEvidence evidence = SizeEvidence::kPending;
   std::optional<double> metric;  // Set if it fits.
 };
 
@@ -58,7 +58,7 @@ struct Lineage {
   std::vector<LineageTrial> trials;
 
   // True if no trial of it is running. At most one runs at a time.
-  bool Idle() const { return trials.empty() || trials.back().verdict != Verdict::kPending; }
+  bool Idle() const { return trials.empty() || trials.back().evidence != SizeEvidence::kPending; }
   // The number of trials that have ended.
   int64_t NumCompleted() const;
   // The rung of the latest trial; 0 before the first.
@@ -111,14 +111,14 @@ class LineageTable {
   int64_t num_proposals() const { return num_proposals_; }
 
  private:
-  Verdict VerdictOf(const Trial& finished) const;
+  SizeEvidence EvidenceOf(const Trial& finished) const;
   bool IsUncovered(const StageSpace& place) const;
 
   SearchSpace space_;
   SearchOptions options_;
   SearchPolicy policy_;
   bool smaller_is_better_;
-  std::deque<Lineage> lineages_;                // Stable references.
+  std::deque<Lineage> lineages_;                   // Stable references.
   std::map<size_t, int64_t> largest_fit_;          // By place.
   std::map<size_t, std::set<int64_t>> too_large_;  // By place.
   int64_t num_proposals_ = 0;

@@ -24,16 +24,16 @@ void RandomMethod::Tell(int64_t tag, const Trial& finished) {
   const Lineage& lineage = table_.Tell(tag, finished);
   const LineageTrial& trial = lineage.trials.back();
   StageRecord& record = records_[lineage.place];
-  if (trial.verdict == Verdict::kFits) {
+  if (trial.evidence == SizeEvidence::kFits) {
     if (!record.best_metric || table_.Better(*trial.metric, *record.best_metric)) {
       record.best_metric = trial.metric;
       record.best = trial.step;
     }
     record.largest_fit = std::max(record.largest_fit, trial.step.micro_batch);
-  } else if (trial.verdict == Verdict::kTooLarge) {
+  } else if (trial.evidence == SizeEvidence::kTooLarge) {
     record.too_large.insert(trial.step.micro_batch);
   }
-  const bool fits = trial.verdict == Verdict::kFits;
+  const bool fits = trial.evidence == SizeEvidence::kFits;
   CountTowardsEarlyStop(finished, fits ? trial.metric : std::nullopt);
   if (!ShouldStop(lineage)) queue_.push_back(lineage.number);
 }
@@ -48,9 +48,9 @@ void RandomMethod::Observe(const Trial& finished) {
 bool RandomMethod::ShouldStop(const Lineage& lineage) const {
   const SearchOptions& options = table_.options();
   const LineageTrial& latest = lineage.trials.back();
-  if (latest.verdict == Verdict::kUnknown) return true;
+  if (latest.evidence == SizeEvidence::kUnknown) return true;
   if (lineage.NumCompleted() >= options.trials_per_random_config) return true;
-  if (latest.verdict == Verdict::kTooLarge && latest.step.micro_batch <= latest.step.low) {
+  if (latest.evidence == SizeEvidence::kTooLarge && latest.step.micro_batch <= latest.step.low) {
     return true;
   }
   if (latest.step.micro_batch >= kLargestMicroBatch) return true;
@@ -107,7 +107,7 @@ Step RandomMethod::FirstStep(const StageSpace& stage) const {
 
 Step RandomMethod::NextStep(const Lineage& lineage) const {
   const LineageTrial& latest = lineage.trials.back();
-  if (latest.verdict == Verdict::kTooLarge) {
+  if (latest.evidence == SizeEvidence::kTooLarge) {
     return DrawStep(latest.step.low, latest.step.micro_batch - 1);
   }
   const int64_t low = latest.step.micro_batch + 1;

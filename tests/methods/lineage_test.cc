@@ -59,17 +59,19 @@ TEST(LineageTest, AnErrorIsInTheHistoryOfItsTrialAndOfAllLaterOnesOnly) {
 }
 
 TEST(LineageTest, OnlyInfeasibleIsEvidenceUnlessPublishedBehaviorIsAskedFor) {
-  const std::map<TrialState, Verdict> by_default = {{TrialState::kSucceeded, Verdict::kFits},
-                                                    {TrialState::kInfeasible, Verdict::kTooLarge},
-                                                    {TrialState::kFailed, Verdict::kUnknown},
-                                                    {TrialState::kStopped, Verdict::kUnknown}};
+  const std::map<TrialState, SizeEvidence> by_default = {
+      {TrialState::kSucceeded, SizeEvidence::kFits},
+      {TrialState::kInfeasible, SizeEvidence::kTooLarge},
+      {TrialState::kFailed, SizeEvidence::kUnknown},
+      {TrialState::kStopped, SizeEvidence::kUnknown}};
   for (const bool compat : {false, true}) {
     LineageTable table(TestSpace({1}, 8), TestOptions(compat));
-    for (const auto& [state, verdict] : by_default) {
+    for (const auto& [state, evidence] : by_default) {
       Lineage& lineage = table.Draw();
       AddTrial(table, lineage, kAnyStep, 0, state, 1);
-      const bool no_evidence = verdict == Verdict::kUnknown;
-      EXPECT_EQ(lineage.trials[0].verdict, compat && no_evidence ? Verdict::kTooLarge : verdict);
+      const bool no_evidence = evidence == SizeEvidence::kUnknown;
+      EXPECT_EQ(lineage.trials[0].evidence,
+                compat && no_evidence ? SizeEvidence::kTooLarge : evidence);
     }
   }
 }

@@ -251,7 +251,7 @@ TEST(RandomTest, ByDefaultNewRangesStayBelowTheSmallestSizeThatDidNotFit) {
   int64_t too_large = 64;
   for (const Lineage& lineage : method.table().lineages()) {
     for (const LineageTrial& trial : lineage.trials) {
-      if (trial.verdict == Verdict::kTooLarge) {
+      if (trial.evidence == SizeEvidence::kTooLarge) {
         too_large = std::min(too_large, trial.step.micro_batch);
       }
     }
