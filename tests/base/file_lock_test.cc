@@ -4,19 +4,18 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
-#include <filesystem>
 #include <string>
 #include <thread>
 
 #include "base/files.h"
 #include "base/unique_fd.h"
 #include "tests/base/error_code.h"
+#include "tests/temp_folder.h"
 
 namespace dsat {
 namespace {
@@ -25,13 +24,7 @@ using ::testing::HasSubstr;
 
 class FileLockTest : public ::testing::Test {
  protected:
-  FileLockTest() {
-    std::string pattern = testing::TempDir() + "file_lock_test_XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
-  }
-  ~FileLockTest() override { std::filesystem::remove_all(folder_); }
-
-  std::string path() const { return folder_ + "/lock"; }
+  std::string path() const { return folder_ / "lock"; }
 
   // Holds the lock for a while, as a process does that only looks whether it is held.
   std::thread Look() const {
@@ -49,7 +42,7 @@ class FileLockTest : public ::testing::Test {
     return std::to_string(child);
   }
 
-  std::string folder_;
+  const TempFolder folder_;
 };
 
 TEST_F(FileLockTest, ALookAtAnUnusedFileOnlyDelaysTheNextHolder) {

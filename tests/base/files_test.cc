@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/unique_fd.h"
 #include "tests/base/error_code.h"
+#include "tests/temp_folder.h"
 
 namespace dsat {
 namespace {
@@ -23,15 +24,9 @@ using ::testing::HasSubstr;
 
 class FilesTest : public testing::Test {
  protected:
-  FilesTest() {
-    std::string pattern = testing::TempDir() + "files_test_XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
-  }
-  ~FilesTest() override { fs::remove_all(folder_); }
+  std::string Path(const std::string& name) const { return folder_ / name; }
 
-  std::string Path(const std::string& name) const { return folder_ + "/" + name; }
-
-  std::string folder_;
+  const TempFolder folder_;
 };
 
 TEST_F(FilesTest, WhatIsWrittenIsRead) {
@@ -47,11 +42,7 @@ TEST_F(FilesTest, WritingLeavesNoTemporaryFile) {
   WriteFileAtomic(Path("a"), "1");
   fs::create_directory(Path("taken"));
   EXPECT_THROW(WriteFileAtomic(Path("taken"), "1"), Error);
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder_)) {
-    names.push_back(entry.path().filename().string());
-  }
-  EXPECT_THAT(names, testing::UnorderedElementsAre("a", "taken"));
+  EXPECT_THAT(folder_.Names(), testing::ElementsAre("a", "taken"));
 }
 
 TEST_F(FilesTest, AReaderSeesOldOrNewWhole) {
@@ -136,7 +127,7 @@ TEST_F(FilesTest, FailuresNameThePath) {
   EXPECT_EQ(CodeOf([&] { ReadFile(Path("file/below")); }), ErrorCode::kNotFound);
   EXPECT_EQ(CodeOf([&] { WriteFileAtomic(Path("file/below"), "x"); }), ErrorCode::kNotFound);
   EXPECT_EQ(CodeOf([&] { WriteFileAtomic(Path("none/below"), "x"); }), ErrorCode::kNotFound);
-  EXPECT_EQ(CodeOf([&] { ReadFile(folder_); }), ErrorCode::kUnavailable);
+  EXPECT_EQ(CodeOf([&] { ReadFile(folder_.path()); }), ErrorCode::kUnavailable);
   EXPECT_TRUE(CodeOf([] { WriteFileAtomic("/proc/dsat", "x"); }));
   try {
     MakeWritableFolder(Path("file/below"));

@@ -42,9 +42,6 @@ namespace {
 
 Workspace::Workspace() {
   unsetenv("DSAT_DB");  // Of whoever runs the tests.
-  std::string pattern = (std::filesystem::temp_directory_path() / "dsat-cli-XXXXXX").string();
-  DSAT_CHECK(mkdtemp(pattern.data()) != nullptr);
-  dir_ = pattern;
 }
 
 Workspace::~Workspace() {
@@ -53,8 +50,6 @@ Workspace::~Workspace() {
     kill(pid, SIGKILL);
     waitpid(pid, nullptr, 0);
   }
-  std::error_code ignored;
-  std::filesystem::remove_all(dir_, ignored);
 }
 
 void Workspace::Write(const std::string& name, const std::string& content) const {
@@ -64,7 +59,8 @@ void Workspace::Write(const std::string& name, const std::string& content) const
 
 pid_t Workspace::StartDsat(const std::vector<std::string>& args, const std::string& name) const {
   const pid_t pid = fork();
-  if (pid == 0) ExecDsat(dir_, args, "/dev/null", Path(name + ".out"), Path(name + ".err"));
+  if (pid == 0)
+    ExecDsat(folder_.path(), args, "/dev/null", Path(name + ".out"), Path(name + ".err"));
   started_.push_back(pid);
   return pid;
 }
@@ -72,7 +68,7 @@ pid_t Workspace::StartDsat(const std::vector<std::string>& args, const std::stri
 Finished Workspace::Dsat(const std::vector<std::string>& args, const std::string& input) const {
   Write("in.txt", input);
   const pid_t pid = fork();
-  if (pid == 0) ExecDsat(dir_, args, Path("in.txt"), Path("out.txt"), Path("err.txt"));
+  if (pid == 0) ExecDsat(folder_.path(), args, Path("in.txt"), Path("out.txt"), Path("err.txt"));
   const int exit_code = WaitFor(pid);
   return {exit_code, ReadFile(Path("out.txt")), ReadFile(Path("err.txt"))};
 }
@@ -88,7 +84,7 @@ std::string Workspace::DsatOnTerminal(const std::vector<std::string>& args, int 
   const pid_t pid = fork();
   if (pid == 0) {
     close(ours);
-    ExecDsat(dir_, args, "/dev/null", Path("out.txt"), name.c_str());
+    ExecDsat(folder_.path(), args, "/dev/null", Path("out.txt"), name.c_str());
   }
   close(theirs);
   std::string shown;

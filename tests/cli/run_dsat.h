@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/temp_folder.h"
+
 namespace dsat {
 
 // The end of an experiment file: a GPT-2 that trains for a second, with the config ds_config.json.
@@ -31,7 +33,7 @@ class Workspace {
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
 
-  std::string Path(const std::string& name) const { return dir_ + "/" + name; }
+  std::string Path(const std::string& name) const { return folder_ / name; }
   void Write(const std::string& name, const std::string& content) const;
   // Runs `dsat args...` there to its end, with `input` as its standard input.
   Finished Dsat(const std::vector<std::string>& args, const std::string& input = "") const;
@@ -43,7 +45,7 @@ class Workspace {
   bool WaitUntilSaid(const std::string& name, const std::string& text = "") const;
 
  private:
-  std::string dir_;
+  const TempFolder folder_;
   mutable std::vector<pid_t> started_ = {};
 };
 

@@ -16,6 +16,7 @@
 #include "db/sqlite.h"
 #include "db/store.h"
 #include "tests/db/store_fixtures.h"
+#include "tests/temp_folder.h"
 
 namespace dsat {
 namespace {
@@ -51,7 +52,7 @@ int WhatIsWrong(const std::string& path) {
 
 class MigrateTest : public ::testing::Test {
  protected:
-  std::string path() const { return folder_.File("dsat.db"); }
+  std::string path() const { return folder_ / "dsat.db"; }
   void Make(int version) {
     for (const char* suffix : {"", "-wal", "-shm"})
       std::filesystem::remove(path() + suffix);
@@ -62,7 +63,7 @@ class MigrateTest : public ::testing::Test {
 };
 
 TEST_F(MigrateTest, EveryVersionIsMigratedInEveryMode) {
-  const std::string fresh = folder_.File("fresh.db");
+  const std::string fresh = folder_ / "fresh.db";
   { Store::Open(fresh, Mode::kCreate); }
   const char* schema = "SELECT type, name, tbl_name FROM sqlite_schema ORDER BY name";
   const char* columns =
@@ -111,7 +112,7 @@ TEST_F(MigrateTest, EveryVersionIsMigratedInEveryMode) {
 }
 
 TEST_F(MigrateTest, ViewsOfTheUserStayWhateverTheirNames) {
-  const std::string other = folder_.File("other.db");
+  const std::string other = folder_ / "other.db";
   {
     Database db = Database::Open(other, Database::Access::kCreate, kShort);
     db.Execute("CREATE TABLE notes AS SELECT 7 AS value");

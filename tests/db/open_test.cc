@@ -15,6 +15,7 @@
 #include "db/sqlite.h"
 #include "db/store.h"
 #include "tests/db/store_fixtures.h"
+#include "tests/temp_folder.h"
 
 namespace dsat {
 namespace {
@@ -27,7 +28,7 @@ constexpr std::chrono::milliseconds kShort{50};
 
 class OpenTest : public ::testing::Test {
  protected:
-  std::string path() const { return folder_.File("dsat.db"); }
+  std::string path() const { return folder_ / "dsat.db"; }
 
   void MakeDatabase(int num_trials = 20) {
     Store store = Store::Open(path(), Mode::kCreate);
@@ -93,9 +94,9 @@ TEST_F(OpenTest, AMissingFileIsNotFoundUnlessItIsToBeMade) {
 
 TEST_F(OpenTest, AMissingFolderIsNamed) {
   std::string message;
-  const std::string deep = folder_.File("no/such/dsat.db");
+  const std::string deep = folder_ / "no/such/dsat.db";
   EXPECT_EQ(CodeOf([&] { Store::Open(deep, Mode::kCreate); }, &message), ErrorCode::kNotFound);
-  EXPECT_THAT(message, HasSubstr("no folder " + folder_.File("no/such")));
+  EXPECT_THAT(message, HasSubstr("no folder " + folder_ / "no/such"));
 }
 
 TEST_F(OpenTest, AFolderIsNoDatabase) {
@@ -104,7 +105,7 @@ TEST_F(OpenTest, AFolderIsNoDatabase) {
 }
 
 TEST_F(OpenTest, NamesWithUriCharactersAreJustNames) {
-  const std::string odd = folder_.File("a b?mode=memory#1%20.db");
+  const std::string odd = folder_ / "a b?mode=memory#1%20.db";
   { Store::Open(odd, Mode::kCreate).CreateExperiment(SampleSpec()); }
   EXPECT_EQ(Store::Open(odd, Mode::kReadOnly).ListExperiments().size(), 1U);
   EXPECT_THAT(folder_.Names(), ElementsAre("a b?mode=memory#1%20.db"));
@@ -260,7 +261,7 @@ TEST_F(OpenTest, AReadOnlyStoreReadsAndRefusesToWrite) {
 
 TEST_F(OpenTest, AFileWithTwoNamesCanBeReadOnly) {
   MakeDatabase(3);
-  const std::string link = folder_.File("link.db");
+  const std::string link = folder_ / "link.db";
   ASSERT_EQ(::link(path().c_str(), link.c_str()), 0);
   for (const std::string& name : {path(), link}) {
     for (const Mode mode : {Mode::kReadWrite, Mode::kCreate}) {
@@ -298,7 +299,7 @@ TEST_F(OpenTest, AReadOnlyFolderCanBeReadOnly) {
   chmod(folder_.path().c_str(), 0555);
   EXPECT_EQ(AsNobody([&] {
               std::string message;
-              const std::string fresh = folder_.File("new.db");
+              const std::string fresh = folder_ / "new.db";
               for (const std::string& name : {path(), fresh}) {
                 if (CodeOf([&] { Store::Open(name, Mode::kCreate); }, &message) !=
                     ErrorCode::kPermissionDenied) {

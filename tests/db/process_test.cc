@@ -17,6 +17,7 @@
 #include "db/sqlite.h"
 #include "db/store.h"
 #include "tests/db/store_fixtures.h"
+#include "tests/temp_folder.h"
 
 namespace dsat {
 namespace {
@@ -41,7 +42,7 @@ void AppendUntil(Store& store, ExperimentId id, TrialId limit, std::set<TrialId>
 TEST(ProcessTest, ConcurrentAppendsAreNeitherLostNorDoubled) {
   constexpr TrialId kEvents = 150;
   const TempFolder folder;
-  const std::string path = folder.File("dsat.db");
+  const std::string path = folder / "dsat.db";
   Store::Open(path, Store::Mode::kCreate).CreateExperiment(SampleSpec());
   std::vector<pid_t> children;
   for (int i = 0; i < 3; ++i) {
@@ -63,7 +64,7 @@ TEST(ProcessTest, ConcurrentAppendsAreNeitherLostNorDoubled) {
 
 TEST(ProcessTest, SeveralProcessesMayCreateTheFileAtOnce) {
   const TempFolder folder;
-  const std::string path = folder.File("dsat.db");
+  const std::string path = folder / "dsat.db";
   std::vector<pid_t> children;
   for (int i = 0; i < 6; ++i) {
     children.push_back(Fork([&] {
@@ -83,7 +84,7 @@ TEST(ProcessTest, AKilledWriterLeavesAPrefixThatHoldsAllItReported) {
   Rng rng(7, 0, "kill");
   for (int round = 0; round < kRounds; ++round) {
     const TempFolder folder;
-    const std::string path = folder.File("dsat.db");
+    const std::string path = folder / "dsat.db";
     std::array<int, 2> reports{};
     ASSERT_EQ(pipe(reports.data()), 0);
     const pid_t child = Fork([&] {
@@ -142,7 +143,7 @@ TEST(ProcessTest, AFullDiskIsAnErrorAndLosesNothing) {
   const TempFolder folder;
   const int code = WaitFor(Fork([&] {
     if (!MountTiny(folder.path(), "512k")) return kNoMount;
-    const std::string path = folder.File("dsat.db"), ballast = folder.File("ballast");
+    const std::string path = folder / "dsat.db", ballast = folder / "ballast";
     Store store = Store::Open(path, Store::Mode::kCreate);
     store.CreateExperiment(SampleSpec());
     store.Append(1, 0, std::array{AskedEvent(SampleTrial(0))});
@@ -171,7 +172,7 @@ TEST(ProcessTest, AFullDiskIsAnErrorAndLosesNothing) {
 TEST(SqliteTest, AFullDatabaseIsResourceExhaustedAndRollsBack) {
   const TempFolder folder;
   Database db =
-      Database::Open(folder.File("x.db"), Database::Access::kCreate, std::chrono::milliseconds(10));
+      Database::Open(folder / "x.db", Database::Access::kCreate, std::chrono::milliseconds(10));
   db.Execute("CREATE TABLE t (x)");
   db.Execute("PRAGMA max_page_count = 10");
   std::string message;

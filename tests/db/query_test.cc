@@ -7,6 +7,7 @@
 
 #include "db/store.h"
 #include "tests/db/store_fixtures.h"
+#include "tests/temp_folder.h"
 
 namespace dsat {
 namespace {
@@ -16,7 +17,7 @@ using ::testing::HasSubstr;
 
 class QueryTest : public ::testing::Test {
  protected:
-  QueryTest() : store_(Store::Open(folder_.File("dsat.db"), Store::Mode::kCreate)) {
+  QueryTest() : store_(Store::Open(folder_ / "dsat.db", Store::Mode::kCreate)) {
     store_.CreateExperiment(SampleSpec());
   }
 
@@ -102,7 +103,7 @@ TEST_F(QueryTest, WrongSqlSaysWhat) {
 
 TEST_F(QueryTest, WhatWritesOrReachesBeyondIsRefusedAndDoesNothing) {
   const std::string before = ToJson(store_.GetSpec(1)).dump();
-  const std::string outside = folder_.File("other.db");
+  const std::string outside = folder_ / "other.db";
   for (const std::string& sql : std::vector<std::string>{
            "DELETE FROM experiments", "UPDATE experiments SET name = 'x'",
            "INSERT INTO experiments SELECT * FROM experiments", "DROP TABLE points",

@@ -1,5 +1,5 @@
-// Helpers for the tests of the store and of experiments: a folder, old databases, a spec, a trial,
-// a child process.
+// Helpers for the tests of the store and of experiments: old databases, a spec, a trial, a child
+// process.
 #ifndef DSAT_TESTS_DB_STORE_FIXTURES_H_
 #define DSAT_TESTS_DB_STORE_FIXTURES_H_
 
@@ -9,11 +9,8 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
-#include <filesystem>
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "base/files.h"
 #include "db/sqlite.h"
@@ -21,34 +18,6 @@
 #include "tests/base/error_code.h"
 
 namespace dsat {
-
-// A folder for one test, which the destructor removes.
-class TempFolder {
- public:
-  TempFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "dsat-test-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) std::abort();
-    path_ = name;
-  }
-  ~TempFolder() { std::filesystem::remove_all(path_); }
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-
-  const std::string& path() const { return path_; }
-  std::string File(const std::string& name) const { return path_ + "/" + name; }
-  // Names in the folder, sorted.
-  std::vector<std::string> Names() const {
-    std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(path_)) {
-      names.push_back(entry.path().filename().string());
-    }
-    std::sort(names.begin(), names.end());
-    return names;
-  }
-
- private:
-  std::string path_;
-};
 
 // Makes the database of a released schema version (tests/db/versions).
 inline void MakeDatabaseOfVersion(const std::string& path, int version) {

@@ -10,6 +10,7 @@
 
 #include "db/event.h"
 #include "tests/db/store_fixtures.h"
+#include "tests/temp_folder.h"
 
 namespace dsat {
 namespace {
@@ -22,7 +23,7 @@ class StoreTest : public ::testing::TestWithParam<bool> {
   StoreTest() : store_(OnDisk() ? Store::Open(path(), Store::Mode::kCreate) : Store::InMemory()) {}
 
   bool OnDisk() const { return GetParam(); }
-  std::string path() const { return folder_.File("dsat.db"); }
+  std::string path() const { return folder_ / "dsat.db"; }
 
   // Closes and opens the file; memory stays as it is.
   void Reopen() {

@@ -26,6 +26,7 @@
 #include "searcher/service.h"
 #include "tests/base/error_code.h"
 #include "tests/db/store_fixtures.h"
+#include "tests/temp_folder.h"
 
 namespace dsat {
 namespace {

@@ -13,6 +13,7 @@
 
 #include "db/sqlite.h"
 #include "tests/searcher/simulated_trials.h"
+#include "tests/temp_folder.h"
 
 namespace dsat {
 namespace {
@@ -168,7 +169,7 @@ TEST_P(ExperimentTest, AsksThatGiveNothingLeaveNoTrace) {
 
 TEST_P(ExperimentTest, TwoProcessesAtOneExperimentSeeTheSameSearch) {
   const TempFolder folder;
-  const std::string path = folder.File("dsat.db");
+  const std::string path = folder / "dsat.db";
   Store first = Store::Open(path, Store::Mode::kCreate);
   Store second = Store::Open(path, Store::Mode::kReadWrite);
   Experiment a = Experiment::Create(first, SearchSpec(GetParam(), 8));
@@ -191,7 +192,7 @@ TEST_P(ExperimentTest, TwoProcessesAtOneExperimentSeeTheSameSearch) {
 
 TEST(ExperimentProcessTest, ConcurrentProcessesNeitherLoseNorDoubleATrial) {
   const TempFolder folder;
-  const std::string path = folder.File("dsat.db");
+  const std::string path = folder / "dsat.db";
   ExperimentSpec spec = SearchSpec("grid", 12);
   spec.options.max_concurrent_trials = 16;
   spec.profile = SampleProfile();
@@ -403,7 +404,7 @@ TEST(ExperimentCreateTest, UnknownExperimentsAreNotFound) {
 // A call that the database refuses leaves the experiment as it was, and can be made again.
 TEST(ExperimentFaultTest, ALockedDatabaseDelaysButDoesNotHarm) {
   const TempFolder folder;
-  const std::string path = folder.File("dsat.db");
+  const std::string path = folder / "dsat.db";
   constexpr std::chrono::milliseconds kShort{30};
   Store store = Store::Open(path, Store::Mode::kCreate, kShort);
   Experiment experiment = Experiment::Create(store, SearchSpec("random"));

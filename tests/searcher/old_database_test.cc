@@ -4,6 +4,7 @@
 
 #include "searcher/experiment.h"
 #include "tests/db/store_fixtures.h"
+#include "tests/temp_folder.h"
 
 namespace dsat {
 namespace {
@@ -14,8 +15,8 @@ TEST(OldDatabaseTest, LogsOfVersions2To5ReplayAndContinue) {
   for (const int version : {2, 3, 4, 5}) {
     SCOPED_TRACE(version);
     const TempFolder folder;
-    MakeDatabaseOfVersion(folder.File("dsat.db"), version);
-    Store store = Store::Open(folder.File("dsat.db"), Store::Mode::kReadWrite);
+    MakeDatabaseOfVersion(folder / "dsat.db", version);
+    Store store = Store::Open(folder / "dsat.db", Store::Mode::kReadWrite);
     EXPECT_EQ(Experiment::Open(store, 1).state(), ExperimentState::kCompleted);
     Experiment active = Experiment::Open(store, 2);
     EXPECT_EQ(active.search().trials().size(), 4U);
@@ -28,8 +29,8 @@ TEST(OldDatabaseTest, LogsOfVersions2To5ReplayAndContinue) {
 // The search has changed since version 1: what it asked for then, it does not ask for now.
 TEST(OldDatabaseTest, ALogThatDoesNotReplaySaysWhereAndWhatToDo) {
   const TempFolder folder;
-  MakeDatabaseOfVersion(folder.File("dsat.db"), 1);
-  Store store = Store::Open(folder.File("dsat.db"), Store::Mode::kReadWrite);
+  MakeDatabaseOfVersion(folder / "dsat.db", 1);
+  Store store = Store::Open(folder / "dsat.db", Store::Mode::kReadWrite);
   EXPECT_EQ(Experiment::Open(store, 1).state(), ExperimentState::kCompleted);
   std::string message;
   EXPECT_EQ(CodeOf([&] { Experiment::Open(store, 2); }, &message), ErrorCode::kDataLoss);

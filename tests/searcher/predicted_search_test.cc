@@ -11,6 +11,7 @@
 #include "searcher/experiment.h"
 #include "tests/db/store_fixtures.h"
 #include "tests/searcher/simulated_trials.h"
+#include "tests/temp_folder.h"
 
 namespace dsat {
 namespace {
@@ -149,8 +150,8 @@ TEST_P(PredictedSearchTest, ASearchKilledAfterAnyEventGoesOnAsIfItHadNotBeen) {
 // Looking whether there is a next trial, while another process asks for it.
 TEST_P(PredictedSearchTest, AProcessThatHasLookedAheadTakesWhatAnotherHasLogged) {
   const TempFolder folder;
-  Store first = Store::Open(folder.File("dsat.db"), Store::Mode::kCreate);
-  Store second = Store::Open(folder.File("dsat.db"), Store::Mode::kReadWrite);
+  Store first = Store::Open(folder / "dsat.db", Store::Mode::kCreate);
+  Store second = Store::Open(folder / "dsat.db", Store::Mode::kReadWrite);
   Experiment a = Experiment::Create(first, BuiltinSpec(GetParam()));
   Experiment b = Experiment::Open(second, 1);
   const auto engine = MakePredictor(a.search().spec(), BuiltinProfile());

@@ -10,6 +10,7 @@
 #include "base/version.h"
 #include "searcher/verdict.h"
 #include "tests/searcher/simulated_trials.h"
+#include "tests/temp_folder.h"
 
 namespace dsat {
 namespace {
@@ -43,7 +44,7 @@ class ResultsTest : public ::testing::Test {
   }
 
   Json Written(const std::string& name) const {
-    return Json::parse(ReadFile(folder_.File(name)));  // Strict.
+    return Json::parse(ReadFile(folder_ / name));  // Strict.
   }
 
   TempFolder folder_;
@@ -64,7 +65,7 @@ TEST_F(ResultsTest, TheBestConfigIsWrittenReadyToUse) {
   EXPECT_EQ(config.at("train_batch_size"), micro_batch * accumulation * 2);  // 2 slots.
   EXPECT_THAT(folder_.Names(), ElementsAre("command.txt", "ds_config.json", "metrics.json"));
   EXPECT_THAT(ProductionCommand(experiment_.search().spec(), config, folder_.path(), false),
-              AllOf(StartsWith("dsat train "), HasSubstr(folder_.File("ds_config.json"))));
+              AllOf(StartsWith("dsat train "), HasSubstr(folder_ / "ds_config.json")));
 }
 
 TEST_F(ResultsTest, TheSubmittedConfigStatesWhatTheSearchHasVaried) {
@@ -159,8 +160,7 @@ TEST_F(ResultsTest, WithoutASuccessThereIsNoConfigButMetrics) {
 }
 
 TEST_F(ResultsTest, AFolderThatIsNotThereIsAnError) {
-  EXPECT_EQ(CodeOf([&] { WriteResults(experiment_, folder_.File("no/such")); }),
-            ErrorCode::kNotFound);
+  EXPECT_EQ(CodeOf([&] { WriteResults(experiment_, folder_ / "no/such"); }), ErrorCode::kNotFound);
 }
 
 TEST_F(ResultsTest, TheBestOfSeveralPointsSetsTheBatchSizes) {

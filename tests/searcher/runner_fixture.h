@@ -17,6 +17,7 @@
 #include "searcher/runner.h"
 #include "tests/build_folder.h"
 #include "tests/db/store_fixtures.h"
+#include "tests/temp_folder.h"
 
 namespace dsat {
 

@@ -13,6 +13,7 @@
 
 #include "base/files.h"
 #include "tests/db/store_fixtures.h"
+#include "tests/temp_folder.h"
 
 namespace dsat {
 namespace {
@@ -21,7 +22,7 @@ using ::testing::HasSubstr;
 
 class RunnerLockTest : public ::testing::Test {
  protected:
-  std::string path() const { return folder_.File("dsat.db"); }
+  std::string path() const { return folder_ / "dsat.db"; }
 
   // A child that holds the lock of experiment 1 until it is killed.
   pid_t Holder() {
@@ -56,7 +57,7 @@ TEST_F(RunnerLockTest, TheSecondRunnerIsToldWhoTheFirstIs) {
 
 TEST_F(RunnerLockTest, AnotherNameOfTheDatabaseIsNoWayAroundIt) {
   WriteFileAtomic(path(), "");
-  const std::string link = folder_.File("link.db");
+  const std::string link = folder_ / "link.db";
   ASSERT_EQ(symlink(path().c_str(), link.c_str()), 0);
   const pid_t child = Holder();
   EXPECT_EQ(CodeOf([&] { RunnerLock::Acquire(link, 1); }), ErrorCode::kFailedPrecondition);
@@ -67,7 +68,7 @@ TEST_F(RunnerLockTest, AnotherNameOfTheDatabaseIsNoWayAroundIt) {
 
 TEST_F(RunnerLockTest, AFolderHasOneWriterAndBelongsToOneExperiment) {
   const Json mine = FolderOwner(path(), 1, "2026-01-01T00:00:00Z");
-  const Json other = FolderOwner(folder_.File("other.db"), 1, "2026-01-01T00:00:00Z");
+  const Json other = FolderOwner(folder_ / "other.db", 1, "2026-01-01T00:00:00Z");
   const std::string dir = folder_.path();
   {
     const RunnerLock lock = RunnerLock::ClaimFolder(dir, mine);
@@ -89,7 +90,7 @@ TEST_F(RunnerLockTest, AFolderHasOneWriterAndBelongsToOneExperiment) {
 TEST_F(RunnerLockTest, AFolderWithFilesOfTheUserIsNotForResults) {
   const Json mine = FolderOwner(path(), 1, "2026-01-01T00:00:00Z");
   for (const char* name : {"ds_config.json", "metrics.json", "command.txt"}) {
-    const std::string dir = folder_.File(std::string("with_") + name);
+    const std::string dir = folder_ / (std::string("with_") + name);
     std::filesystem::create_directory(dir);
     WriteFileAtomic(dir + "/" + name, "the user's");
     std::string message;
@@ -125,7 +126,7 @@ TEST_F(RunnerLockTest, AKilledRunnersLockIsFreeAndItsFileIsTidiedUp) {
 TEST_F(RunnerLockTest, ExperimentsAndDatabasesHaveLocksOfTheirOwn) {
   const RunnerLock one = RunnerLock::Acquire(path(), 1);
   const RunnerLock two = RunnerLock::Acquire(path(), 2);
-  const RunnerLock other = RunnerLock::Acquire(folder_.File("other.db"), 1);
+  const RunnerLock other = RunnerLock::Acquire(folder_ / "other.db", 1);
   EXPECT_EQ(CodeOf([&] { RunnerLock::Acquire(path(), 2); }), ErrorCode::kFailedPrecondition);
   EXPECT_EQ(folder_.Names().size(), 3U);
 }
@@ -149,7 +150,7 @@ TEST_F(RunnerLockTest, ADatabaseInMemoryNeedsNoLock) {
 // Many processes hold the lock briefly: one at a time, although each removes the file.
 TEST_F(RunnerLockTest, TheLockExcludesWhileFilesComeAndGo) {
   constexpr int kProcesses = 4, kTurns = 25;
-  const std::string inside = folder_.File("inside");
+  const std::string inside = folder_ / "inside";
   std::vector<pid_t> children;
   for (int i = 0; i < kProcesses; ++i) {
     children.push_back(Fork([&] {

@@ -7,6 +7,7 @@
 #include "base/version.h"
 #include "engine/config/validate.h"
 #include "tests/db/store_fixtures.h"
+#include "tests/temp_folder.h"
 
 namespace dsat {
 namespace {
@@ -82,9 +83,9 @@ TEST(StatedDefaultsTest, HuggingFacesTrainerKeepsItsOwnClipping) {
   TempFolder folder;
   ExperimentSpec spec = Script("0.19.8");
   spec.model_dir = folder.path();
-  WriteFileAtomic(folder.File("train.py"), "args = TrainingArguments(max_grad_norm=0.5)\n");
+  WriteFileAtomic(folder / "train.py", "args = TrainingArguments(max_grad_norm=0.5)\n");
   EXPECT_FALSE(Stated(spec).contains("/gradient_clipping"));
-  WriteFileAtomic(folder.File("train.py"), "import deepspeed\n");
+  WriteFileAtomic(folder / "train.py", "import deepspeed\n");
   EXPECT_TRUE(Stated(spec).contains("/gradient_clipping"));
   spec.entrypoint.insert(spec.entrypoint.end(), {"--per_device_train_batch_size", "4"});
   EXPECT_FALSE(Stated(spec).contains("/gradient_clipping"));

@@ -9,6 +9,7 @@
 #include "methods/warm_start.h"
 #include "searcher/verdict.h"
 #include "tests/searcher/simulated_trials.h"
+#include "tests/temp_folder.h"
 
 namespace dsat {
 namespace {
@@ -93,7 +94,7 @@ TEST(WarmStartTest, AnExperimentThatTellsNothingIsRefused) {
 
 TEST(WarmStartTest, AReplayNeedsNoOtherExperiment) {
   const TempFolder folder;
-  const std::string path = folder.File("dsat.db");
+  const std::string path = folder / "dsat.db";
   Json verdict;
   {
     Store store = Store::Open(path, Store::Mode::kCreate);

@@ -17,6 +17,7 @@
 #include "searcher/results.h"
 #include "tests/cli/report/read_page.h"
 #include "tests/searcher/simulated_trials.h"
+#include "tests/temp_folder.h"
 
 namespace dsat::cli {
 namespace {
@@ -100,7 +101,7 @@ class NoisyMachine {
 
 class PageTest : public ::testing::Test {
  protected:
-  PageTest() : store_(Store::Open(folder_.File("dsat.db"), Store::Mode::kCreate)) {}
+  PageTest() : store_(Store::Open(folder_ / "dsat.db", Store::Mode::kCreate)) {}
 
   void SetUp() override {
     if (!HasPython()) GTEST_SKIP() << "no Python reads the page; set DSAT_TEST_PYTHON";
@@ -115,7 +116,7 @@ class PageTest : public ::testing::Test {
 
   // What a strict parser reads of the page of an experiment.
   Json Read(const std::string& page) const {
-    const std::string path = folder_.File("page.html");
+    const std::string path = folder_ / "page.html";
     WriteFileAtomic(path, page);
     Json read = ReadPage(path);
     if (!read.is_object()) return Json::object();
@@ -291,8 +292,8 @@ TEST_F(PageTest, DatabasesOfEveryVersionHavePages) {
   for (const int version : {1, 2, 3, 4, 5, 6}) {
     SCOPED_TRACE(version);
     const TempFolder folder;
-    MakeDatabaseOfVersion(folder.File("dsat.db"), version);
-    store_ = Store::Open(folder.File("dsat.db"), Store::Mode::kReadOnly);
+    MakeDatabaseOfVersion(folder / "dsat.db", version);
+    store_ = Store::Open(folder / "dsat.db", Store::Mode::kReadOnly);
     for (const ExperimentRow& row : store_.ListExperiments()) {
       const bool replays = version > 1 || row.state != ExperimentState::kActive;
       Report report = ReadReport(store_, row.id, nullptr);

@@ -10,6 +10,7 @@
 #include "engine/backend/stream.h"
 #include "tests/engine/runtime/expect_predicted.h"
 #include "tests/engine/runtime/training.h"
+#include "tests/temp_folder.h"
 
 namespace dsat::engine {
 namespace {
@@ -161,27 +162,26 @@ TEST(GuardedDeviceTest, StateThatIsShownInPartsIsSavedAndLoadedWhole) {
       "/model");
   const auto data = OpenDataset({{"type", "synthetic"}, {"seq_len", kSeqLen}, {"vocab_size", 256}},
                                 "", 3, "/data");
-  const std::string dir = testing::TempDir() + "guarded_checkpoint";
-  fs::remove_all(dir);
+  const TempFolder folder;
   RunRanks(1, [&](ProcessGroup& group) {
     DsConfig config = TinyConfig(0, 1, 1);
     TestDevice cpu(MakeTestDevice("cpu"), group), guarded(MakeGuardedDevice(), group);
     Engine expected(cpu.For(model, data.get(), kSeqLen), config, 7);
     Engine engine(guarded.For(model, data.get(), kSeqLen), config, 7);
     EXPECT_EQ(engine.TrainBatch().loss, expected.TrainBatch().loss);
-    engine.SaveCheckpoint(dir);
-    engine.Save16BitModel(dir, "guarded.bin");
-    expected.Save16BitModel(dir, "cpu.bin");
+    engine.SaveCheckpoint(folder.path());
+    engine.Save16BitModel(folder.path(), "guarded.bin");
+    expected.Save16BitModel(folder.path(), "cpu.bin");
     const double next = expected.TrainBatch().loss;
     EXPECT_EQ(engine.TrainBatch().loss, next);
-    engine.LoadCheckpoint(dir);
+    engine.LoadCheckpoint(folder.path());
     EXPECT_EQ(engine.TrainBatch().loss, next);
     const std::vector<int32_t> prompt = {1, 2, 3, 4};
     const Batch batch = {.B = 2, .T = 2, .tokens = prompt.data()};
     EXPECT_EQ(engine.Predict(batch), expected.Predict(batch));
     EXPECT_EQ(engine.Evaluate(*data, 2), expected.Evaluate(*data, 2));
   });
-  EXPECT_EQ(ReadFile(dir + "/guarded.bin"), ReadFile(dir + "/cpu.bin"));
+  EXPECT_EQ(ReadFile(folder / "guarded.bin"), ReadFile(folder / "cpu.bin"));
 }
 
 }  // namespace

@@ -22,6 +22,7 @@
 #include "tests/engine/comm/test_group.h"
 #include "tests/engine/runtime/error_of.h"
 #include "tests/engine/runtime/run_ranks.h"
+#include "tests/temp_folder.h"
 
 namespace dsat::engine {
 namespace {
@@ -40,9 +41,9 @@ TEST(NcclLibraryTest, IsFoundAmongPythonPackagesWhereTheLoaderHasNone) {
   nccl::Api api;
   if (nccl::Load(api).empty()) GTEST_SKIP() << "this machine has NCCL";
   namespace fs = std::filesystem;
-  const fs::path root = fs::path(testing::TempDir()) / "python_with_nccl";
+  const TempFolder temporary;
+  const fs::path root = temporary.path();
   const fs::path folder = root / "lib/python3.11/site-packages/nvidia/nccl/lib";
-  fs::remove_all(root);
   fs::create_directories(folder);
   fs::create_directories(root / "bin");
   std::ofstream(root / "bin/python3") << "#!";
@@ -53,7 +54,6 @@ TEST(NcclLibraryTest, IsFoundAmongPythonPackagesWhereTheLoaderHasNone) {
   EXPECT_EQ(nccl::Load(api), "");
   EXPECT_EQ(api.version, 22809);
   setenv("PATH", path.c_str(), 1);
-  fs::remove_all(root);
 }
 
 // Runs fn on every rank of an NCCL group over host memory.

@@ -4,7 +4,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -13,27 +12,22 @@
 
 #include "base/error.h"
 #include "engine/data/dataset.h"
+#include "tests/temp_folder.h"
 
 namespace dsat::engine {
 
 // A folder of its own for each test.
 class DataFolderTest : public testing::Test {
  protected:
-  DataFolderTest() {
-    std::string name = (std::filesystem::temp_directory_path() / "dsat-data-XXXXXX").string();
-    folder_ = mkdtemp(name.data());
-  }
-  ~DataFolderTest() override { std::filesystem::remove_all(folder_); }
-
   void Write(const std::string& path, const std::string& content) const {
-    std::filesystem::create_directories((folder_ / path).parent_path());
+    std::filesystem::create_directories(std::filesystem::path(folder_ / path).parent_path());
     std::ofstream(folder_ / path, std::ios::binary) << content;
   }
   std::unique_ptr<Dataset> Open(const Json& json, int64_t seed = 1) const {
-    return OpenDataset(json, folder_, seed, "/data");
+    return OpenDataset(json, folder_.path(), seed, "/data");
   }
   std::unique_ptr<Dataset> OpenValidation(const Json& json) const {
-    return OpenValidationDataset(json, folder_, 1, "/data");
+    return OpenValidationDataset(json, folder_.path(), 1, "/data");
   }
 
   template <typename Fn>
@@ -54,7 +48,7 @@ class DataFolderTest : public testing::Test {
         message);
   }
 
-  std::filesystem::path folder_;
+  const TempFolder folder_;
 };
 
 }  // namespace dsat::engine

@@ -146,19 +146,19 @@ TEST_F(DatasetTest, GlobsAndListsWork) {
   Write("x3.md", "56");
   EXPECT_THAT(Pairs(*OpenPath("x*.txt")), testing::ElementsAre("12", "23", "34"));
   EXPECT_THAT(Pairs(*OpenPath({"x3.md", "x1.txt"})), testing::ElementsAre("12", "56", "61"));
-  EXPECT_THAT(Pairs(*OpenPath((folder_ / "x3.md").string())), testing::ElementsAre("56"));
+  EXPECT_THAT(Pairs(*OpenPath(folder_ / "x3.md")), testing::ElementsAre("56"));
   Write("[odd].txt", "78");
   EXPECT_THAT(Pairs(*OpenPath("[odd].txt")), testing::ElementsAre("78"));
 }
 
 TEST_F(DatasetTest, MissingFilesAreNamed) {
   ExpectError({{"type", "text"}, {"path", "none.txt"}}, ErrorCode::kNotFound,
-              "/data/path: " + (folder_ / "none.txt").string() + ": no such file or folder");
+              "/data/path: " + folder_ / "none.txt" + ": no such file or folder");
   ExpectError({{"type", "text"}, {"path", "*.none"}}, ErrorCode::kNotFound,
-              "/data/path: " + (folder_ / "*.none").string() + ": no file matches");
+              "/data/path: " + folder_ / "*.none" + ": no file matches");
   Write("b.idx", "");
   ExpectError({{"type", "idx"}, {"images", "a.idx"}, {"labels", "b.idx"}}, ErrorCode::kNotFound,
-              "/data/images: " + (folder_ / "a.idx").string() + ": no such file");
+              "/data/images: " + folder_ / "a.idx" + ": no such file");
   Write("a.txt", "abc");
   ExpectError({{"type", "text"}, {"path", {"a.txt", "b.txt"}}}, ErrorCode::kNotFound, "b.txt");
 }

@@ -48,7 +48,7 @@ class DocumentsTest : public DataFolderTest {
     const Json path = json.at("path");
     json["validation"] = {{"path", path}};
     std::vector<int32_t> tokens(static_cast<size_t>(count)), targets(tokens.size());
-    const auto dataset = OpenValidationDataset(json, folder_, 1, "/data");
+    const auto dataset = OpenValidationDataset(json, folder_.path(), 1, "/data");
     EXPECT_EQ(dataset->NumSamples(count - 1), 1);
     EXPECT_EQ(dataset->NumSamples(count), 0);
     dataset->Sample(0, count - 1, tokens.data(), targets.data());
@@ -201,7 +201,7 @@ TEST_F(DocumentsTest, KeptTokensThatWereDamagedAreComputedAgain) {
   const Json json = {{"type", "jsonl"}, {"path", "a.jsonl"}, {"tokenizer", "tokenizer.json"}};
   EXPECT_THAT(All(json, 4), ElementsAre(256, 256, 'c', 258));
   const fs::path kept = *fs::directory_iterator(folder_ / "cache/dsat");
-  const std::string name = fs::relative(kept, folder_), whole = ReadFile(kept);
+  const std::string name = fs::relative(kept, folder_.path()), whole = ReadFile(kept);
   std::string other_token = whole, other_header = whole;
   other_token[whole.size() - 8] ^= 1;
   other_header[0] ^= 1;
@@ -255,7 +255,7 @@ TEST_F(DocumentsTest, MistakesInDocumentsAreNamedByFileAndLine) {
   }
   Write("a.txt", "a\nb\xff");
   ExpectRefused({{"type", "text"}, {"path", "a.txt"}, {"tokenizer", "tokenizer.json"}},
-                (folder_ / "a.txt").string() + ": line 2: byte 0xff is not UTF-8");
+                folder_ / "a.txt" + ": line 2: byte 0xff is not UTF-8");
   Write("a.jsonl", "{\"text\": \"a\"}");
   const auto refused = [&](const char* key, const Json& value, const std::string& message) {
     Json block = json;
@@ -355,8 +355,10 @@ TEST_F(DocumentsTest, TokensCanHaveATokenizer) {
   Write("a.bin", {reinterpret_cast<const char*>(tokens.data()), 4});
   const Json json = {{"type", "tokens"}, {"path", "a.bin"}, {"tokenizer", "tokenizer.json"}};
   EXPECT_EQ(Open(json)->vocab_size(), 259);
-  EXPECT_EQ(TextCodec::Open(json, folder_, "/data")->Decode(std::vector<int32_t>{256}), "ab");
-  EXPECT_EQ(TextCodec::Open({{"type", "tokens"}, {"path", "a.bin"}}, folder_, "/data"), nullptr);
+  EXPECT_EQ(TextCodec::Open(json, folder_.path(), "/data")->Decode(std::vector<int32_t>{256}),
+            "ab");
+  EXPECT_EQ(TextCodec::Open({{"type", "tokens"}, {"path", "a.bin"}}, folder_.path(), "/data"),
+            nullptr);
 }
 
 TEST(TextCodecTest, BytesSurviveTheRoundTrip) {

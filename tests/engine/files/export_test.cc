@@ -17,6 +17,7 @@
 #include "engine/files/safetensors.h"
 #include "engine/files/tensor_file.h"
 #include "tests/engine/runtime/training.h"
+#include "tests/temp_folder.h"
 
 namespace dsat::engine {
 namespace {
@@ -89,15 +90,7 @@ TEST(Crc32Test, IsTheStandardsAndCanBeContinued) {
 
 class ExportTest : public testing::Test {
  protected:
-  ExportTest() {
-    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-    dir_ = fs::path(testing::TempDir()) / fmt::format("dsat-{}-{}", getpid(), info->name());
-    fs::remove_all(dir_);
-    fs::create_directories(dir_);
-  }
-  ~ExportTest() override { fs::remove_all(dir_); }
-
-  std::string Path(const std::string& name) const { return dir_ + "/" + name; }
+  std::string Path(const std::string& name) const { return folder_ / name; }
   std::string Checkpoint() const { return Path("checkpoint"); }
 
   void OnRanks(int world_size, const Model& model, const DsConfig& config,
@@ -167,7 +160,7 @@ class ExportTest : public testing::Test {
     return "";
   }
 
-  std::string dir_;
+  const TempFolder folder_;
 };
 
 std::vector<std::string> NamesOf(const Model& model) {
@@ -232,7 +225,7 @@ TEST_F(ExportTest, WhatCannotBeCollatedIsSaidByName) {
   EXPECT_THAT(CollateError({.out = out, .format = "gguf"}), HasSubstr("--format is \"gguf\""));
   EXPECT_THAT(CollateError({.out = out, .dtype = "int8"}), HasSubstr("--dtype is \"int8\""));
   EXPECT_THAT(CollateError({.out = Path("none/model.bin")}), HasSubstr("No such file"));
-  EXPECT_THAT(CollateError({.out = dir_, .format = "bin"}), HasSubstr("is a folder"));
+  EXPECT_THAT(CollateError({.out = folder_.path(), .format = "bin"}), HasSubstr("is a folder"));
   std::ofstream(out) << "mine";
   EXPECT_THAT(CollateError({.out = out}), HasSubstr("--force replaces it"));
   const std::string rank_file = Checkpoint() + "/global_step2/rank_00001.safetensors";
@@ -241,7 +234,7 @@ TEST_F(ExportTest, WhatCannotBeCollatedIsSaidByName) {
   EXPECT_EQ(ReadFile(out), "mine");
   fs::remove(rank_file);
   EXPECT_THAT(CollateError({.out = out, .force = true}), HasSubstr("no such file"));
-  EXPECT_EQ(std::distance(fs::directory_iterator(dir_), fs::directory_iterator()), 2);
+  EXPECT_EQ(folder_.Names().size(), 2U);
 }
 
 TEST_F(ExportTest, APieceThatIsMissingIsNotFilledUp) {
@@ -285,7 +278,7 @@ TEST_F(ExportTest, StoppingLeavesNothing) {
                          if (2 * done > all) Throw(ErrorCode::kCancelled, "stop");
                        }),
                Error);
-  EXPECT_EQ(std::distance(fs::directory_iterator(dir_), fs::directory_iterator()), 1);
+  EXPECT_EQ(folder_.Names().size(), 1U);
 }
 
 TEST_F(ExportTest, TheModelIsSavedAsItTrainsFromAnyStage) {
@@ -298,7 +291,7 @@ TEST_F(ExportTest, TheModelIsSavedAsItTrainsFromAnyStage) {
       config.zero.stage3_param_persistence_threshold = 100;  // Some units rest whole.
       OnRanks(2, model, config, [&](Engine& engine) {
         engine.TrainBatch();
-        EXPECT_TRUE(engine.Save16BitModel(dir_, "model.safetensors"));
+        EXPECT_TRUE(engine.Save16BitModel(folder_.path(), "model.safetensors"));
         engine.SaveCheckpoint(Checkpoint());
         engine.TrainBatch();
       });
@@ -324,11 +317,11 @@ TEST_F(ExportTest, PipelineStagesAndStateOnDiskComeTogetherInOneFile) {
   staged.pipeline.num_stages = 2;
   DsConfig swapped = TinyConfig(3, 4, 1);
   swapped.zero.gather_16bit_weights_on_model_save = true;
-  swapped.zero.offload_param = {.tier = Tier::kNvme, .nvme_path = dir_, .max_in_cpu = 0};
+  swapped.zero.offload_param = {.tier = Tier::kNvme, .nvme_path = folder_.path(), .max_in_cpu = 0};
   for (const DsConfig& config : {staged, swapped}) {
     OnRanks(4, model, config, [&](Engine& engine) {
       engine.TrainBatch();
-      EXPECT_TRUE(engine.Save16BitModel(dir_, "model.safetensors"));
+      EXPECT_TRUE(engine.Save16BitModel(folder_.path(), "model.safetensors"));
       engine.SaveCheckpoint(Checkpoint());
     });
     Collate({.dir = Checkpoint(), .out = Path("collated.safetensors"), .force = true},
@@ -381,7 +374,7 @@ TEST_F(ExportTest, ALlamaIsPublishedAsLinearsAndReadBack) {
   from_file["weights"] = path;
   OnRanks(2, MakeModel(from_file, "/model"), config, [&](Engine& engine) {
     engine.SaveCheckpoint(Path("again"));
-    engine.Save16BitModel(dir_, "saved.safetensors");
+    engine.Save16BitModel(folder_.path(), "saved.safetensors");
   });
   Collate({.dir = Path("again"), .out = Path("again.safetensors")}, [](int64_t, int64_t) {});
   EXPECT_EQ(ReadFile(Path("again.safetensors")), ReadFile(path));
@@ -407,7 +400,7 @@ TEST_F(ExportTest, LargeLayersAreMovedInBlocks) {
     }
   });
   OnRanks(2, model, config, [&](Engine& engine) {
-    engine.Save16BitModel(dir_, "model.safetensors");
+    engine.Save16BitModel(folder_.path(), "model.safetensors");
     engine.SaveCheckpoint(Checkpoint());
   });
   Collate({.dir = Checkpoint(), .out = Path("collated.safetensors")}, [](int64_t, int64_t) {});
@@ -417,10 +410,10 @@ TEST_F(ExportTest, LargeLayersAreMovedInBlocks) {
 
 TEST_F(ExportTest, ShardedParametersAreGatheredOnlyIfTheConfigSaysSo) {
   OnRanks(2, TinyMlp(), TinyConfig(3, 2, 1),
-          [&](Engine& engine) { EXPECT_FALSE(engine.Save16BitModel(dir_)); });
-  EXPECT_TRUE(fs::is_empty(dir_));
+          [&](Engine& engine) { EXPECT_FALSE(engine.Save16BitModel(folder_.path())); });
+  EXPECT_TRUE(fs::is_empty(folder_.path()));
   OnRanks(2, TinyMlp(), TinyConfig(2, 2, 1),
-          [&](Engine& engine) { EXPECT_TRUE(engine.Save16BitModel(dir_)); });
+          [&](Engine& engine) { EXPECT_TRUE(engine.Save16BitModel(folder_.path())); });
   EXPECT_TRUE(fs::exists(Path("pytorch_model.bin")));
 }
 
@@ -430,8 +423,8 @@ TEST_F(ExportTest, FrozenLayersCanBeLeftOut) {
   model.frozen[0] = true;
   OnRanks(2, model, TinyConfig(1, 2, 1), [&](Engine& engine) {
     engine.TrainBatch();
-    engine.Save16BitModel(dir_, "all.safetensors");
-    engine.Save16BitModel(dir_, "trained.safetensors", true);
+    engine.Save16BitModel(folder_.path(), "all.safetensors");
+    engine.Save16BitModel(folder_.path(), "trained.safetensors", true);
   });
   SafetensorsFile all(Path("all.safetensors")), trained(Path("trained.safetensors"));
   for (size_t u = 0; u < model.layers.size(); ++u) {
@@ -448,9 +441,9 @@ TEST_F(ExportTest, ASaveThatFailsOnRank0FailsOnAllAndTrainingGoesOn) {
   std::ofstream(Path("file")) << "x";
   OnRanks(2, TinyMlp(), config, [&](Engine& engine) {
     EXPECT_THROW(engine.Save16BitModel(Path("file")), Error);
-    EXPECT_THROW(engine.Save16BitModel(dir_, "a/b.bin"), Error);
+    EXPECT_THROW(engine.Save16BitModel(folder_.path(), "a/b.bin"), Error);
     engine.TrainBatch();
-    EXPECT_TRUE(engine.Save16BitModel(dir_));
+    EXPECT_TRUE(engine.Save16BitModel(folder_.path()));
   });
 }
 

@@ -15,19 +15,19 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
-#include <filesystem>
 #include <functional>
 #include <thread>
 #include <vector>
 
 #include "base/error.h"
 #include "tests/engine/runtime/error_of.h"
+#include "tests/temp_folder.h"
 
 namespace dsat::engine {
 namespace {
 
-namespace fs = std::filesystem;
 using testing::HasSubstr;
+using testing::IsEmpty;
 
 // Aligned memory, each byte of which depends on its place and on `seed`.
 class Memory {
@@ -48,21 +48,6 @@ class Memory {
   std::vector<char> storage_;
 };
 
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string path = fs::temp_directory_path() / "dsat-io-XXXXXX";
-    if (mkdtemp(path.data()) == nullptr) ThrowErrno(path, errno);
-    path_ = path;
-  }
-  ~TemporaryFolder() { fs::remove_all(path_); }
-  const std::string& path() const { return path_; }
-  bool empty() const { return fs::is_empty(path_); }
-
- private:
-  std::string path_;
-};
-
 void Read(AsyncFile& file, int64_t offset, void* data, int64_t bytes) {
   file.Wait(file.ReadAsync(offset, data, bytes));
 }
@@ -80,7 +65,7 @@ class AsyncFileTest : public testing::TestWithParam<AioEngine> {
     return AsyncFile::Create(folder.path(), size_bytes, options, GetParam());
   }
 
-  TemporaryFolder folder;
+  TempFolder folder;
 };
 INSTANTIATE_TEST_SUITE_P(Engines, AsyncFileTest,
                          testing::Values(AioEngine::kUring, AioEngine::kThreads),
@@ -171,7 +156,7 @@ TEST_P(AsyncFileTest, SeveralThreadsMayUseOneFile) {
 TEST_P(AsyncFileTest, LeavesNothingBehindAndNoName) {
   Memory memory(100'000);
   const auto file = Create(100'000);
-  EXPECT_TRUE(folder.empty());
+  EXPECT_THAT(folder.Names(), IsEmpty());
   file->WriteAsync(0, memory.data(), 100'000);  // The end of the file waits for it.
 }
 
@@ -236,13 +221,13 @@ TEST_P(AsyncFileTest, AShortWriteGoesOnWhereItStopped) {
 }
 
 TEST_P(AsyncFileTest, FoldersThatCannotHoldTheFileAreRefused) {
-  EXPECT_EQ(ErrorOf([&] { AsyncFile::Create(folder.path() + "/none", 1, {}, GetParam()); }).code(),
+  EXPECT_EQ(ErrorOf([&] { AsyncFile::Create(folder / "none", 1, {}, GetParam()); }).code(),
             ErrorCode::kNotFound);
   const Error full = ErrorOf([&] { Create(int64_t{1} << 50); });
   EXPECT_EQ(full.code(), ErrorCode::kResourceExhausted);
   EXPECT_THAT(full.what(), HasSubstr("scratch file in " + folder.path() + ": 1.0 PiB wanted, "));
   EXPECT_THAT(full.what(), HasSubstr("No space left on device"));
-  EXPECT_TRUE(folder.empty());
+  EXPECT_THAT(folder.Names(), IsEmpty());
 }
 
 TEST_P(AsyncFileTest, OptionsOutOfRangeAreRefusedByName) {
@@ -256,7 +241,7 @@ TEST_P(AsyncFileTest, OptionsOutOfRangeAreRefusedByName) {
          "/aio/block_size: 1000; expected a multiple of 4096 up to 1073741824");
   expect({.queue_depth = 0}, "/aio/queue_depth: 0; expected 1 to 256");
   expect({.intra_op_parallelism = 65}, "/aio/intra_op_parallelism: 65; expected 1 to 64");
-  EXPECT_TRUE(folder.empty());
+  EXPECT_THAT(folder.Names(), IsEmpty());
 }
 
 // As containers do: io_uring_setup is refused, all else allowed.
@@ -277,7 +262,7 @@ TEST(AioEngineTest, ThreadsServeWhereIoUringIsForbidden) {
   std::thread([] {
     ForbidIoUring();
     EXPECT_EQ(BestAioEngine(), AioEngine::kThreads);
-    const TemporaryFolder folder;
+    const TempFolder folder;
     EXPECT_EQ(AsyncFile::Create(folder.path(), 4096, {})->engine(), AioEngine::kThreads);
     const Error error =
         ErrorOf([&] { AsyncFile::Create(folder.path(), 4096, {}, AioEngine::kUring); });

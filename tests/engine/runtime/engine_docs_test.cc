@@ -10,6 +10,7 @@
 #include "engine/runtime/initialize.h"
 #include "engine/runtime/rank_environment.h"
 #include "tests/engine/runtime/training.h"
+#include "tests/temp_folder.h"
 
 namespace dsat::engine {
 namespace {
@@ -53,17 +54,12 @@ void UseAnEngine(const Resources& resources, const DsConfig& config, const Batch
 class EngineDocsTest : public testing::Test {
  protected:
   EngineDocsTest() : before_(std::filesystem::current_path()) {
-    dir_ = std::filesystem::path(testing::TempDir()) / ("dsat-docs-" + std::to_string(getpid()));
-    std::filesystem::create_directories(dir_);
-    std::filesystem::current_path(dir_);
+    std::filesystem::current_path(folder_.path());
   }
-  ~EngineDocsTest() override {
-    std::filesystem::current_path(before_);
-    std::filesystem::remove_all(dir_);
-  }
+  ~EngineDocsTest() override { std::filesystem::current_path(before_); }
 
   const std::filesystem::path before_;
-  std::filesystem::path dir_;
+  const TempFolder folder_;
 };
 
 TEST_F(EngineDocsTest, AnEngineIsUsedAsItIsWritten) {
@@ -75,7 +71,8 @@ TEST_F(EngineDocsTest, AnEngineIsUsedAsItIsWritten) {
     const DsConfig config = TinyConfig(0, 1, 1);
     BatchLoader loader(data.get(), memory.device(), memory.kernels(), config.batch, kSeqLen, 0, 1);
     const Batch batch = loader.Load(0, 0);
-    UseAnEngine(device.For(model, data.get(), kSeqLen), config, batch, *data, dir_ / "checkpoints");
+    UseAnEngine(device.For(model, data.get(), kSeqLen), config, batch, *data,
+                folder_ / "checkpoints");
   });
 }
 

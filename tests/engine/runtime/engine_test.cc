@@ -11,6 +11,7 @@
 #include "engine/runtime/state/init.h"
 #include "tests/engine/runtime/error_of.h"
 #include "tests/engine/runtime/training.h"
+#include "tests/temp_folder.h"
 
 namespace dsat::engine {
 namespace {
@@ -373,46 +374,47 @@ TEST(EngineTest, EveryInstructionOfStepsAndEvaluationsIsHeardOf) {
 TEST(EngineTest, ALearningRateThatWasSetIsInTheCheckpoint) {
   const Model model = TinyGpt2();
   const auto data = Synthetic();
-  const std::string dir = fmt::format("{}/dsat-lr-{}", testing::TempDir(), getpid());
+  const TempFolder folder;
   RunRanks(1, [&](ProcessGroup& group) {
     TestDevice device(group);
     Engine engine(device.For(model, data.get(), kSeqLen), TinyConfig(0, 1, 1), 7);
     engine.set_lr(0.125);
-    const Error error = ErrorOf([&] { engine.SaveCheckpoint(dir, "", {{"best", INFINITY}}); });
+    const Error error = ErrorOf([&] {
+      engine.SaveCheckpoint(folder.path(), "", {{"best", INFINITY}});
+    });
     EXPECT_EQ(std::string(error.what()).substr(0, 29), "client_state: {\"best\":null}: ");
-    engine.SaveCheckpoint(dir);
+    engine.SaveCheckpoint(folder.path());
     Engine again(device.For(model, data.get(), kSeqLen), TinyConfig(0, 1, 1), 7);
-    again.LoadCheckpoint(dir);
+    again.LoadCheckpoint(folder.path());
     EXPECT_EQ(again.lr(), 0.125);
   });
-  std::filesystem::remove_all(dir);
 }
 
 TEST(EngineTest, MomentsOfAnotherOptimizerAreRefused) {
   const Model model = TinyGpt2();
   const auto data = Synthetic();
-  const std::string dir = fmt::format("{}/dsat-moments-{}", testing::TempDir(), getpid());
+  const TempFolder folder;
   RunRanks(1, [&](ProcessGroup& group) {
     TestDevice device(group);
-    Engine(device.For(model, data.get(), kSeqLen), TinyConfig(0, 1, 1), 7).SaveCheckpoint(dir);
+    Engine(device.For(model, data.get(), kSeqLen), TinyConfig(0, 1, 1), 7)
+        .SaveCheckpoint(folder.path());
     for (const std::string type : {"adam", "adagrad", "lion", "lamb", "sgd"}) {
       DsConfig config = TinyConfig(0, 1, 1);
       config.optimizer.type = type;
       Engine other(device.For(model, data.get(), kSeqLen), config, 7);
       if (type == "adam" || type == "sgd") {  // The same moments, or none without momentum.
-        EXPECT_NO_THROW(other.LoadCheckpoint(dir)) << type;
+        EXPECT_NO_THROW(other.LoadCheckpoint(folder.path())) << type;
       } else {
-        EXPECT_THROW(other.LoadCheckpoint(dir), Error) << type;
+        EXPECT_THROW(other.LoadCheckpoint(folder.path()), Error) << type;
       }
     }
   });
-  std::filesystem::remove_all(dir);
 }
 
 TEST(EngineTest, ATrainingThatContinuesWithAnotherBatchReadsTheNextSample) {
   const Model model = TinyGpt2();
   const auto data = Synthetic();
-  const std::string dir = fmt::format("{}/dsat-samples-{}", testing::TempDir(), getpid());
+  const TempFolder folder;
   const DsConfig one = TinyConfig(0, 1, 1);
   const int64_t batch = one.batch.train_batch_size;
   DsConfig two = one;
@@ -425,10 +427,10 @@ TEST(EngineTest, ATrainingThatContinuesWithAnotherBatchReadsTheNextSample) {
       for (int step = 0; step < 3; ++step)
         engine.TrainBatch();
       EXPECT_EQ(engine.num_samples(), 3 * batch);
-      engine.SaveCheckpoint(dir);
+      engine.SaveCheckpoint(folder.path());
     }
     Engine engine(device.For(model, data.get(), kSeqLen), two, 7);
-    engine.LoadCheckpoint(dir);
+    engine.LoadCheckpoint(folder.path());
     EXPECT_EQ(engine.num_samples(), 3 * batch);
     std::vector<int32_t> tokens(kSeqLen), targets(kSeqLen);
     data->Sample(3 * batch, kSeqLen, tokens.data(), targets.data());
@@ -436,7 +438,6 @@ TEST(EngineTest, ATrainingThatContinuesWithAnotherBatchReadsTheNextSample) {
     engine.TrainBatch();
     EXPECT_EQ(engine.num_samples(), 5 * batch);
   });
-  std::filesystem::remove_all(dir);
 }
 
 // A layer that is not trained keeps its bits, and has neither gradients nor optimizer state.

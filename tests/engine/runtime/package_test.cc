@@ -7,9 +7,9 @@
 #include <regex>
 #include <string>
 
-#include "base/error.h"
 #include "base/files.h"
 #include "tests/build_folder.h"
+#include "tests/temp_folder.h"
 
 namespace dsat {
 namespace {
@@ -18,26 +18,16 @@ namespace fs = std::filesystem;
 
 class PackageTest : public testing::Test {
  protected:
-  PackageTest() {
-    std::string pattern = (fs::temp_directory_path() / "dsat-package-XXXXXX").string();
-    DSAT_CHECK(mkdtemp(pattern.data()) != nullptr);
-    dir_ = pattern;
-  }
-  ~PackageTest() override {
-    std::error_code ignored;
-    fs::remove_all(dir_, ignored);
-  }
-
   // Runs commands of the shell in the test's folder; gives their exit code, their output is in
   // Log().
   int Run(const std::string& commands) const {
     const int status = std::system(
         fmt::format("cd {} && unset DSAT_CONFIG DSAT_GROUP_FD RANK WORLD_SIZE && ( {} ) >log 2>&1",
-                    dir_, commands)
+                    folder_.path(), commands)
             .c_str());
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
-  std::string Log() const { return ReadFile(dir_ + "/log"); }
+  std::string Log() const { return ReadFile(folder_ / "log"); }
 
   // The number behind `name` in the log, NaN if there is none.
   double Number(const std::string& name) const {
@@ -53,20 +43,20 @@ class PackageTest : public testing::Test {
     EXPECT_LT(Number(", trained"), 2.8) << Log();
     EXPECT_EQ(Number(", loaded"), Number(", trained")) << Log();
     EXPECT_EQ(Number("checkpoint"), Number(", trained")) << Log();
-    EXPECT_EQ(ReadFile(dir_ + "/checkpoints/latest"), "global_step200");
+    EXPECT_EQ(ReadFile(folder_ / "checkpoints/latest"), "global_step200");
   }
 
-  std::string dir_;
+  const TempFolder folder_;
 };
 
 TEST_F(PackageTest, AProgramOutsideTheTreeTrainsAModelOfItsOwn) {
   ASSERT_EQ(Run(fmt::format("{} --install {} --prefix prefix", CMAKE_PROGRAM, BuildFolder())), 0)
       << Log();
   EXPECT_EQ(Run("prefix/bin/dsat --version"), 0) << Log();
-  EXPECT_TRUE(fs::exists(dir_ + "/prefix/bin/dsat-trial"));
+  EXPECT_TRUE(fs::exists(folder_ / "prefix/bin/dsat-trial"));
 
   // A copy, so that nothing of the tree is beside it.
-  fs::copy(DSAT_SOURCE_DIR "/examples/own-model", dir_ + "/own-model");
+  fs::copy(DSAT_SOURCE_DIR "/examples/own-model", folder_ / "own-model");
   ASSERT_EQ(Run(fmt::format("{0} -S own-model -B build -DCMAKE_PREFIX_PATH=$PWD/prefix"
                             " -DCMAKE_CXX_COMPILER={1} && {0} --build build",
                             CMAKE_PROGRAM, CXX_PROGRAM)),
@@ -76,11 +66,11 @@ TEST_F(PackageTest, AProgramOutsideTheTreeTrainsAModelOfItsOwn) {
   ASSERT_EQ(Run("build/own_model"), 0) << Log();
   ExpectLearned();
 
-  WriteFileAtomic(dir_ + "/zero3.json",
+  WriteFileAtomic(folder_ / "zero3.json",
                   R"({"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2,
                       "optimizer": {"type": "AdamW", "params": {"lr": 0.01}},
                       "zero_optimization": {"stage": 3}})");
-  fs::remove_all(dir_ + "/checkpoints");
+  fs::remove_all(folder_ / "checkpoints");
   ASSERT_EQ(Run("file=$(mktemp -p .); exec 3<>$file; rm $file; export DSAT_CONFIG=zero3.json "
                 "WORLD_SIZE=2 DSAT_GROUP_FD=3; RANK=1 build/own_model & "
                 "RANK=0 build/own_model && wait $!"),
@@ -88,7 +78,7 @@ TEST_F(PackageTest, AProgramOutsideTheTreeTrainsAModelOfItsOwn) {
       << Log();
   ExpectLearned();
 
-  WriteFileAtomic(dir_ + "/bf16.json",
+  WriteFileAtomic(folder_ / "bf16.json",
                   R"({"train_micro_batch_size_per_gpu": 4, "bf16": {"enabled": true}})");
   EXPECT_EQ(Run("build/own_model bf16.json"), 1);
   EXPECT_NE(Log().find("memory: f32 only"), std::string::npos) << Log();

@@ -24,8 +24,8 @@ class TrainingRecordsTest : public TrialProcessTest {
  protected:
   TrainingRecordsTest() {
     task_.mode = TrialTask::Mode::kTrain;
-    task_.checkpoint_dir = dir_ + "/checkpoint";
-    task_.history_path = dir_ + "/metrics.jsonl";
+    task_.checkpoint_dir = folder_ / "checkpoint";
+    task_.history_path = folder_ / "metrics.jsonl";
     task_.train_steps = 8;
   }
   void Train() {
@@ -52,7 +52,7 @@ class TrainingRecordsTest : public TrialProcessTest {
   }
   std::vector<std::string> Lines(const std::string& name) const {
     std::vector<std::string> lines;
-    std::ifstream file(dir_ + "/" + name);
+    std::ifstream file(folder_ / name);
     for (std::string line; std::getline(file, line);)
       lines.push_back(line);
     return lines;
@@ -143,7 +143,7 @@ TEST_F(TrainingRecordsTest, AValidationCanTakeAPartOfTheData) {
 
 TEST_F(TrainingRecordsTest, CsvFilesHaveEveryStepOnceAcrossRuns) {
   task_.ds_config["csv_monitor"] = {
-      {"enabled", true}, {"output_path", dir_}, {"job_name", "scalars"}};
+      {"enabled", true}, {"output_path", folder_.path()}, {"job_name", "scalars"}};
   task_.data["validation"] = {{"samples", 5}};
   task_.training = {.checkpoint_interval = 1, .keep = 8, .eval_interval = 4};
   task_.train_steps = 4;
@@ -162,16 +162,16 @@ TEST_F(TrainingRecordsTest, CsvFilesHaveEveryStepOnceAcrossRuns) {
   EXPECT_EQ(Lines("scalars/Train_Samples_lr.csv").size(), 5U);
   EXPECT_THAT(Lines("scalars/Validation_Samples_loss.csv"),
               ElementsAre("step,loss", HasSubstr("32,")));
-  EXPECT_FALSE(fs::exists(dir_ + "/scalars/Train_Samples_loss_scale.csv"));
+  EXPECT_FALSE(fs::exists(folder_ / "scalars/Train_Samples_loss_scale.csv"));
 }
 
 TEST_F(TrainingRecordsTest, AFolderOfAMonitorThatCannotBeMadeIsNamedBeforeTheFirstStep) {
-  std::ofstream(dir_ + "/file") << "x";
+  std::ofstream(folder_ / "file") << "x";
   task_.ds_config["tensorboard"] = {
-      {"enabled", true}, {"output_path", dir_ + "/file"}, {"job_name", "job"}};
+      {"enabled", true}, {"output_path", folder_ / "file"}, {"job_name", "job"}};
   const auto exits = Run(1);
   EXPECT_EQ(exits[0].code, kExitError);
-  EXPECT_THAT(exits[0].log, HasSubstr(dir_ + "/file/job"));
+  EXPECT_THAT(exits[0].log, HasSubstr(folder_ / "file/job"));
   EXPECT_THAT(Lines("metrics.jsonl"), testing::IsEmpty());
 }
 
@@ -185,7 +185,7 @@ TEST_F(TrainingRecordsTest, TensorBoardReadsTheScalarsAndDropsThoseThatWereTrain
   DsConfig config;
   config.batch.train_batch_size = 8;
   config.fp16.enabled = true;
-  config.tensorboard = {.enabled = true, .output_path = dir_, .job_name = "job"};
+  config.tensorboard = {.enabled = true, .output_path = folder_.path(), .job_name = "job"};
   {
     Monitors monitors(config, 0);
     for (int step = 1; step <= 3; ++step)
@@ -195,12 +195,12 @@ TEST_F(TrainingRecordsTest, TensorBoardReadsTheScalarsAndDropsThoseThatWereTrain
   monitors.Add({.step = 2, .loss = 20, .lr = 0.0, .loss_scale = 512}, 16);
   monitors.Add({.step = 2, .validated = true, .loss = 7}, 16);
   const std::string script = DSAT_SOURCE_DIR "/tests/engine/worker/read_tensorboard.py";
-  ASSERT_EQ(std::system(fmt::format("{} {} {}/job >{}/read.json 2>{}/errors", python, script, dir_,
-                                    dir_, dir_)
+  ASSERT_EQ(std::system(fmt::format("{0} {1} {2}/job >{2}/read.json 2>{2}/errors", python, script,
+                                    folder_.path())
                             .c_str()),
             0)
-      << ReadFile(dir_ + "/errors");
-  const Json read = ReadJsonFile(dir_ + "/read.json");
+      << ReadFile(folder_ / "errors");
+  const Json read = ReadJsonFile(folder_ / "read.json");
   EXPECT_EQ(read, Json({{"Train/Samples/train_loss", {{8, 1.0}, {16, 20.0}}},
                         {"Train/Samples/lr", {{8, 0.5}, {16, 0.0}}},
                         {"Train/Samples/loss_scale", {{8, 1024.0}, {16, 512.0}}},

@@ -8,7 +8,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -17,6 +16,7 @@
 #include "proto/trial_task.h"
 #include "tests/build_folder.h"
 #include "tests/engine/runtime/run_ranks.h"
+#include "tests/temp_folder.h"
 
 namespace dsat::engine {
 
@@ -30,10 +30,6 @@ struct RankExit {
 class TrialProcessTest : public testing::Test {
  protected:
   TrialProcessTest() {
-    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-    dir_ = std::filesystem::path(testing::TempDir()) /
-           fmt::format("dsat-{}-{}", getpid(), info->name());
-    MakeWritableFolder(dir_);
     task_.model = {{"type", "gpt2"}, {"n_layer", 2},      {"n_embd", 32},
                    {"n_head", 2},    {"n_positions", 32}, {"vocab_size", 64}};
     task_.data = {{"type", "synthetic"}, {"seq_len", 16}, {"vocab_size", 64}};
@@ -42,7 +38,6 @@ class TrialProcessTest : public testing::Test {
                        {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 0.01}}}}},
                        {"zero_optimization", {{"stage", 2}}}};
   }
-  ~TrialProcessTest() override { std::filesystem::remove_all(dir_); }
 
   pid_t Spawn(int rank, int size, int group_fd) {
     constexpr int kGroupFd = 3;
@@ -61,7 +56,7 @@ class TrialProcessTest : public testing::Test {
     for (std::string& variable : environment)
       env.push_back(variable.data());
     env.push_back(nullptr);
-    std::string task = dir_ + "/task.json";
+    std::string task = folder_ / "task.json";
     char* argv[] = {program_.data(), task.data(), nullptr};
     pid_t pid = -1;
     const int error = posix_spawn(&pid, program_.c_str(), &actions, nullptr, argv, env.data());
@@ -71,7 +66,7 @@ class TrialProcessTest : public testing::Test {
   }
 
   std::vector<RankExit> Run(int size) {
-    WriteJsonFile(dir_ + "/task.json", ToJson(task_));
+    WriteJsonFile(folder_ / "task.json", ToJson(task_));
     const UniqueFd file = MakeMemoryFile();
     pids_.clear();
     for (int rank = 0; rank < size; ++rank)
@@ -86,10 +81,10 @@ class TrialProcessTest : public testing::Test {
     return exits;
   }
 
-  std::string Out(int rank) const { return fmt::format("{}/out.{}", dir_, rank); }
-  std::string Err(int rank) const { return fmt::format("{}/err.{}", dir_, rank); }
+  std::string Out(int rank) const { return folder_ / fmt::format("out.{}", rank); }
+  std::string Err(int rank) const { return folder_ / fmt::format("err.{}", rank); }
 
-  std::string dir_;
+  const TempFolder folder_;
   std::string program_ = BuildFolder() + "/dsat-trial";
   TrialTask task_;
   std::string token_;

@@ -121,9 +121,9 @@ TEST_F(TrialProfileTest, ThePeaksOnAGpuAreThePredictedOnes) {
   const std::string library =
       BuildFolder() + "/tests/engine/emulated_cuda/libemulated_dsat_cuda.so";
   if (!std::filesystem::exists(library)) GTEST_SKIP() << "no emulated GPU in this build";
-  std::filesystem::copy_file(program_, dir_ + "/dsat-trial");
-  std::filesystem::create_symlink(library, dir_ + "/libdsat-cuda.so");
-  program_ = dir_ + "/dsat-trial";
+  std::filesystem::copy_file(program_, folder_ / "dsat-trial");
+  std::filesystem::create_symlink(library, folder_ / "libdsat-cuda.so");
+  program_ = folder_ / "dsat-trial";
   task_.device = "cuda";
   task_.device_memory_bytes = int64_t{40} << 20;  // 32 MiB are cuBLASLt's.
   for (const int size : {1, 2}) {

@@ -200,7 +200,7 @@ TEST_F(TrialRunnerTest, WhereOneRankAloneRunsOutOfMemoryAllEndWell) {
 TEST_F(TrialRunnerTest, WhenOneIsToldToStopAllRanksSaveACheckpointAndEnd) {
   task_.mode = TrialTask::Mode::kTrain;
   task_.train_steps = 1'000'000;
-  task_.checkpoint_dir = dir_ + "/checkpoint";
+  task_.checkpoint_dir = folder_ / "checkpoint";
   on_progress_ = [this] {
     if (progress_.back().step > 0) server_.Dismiss(kAttempt);
   };

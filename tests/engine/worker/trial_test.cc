@@ -50,7 +50,7 @@ TEST_F(TrialTest, ASoakRunsItsStepsAndSavesCheckpoints) {
   task_.mode = TrialTask::Mode::kSoak;
   task_.start_profile_step = 2;
   task_.train_steps = 7;
-  task_.checkpoint_dir = dir_ + "/checkpoint";
+  task_.checkpoint_dir = folder_ / "checkpoint";
   const std::vector<RankExit> exits = Run(2);
   ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
   ASSERT_EQ(exits[1].code, kExitOk) << exits[1].log;
@@ -67,12 +67,12 @@ TEST_F(TrialTest, ASoakOnHostsThatShareNoFolderSavesNothing) {
   task_.mode = TrialTask::Mode::kSoak;
   task_.start_profile_step = 1;
   task_.train_steps = 3;
-  task_.checkpoint_dir = dir_ + "/of-the-runner/checkpoint";
+  task_.checkpoint_dir = folder_ / "of-the-runner/checkpoint";
   const std::vector<RankExit> exits = Run(2);
   ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
   ASSERT_EQ(exits[1].code, kExitOk) << exits[1].log;
   EXPECT_FALSE(Json::parse(exits[0].out)["measurement"].contains("checkpoint_ms"));
-  EXPECT_FALSE(std::filesystem::exists(dir_ + "/of-the-runner"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "of-the-runner"));
 }
 
 TEST_F(TrialTest, ATrialThatCannotBeGoodEnoughEndsEarly) {
@@ -162,7 +162,7 @@ TEST_F(TrialTest, AModelWithTooFewWordsForTheDataOrItsValidationIsAnError) {
 TEST_F(TrialTest, TrainingSavesACheckpointAndContinuesFromIt) {
   task_.mode = TrialTask::Mode::kTrain;
   task_.train_steps = 4;
-  task_.checkpoint_dir = dir_ + "/checkpoint";
+  task_.checkpoint_dir = folder_ / "checkpoint";
   task_.ds_config["steps_per_print"] = 2;
   auto exits = Run(2);
   ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
@@ -209,8 +209,8 @@ std::vector<Json> History(const TrialTask& task) {
 
 TEST_F(TrialTest, EveryStepAndValidationIsInTheHistoryOnceAcrossRuns) {
   task_.mode = TrialTask::Mode::kTrain;
-  task_.checkpoint_dir = dir_ + "/checkpoint";
-  task_.history_path = dir_ + "/metrics.jsonl";
+  task_.checkpoint_dir = folder_ / "checkpoint";
+  task_.history_path = folder_ / "metrics.jsonl";
   task_.data["validation"] = {{"samples", 5}};
   task_.training.eval_interval = 2;
   task_.training.checkpoint_interval = 2;
@@ -251,7 +251,7 @@ TEST_F(TrialTest, EveryStepAndValidationIsInTheHistoryOnceAcrossRuns) {
 
 TEST_F(TrialTest, AHistoryOfAnotherProgramIsLeftAlone) {
   task_.mode = TrialTask::Mode::kTrain;
-  task_.history_path = dir_ + "/metrics.jsonl";
+  task_.history_path = folder_ / "metrics.jsonl";
   task_.train_steps = 2;
   const std::string theirs = "{\"epoch\": 1, \"loss\": 0.5}\n";
   WriteFileAtomic(task_.history_path, theirs);
@@ -264,7 +264,7 @@ TEST_F(TrialTest, AHistoryOfAnotherProgramIsLeftAlone) {
 
 TEST_F(TrialTest, AValidationThatCannotRunIsRefusedBeforeTheFirstStep) {
   task_.mode = TrialTask::Mode::kTrain;
-  task_.history_path = dir_ + "/metrics.jsonl";
+  task_.history_path = folder_ / "metrics.jsonl";
   task_.training.eval_interval = 2;
   task_.train_steps = 4;
   const auto exits = Run(1);
@@ -278,8 +278,9 @@ TEST_F(TrialTest, DataThatDoNotFitTheModelEndATrainingForGood) {
   task_.train_steps = 1000;
   std::vector<uint16_t> tokens(100, 1);
   tokens[50] = 64;
-  WriteFileAtomic(dir_ + "/a.bin", {reinterpret_cast<const char*>(tokens.data()), 200});
-  task_.data = {{"type", "tokens"}, {"path", dir_ + "/a.bin"}, {"seq_len", 16}, {"vocab_size", 64}};
+  WriteFileAtomic(folder_ / "a.bin", {reinterpret_cast<const char*>(tokens.data()), 200});
+  task_.data = {
+      {"type", "tokens"}, {"path", folder_ / "a.bin"}, {"seq_len", 16}, {"vocab_size", 64}};
   const auto exits = Run(1);
   EXPECT_EQ(exits[0].code, kExitInfeasible);
   EXPECT_THAT(exits[0].log, testing::HasSubstr("a.bin: token 50 is 64; expected less than "
@@ -288,8 +289,8 @@ TEST_F(TrialTest, DataThatDoNotFitTheModelEndATrainingForGood) {
 
 TEST_F(TrialTest, ATrainingThatDivergesEndsWithTheReasonAndKeepsItsLastGoodCheckpoint) {
   task_.mode = TrialTask::Mode::kTrain;
-  task_.checkpoint_dir = dir_ + "/checkpoint";
-  task_.history_path = dir_ + "/metrics.jsonl";
+  task_.checkpoint_dir = folder_ / "checkpoint";
+  task_.history_path = folder_ / "metrics.jsonl";
   task_.training.checkpoint_interval = 1;
   task_.train_steps = 3;
   ASSERT_EQ(Run(2)[0].code, kExitOk);
@@ -324,7 +325,7 @@ TEST_F(TrialTest, ATrainingWhoseLossesExplodeDiverges) {
 TEST_F(TrialTest, FilesOfOthersInTheFolderOfCheckpointsStay) {
   task_.mode = TrialTask::Mode::kTrain;
   task_.train_steps = 3;
-  task_.checkpoint_dir = dir_ + "/checkpoint";
+  task_.checkpoint_dir = folder_ / "checkpoint";
   const std::string other = task_.checkpoint_dir + "/global_step1";
   std::filesystem::create_directories(other);
   WriteFileAtomic(other + "/mp_rank_00_model_states.pt", "DeepSpeed's");
@@ -347,7 +348,7 @@ TEST_F(TrialTest, FilesOfOthersInTheFolderOfCheckpointsStay) {
 
 TEST_F(TrialTest, ATrainingThatSkipsNearlyAllStepsIsNoSuccess) {
   task_.mode = TrialTask::Mode::kTrain;
-  task_.history_path = dir_ + "/metrics.jsonl";
+  task_.history_path = folder_ / "metrics.jsonl";
   task_.train_steps = 12;
   task_.ds_config["fp16"] = {{"enabled", true}, {"initial_scale_power", 60}};
   const auto exits = Run(1);
@@ -375,7 +376,7 @@ TEST_F(TrialTest, AnOverflowAtTheSmallestLossScaleIsFinal) {
 TEST_F(TrialTest, AMonitorWithoutAFolderNamesItsKey) {
   task_.mode = TrialTask::Mode::kTrain;
   task_.train_steps = 1;
-  task_.history_path = dir_ + "/metrics.jsonl";
+  task_.history_path = folder_ / "metrics.jsonl";
   task_.ds_config["csv_monitor"] = {{"enabled", true}, {"output_path", "/dev/null/csv"}};
   const auto exits = Run(1);
   EXPECT_NE(exits[0].code, kExitOk);
@@ -385,7 +386,7 @@ TEST_F(TrialTest, AMonitorWithoutAFolderNamesItsKey) {
 TEST_F(TrialTest, CheckpointsOnTheWayReplaceEachOther) {
   task_.mode = TrialTask::Mode::kTrain;
   task_.train_steps = 5;
-  task_.checkpoint_dir = dir_ + "/checkpoint";
+  task_.checkpoint_dir = folder_ / "checkpoint";
   task_.training.checkpoint_interval = 2;
   const auto exits = Run(2);
   ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
@@ -397,7 +398,7 @@ TEST_F(TrialTest, CheckpointsOnTheWayReplaceEachOther) {
 TEST_F(TrialTest, WhereTokensAreNoBytesTheirNumbersAreReadAndWritten) {
   task_.mode = TrialTask::Mode::kTrain;
   task_.train_steps = 1;
-  task_.checkpoint_dir = dir_ + "/checkpoint";
+  task_.checkpoint_dir = folder_ / "checkpoint";
   ASSERT_EQ(Run(1)[0].code, kExitOk);
   task_.mode = TrialTask::Mode::kGenerate;
   task_.generate = {.prompt = "3 63", .max_new_tokens = 4, .json = true};

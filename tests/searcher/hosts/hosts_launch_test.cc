@@ -35,7 +35,7 @@ std::vector<LaunchHost> Hosts(const std::vector<std::string>& names) {
 }
 
 // The hosts see by a file in the folder that they share it.
-RankCommand RankOn(const TestFolder& folder, int64_t host, int rank, const std::string& script) {
+RankCommand RankOn(const TempFolder& folder, int64_t host, int rank, const std::string& script) {
   RankCommand command = ShellRank(folder, rank, script);
   command.host = host;
   command.files = {folder / "task.json"};
@@ -44,18 +44,18 @@ RankCommand RankOn(const TestFolder& folder, int64_t host, int rank, const std::
 }
 
 // On a host that cannot see that.
-RankCommand RankApart(const TestFolder& folder, int64_t host, int rank, const std::string& script) {
+RankCommand RankApart(const TempFolder& folder, int64_t host, int rank, const std::string& script) {
   RankCommand command = RankOn(folder, host, rank, script);
   command.files.clear();
   return command;
 }
 
-RankCommand StayingRank(const TestFolder& folder, int64_t host, int rank) {
+RankCommand StayingRank(const TempFolder& folder, int64_t host, int rank) {
   return RankOn(folder, host, rank,
                 ": > \"$0\"/ready" + std::to_string(rank) + "; while :; do sleep 5; done");
 }
 
-bool AreReady(const TestFolder& folder, const std::vector<int>& ranks) {
+bool AreReady(const TempFolder& folder, const std::vector<int>& ranks) {
   return Eventually([&] {
     return std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
       return access((folder / ("ready" + std::to_string(rank))).c_str(), F_OK) == 0;
@@ -63,19 +63,19 @@ bool AreReady(const TestFolder& folder, const std::vector<int>& ranks) {
   });
 }
 
-SupervisedProcess StartOn(const TestFolder& folder, const std::vector<std::string>& hosts,
+SupervisedProcess StartOn(const TempFolder& folder, const std::vector<std::string>& hosts,
                           const std::vector<RankCommand>& ranks,
                           const GraceTimes& grace = kShortGrace) {
   return SupervisedProcess::Start(SelfBinary(), ranks, folder.path(), grace, Hosts(hosts));
 }
 
-void ExpectNothingLeft(const TestFolder& folder) {
+void ExpectNothingLeft(const TempFolder& folder) {
   EXPECT_THAT(ProcessesNaming(folder.path()), IsEmpty());
   EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "a child is left";
 }
 
 TEST(HostsLaunchTest, RanksOfSeveralHostsAreOneReport) {
-  TestFolder folder;
+  TempFolder folder;
   const std::string script = "echo rank on $DSAT_TEST_HOST";
   SupervisedProcess process =
       StartOn(folder, {"w0", "w1"},
@@ -92,7 +92,7 @@ TEST(HostsLaunchTest, RanksOfSeveralHostsAreOneReport) {
   ExpectNothingLeft(folder);
 }
 
-std::string MakeSsh(const TestFolder& folder, const std::string& script) {
+std::string MakeSsh(const TempFolder& folder, const std::string& script) {
   const std::string ssh = folder / "ssh";
   std::ofstream(ssh) << "#!/bin/sh\n" << script << "\n";
   std::filesystem::permissions(ssh, std::filesystem::perms::owner_all);
@@ -100,7 +100,7 @@ std::string MakeSsh(const TestFolder& folder, const std::string& script) {
 }
 
 TEST(HostsLaunchTest, AHostsOwnFolderIsRemoved) {
-  TestFolder folder;
+  TempFolder folder;
   SupervisedProcess process = StartOn(folder, {"w0"}, {RankApart(folder, 0, 0, "pwd")});
   EXPECT_EQ(WaitForReport(process).exit_code, 0);
   const std::string path = Trimmed(ReadFile(folder / "rank0.log"));
@@ -110,7 +110,7 @@ TEST(HostsLaunchTest, AHostsOwnFolderIsRemoved) {
 }
 
 TEST(HostsLaunchTest, AHostThatCannotStartRanksIsLost) {
-  TestFolder folder;
+  TempFolder folder;
   const std::string ssh = MakeSsh(folder, "TMPDIR=/no/folder exec " + kFakeSsh + " \"$@\"");
   SupervisedProcess process =
       SupervisedProcess::Start(SelfBinary(), {RankApart(folder, 0, 0, "true")}, folder.path(),
@@ -123,7 +123,7 @@ TEST(HostsLaunchTest, AHostThatCannotStartRanksIsLost) {
 }
 
 TEST(HostsLaunchTest, ThisMachineCanBeOneOfThem) {
-  TestFolder folder;
+  TempFolder folder;
   std::vector<LaunchHost> hosts = Hosts({"w1"});
   hosts.insert(hosts.begin(), LaunchHost{});
   const std::string script = "echo on ${DSAT_TEST_HOST:-this machine}";
@@ -136,7 +136,7 @@ TEST(HostsLaunchTest, ThisMachineCanBeOneOfThem) {
 }
 
 TEST(HostsLaunchTest, ARankThatFailsOnOneHostEndsThoseOnTheOthers) {
-  TestFolder folder;
+  TempFolder folder;
   SupervisedProcess process =
       StartOn(folder, {"w0", "w1"},
               {StayingRank(folder, 0, 0), StayingRank(folder, 1, 1),
@@ -153,7 +153,7 @@ TEST(HostsLaunchTest, ARankThatFailsOnOneHostEndsThoseOnTheOthers) {
 }
 
 TEST(HostsLaunchTest, RanksElsewhereMayFailByThemselvesFirst) {
-  TestFolder folder;
+  TempFolder folder;
   SupervisedProcess process =
       StartOn(folder, {"w0", "w1"},
               {RankOn(folder, 0, 0,
@@ -168,7 +168,7 @@ TEST(HostsLaunchTest, RanksElsewhereMayFailByThemselvesFirst) {
 }
 
 TEST(HostsLaunchTest, ARankThatCrashedElsewhereIsTheCause) {
-  TestFolder folder;
+  TempFolder folder;
   SupervisedProcess process =
       StartOn(folder, {"w0", "w1"},
               {RankOn(folder, 0, 0, ": > \"$0\"/failed; exit 1"),
@@ -182,7 +182,7 @@ TEST(HostsLaunchTest, ARankThatCrashedElsewhereIsTheCause) {
 }
 
 TEST(HostsLaunchTest, AStopEndsTheRanksOfAllHosts) {
-  TestFolder folder;
+  TempFolder folder;
   SupervisedProcess process =
       StartOn(folder, {"w0", "w1"}, {StayingRank(folder, 0, 0), StayingRank(folder, 1, 1)});
   ASSERT_TRUE(AreReady(folder, {0, 1}));
@@ -194,7 +194,7 @@ TEST(HostsLaunchTest, AStopEndsTheRanksOfAllHosts) {
 }
 
 TEST(HostsLaunchTest, EachHostRemovesTheBuffersOfItsRanksEvenIfTheyAreStopped) {
-  TestFolder folder;
+  TempFolder folder;
   const int64_t port = 100'000 + getpid();  // Of no real rendezvous.
   std::vector<RankCommand> ranks = {StayingRank(folder, 0, 0), StayingRank(folder, 1, 1)};
   std::vector<std::string> buffers;
@@ -214,7 +214,7 @@ TEST(HostsLaunchTest, EachHostRemovesTheBuffersOfItsRanksEvenIfTheyAreStopped) {
 }
 
 TEST(HostsLaunchTest, TheDestructorLeavesNothingOnAnyHost) {
-  TestFolder folder;
+  TempFolder folder;
   {
     SupervisedProcess process =
         StartOn(folder, {"w0", "w1"}, {StayingRank(folder, 0, 0), StayingRank(folder, 1, 1)});
@@ -224,7 +224,7 @@ TEST(HostsLaunchTest, TheDestructorLeavesNothingOnAnyHost) {
 }
 
 TEST(HostsLaunchTest, AHostThatCannotBeReachedIsAFailedRankInSshsWords) {
-  TestFolder folder;
+  TempFolder folder;
   SupervisedProcess process =
       StartOn(folder, {"w0", "nowhere"}, {StayingRank(folder, 0, 0), StayingRank(folder, 1, 1)});
   const ExitReport report = WaitForReport(process);
@@ -236,7 +236,7 @@ TEST(HostsLaunchTest, AHostThatCannotBeReachedIsAFailedRankInSshsWords) {
 }
 
 TEST(HostsLaunchTest, ALineThatBreaksEndsTheOtherHosts) {
-  TestFolder folder;
+  TempFolder folder;
   SupervisedProcess process = StartOn(
       folder, {"w0", "w1"},
       {StayingRank(folder, 0, 0), RankOn(folder, 1, 1,
@@ -250,7 +250,7 @@ TEST(HostsLaunchTest, ALineThatBreaksEndsTheOtherHosts) {
 }
 
 TEST(HostsLaunchTest, AHostThatHearsNothingOfTheRunnerEndsItsRanks) {
-  TestFolder folder;
+  TempFolder folder;
   GraceTimes grace = kShortGrace;
   grace.silence = milliseconds(500);  // Before the runner next says that it is alive.
   SupervisedProcess process = StartOn(folder, {"w0"}, {StayingRank(folder, 0, 0)}, grace);
@@ -261,7 +261,7 @@ TEST(HostsLaunchTest, AHostThatHearsNothingOfTheRunnerEndsItsRanks) {
 }
 
 TEST(HostsLaunchTest, AFolderThatMustBeSharedAndIsNotIsARefusalByName) {
-  TestFolder folder;
+  TempFolder folder;
   RankCommand rank = RankApart(folder, 0, 0, "exit 0");
   rank.shares_folder = true;
   SupervisedProcess process = StartOn(folder, {"w0"}, {rank});
@@ -274,7 +274,7 @@ TEST(HostsLaunchTest, AFolderThatMustBeSharedAndIsNotIsARefusalByName) {
 
 // A command in place of ssh that runs `script`.
 // The report of a rank whose host sends `message`.
-ExitReport ReportAfter(const TestFolder& folder, const std::string& message) {
+ExitReport ReportAfter(const TempFolder& folder, const std::string& message) {
   std::ofstream(folder / "message") << message << "\n";
   const std::string ssh =
       MakeSsh(folder, fmt::format("cat '{}'; head -n 1 > /dev/null", folder / "message"));
@@ -299,7 +299,7 @@ std::string ReportWithLog(const std::string& path) {
 }
 
 TEST(HostsLaunchTest, AHostWritesTheLogsOfItsRanksAndNoOtherFile) {
-  TestFolder folder;
+  TempFolder folder;
   ReportAfter(folder, ReportWithLog(folder / "planted"));
   EXPECT_FALSE(std::filesystem::exists(folder / "planted"));
   const std::string log = RankApart(folder, 0, 0, "").log_path;
@@ -309,7 +309,7 @@ TEST(HostsLaunchTest, AHostWritesTheLogsOfItsRanksAndNoOtherFile) {
 
 TEST(HostsLaunchTest, AMessageThatNoSupervisorSendsIsAFailureInPlainWords) {
   for (const std::string message : {R"({"report": 7})", R"({"report": {"exit_codes": {}}})"}) {
-    TestFolder folder;
+    TempFolder folder;
     const ExitReport report = ReportAfter(folder, message);
     EXPECT_EQ(report.first_failed_rank, 0);
     EXPECT_THAT(report.log_tail,
@@ -319,7 +319,7 @@ TEST(HostsLaunchTest, AMessageThatNoSupervisorSendsIsAFailureInPlainWords) {
 }
 
 TEST(HostsLaunchTest, AnEndlessLineIsNotKept) {
-  TestFolder folder;
+  TempFolder folder;
   const std::string ssh = MakeSsh(folder, "tr '\\0' x < /dev/zero");
   SupervisedProcess process =
       SupervisedProcess::Start(SelfBinary(), {RankApart(folder, 0, 0, "")}, folder.path(),
@@ -328,7 +328,7 @@ TEST(HostsLaunchTest, AnEndlessLineIsNotKept) {
 }
 
 TEST(ReachHostsTest, ACommandThatTalksForEverIsNoHost) {
-  TestFolder folder;
+  TempFolder folder;
   try {
     ReachHosts({{"w0", {0}}}, {.ssh = "yes"}, SelfBinary());
     FAIL() << "it was taken for a host";
@@ -384,7 +384,7 @@ TEST(ReachHostsTest, TwoNamesOfThisMachineAreRefused) {
 }
 
 TEST(ReachHostsTest, AGreetingBehindTextWithoutALineEndIsHeard) {
-  TestFolder folder;
+  TempFolder folder;
   const std::string ssh = MakeSsh(folder, "printf 'the title'; exec " + kFakeSsh + " \"$@\"");
   EXPECT_EQ(ReachHosts({{"w1", {0}}}, {.ssh = ssh}, SelfBinary()).hosts.at(0).address, "127.0.0.3");
 }
@@ -404,7 +404,7 @@ TEST(ReachHostsTest, SaysWhereItLooksForDsat) {
 }
 
 TEST(ReachHostsTest, AnotherVersionIsRefused) {
-  TestFolder folder;
+  TempFolder folder;
   const std::string ssh = folder / "ssh";
   std::ofstream(ssh) << "#!/bin/sh\n"
                         "echo Welcome to the machine\n"

@@ -36,7 +36,7 @@ void Write(const std::string& path, const std::string& content) {
 }
 
 TEST(RemoteFolderTest, AFolderWithTheRunnersFilesIsUsedAsItIs) {
-  TestFolder folder;
+  TempFolder folder;
   const SuperviseOrder order = OrderIn(folder.path());
   Write(folder / "task.json", "{\"a\": 1}");
   {
@@ -51,7 +51,7 @@ TEST(RemoteFolderTest, AFolderWithTheRunnersFilesIsUsedAsItIs) {
 }
 
 TEST(RemoteFolderTest, WithoutThemATemporaryFolderTakesItsPlaceAndTheLogsGoBack) {
-  TestFolder folder;
+  TempFolder folder;
   const SuperviseOrder order = OrderIn(folder / "not-here");
   std::string path;
   {
@@ -73,7 +73,7 @@ TEST(RemoteFolderTest, WithoutThemATemporaryFolderTakesItsPlaceAndTheLogsGoBack)
 }
 
 TEST(RemoteFolderTest, AFolderOfTheSameNameWithOtherFilesIsNotTheRunners) {
-  TestFolder folder;
+  TempFolder folder;
   Write(folder / "task.json", "of yesterday");
   const RemoteFolder here(OrderIn(folder.path()));
   EXPECT_NE(here.path(), folder.path());
@@ -81,7 +81,7 @@ TEST(RemoteFolderTest, AFolderOfTheSameNameWithOtherFilesIsNotTheRunners) {
 }
 
 TEST(RemoteFolderTest, RanksThatLeaveFilesForTheRunnerNeedItsFolder) {
-  TestFolder folder;
+  TempFolder folder;
   SuperviseOrder order = OrderIn(folder / "not-here");
   order.ranks[0].shares_folder = true;
   try {

@@ -107,7 +107,7 @@ class SlurmTest : public testing::Test {
     ASSERT_TRUE(WIFSIGNALED(status));
   }
 
-  TestFolder folder;
+  TempFolder folder;
   int num_jobs_ = 0;
   std::string path_ = std::getenv("PATH");
 };

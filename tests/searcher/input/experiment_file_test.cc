@@ -3,12 +3,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <filesystem>
 
 #include "base/error.h"
 #include "base/files.h"
+#include "tests/temp_folder.h"
 
 namespace dsat {
 namespace {
@@ -42,13 +42,10 @@ hyperparameters:
 class ExperimentFileTest : public testing::Test {
  protected:
   ExperimentFileTest() {
-    std::string pattern = testing::TempDir() + "experiment_file_test_XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
     Write("ds_config.json", "{\"train_batch_size\": 8, // as submitted\n}\n");
   }
-  ~ExperimentFileTest() override { std::filesystem::remove_all(folder_); }
 
-  std::string Path(const std::string& name) const { return folder_ + "/" + name; }
+  std::string Path(const std::string& name) const { return folder_ / name; }
   void Write(const std::string& name, const std::string& text) const {
     WriteFileAtomic(Path(name), text);
   }
@@ -76,7 +73,7 @@ class ExperimentFileTest : public testing::Test {
            "\nhyperparameters:\n  deepspeed_config: ds_config.json\n" + hparams;
   }
 
-  std::string folder_;
+  const TempFolder folder_;
   std::vector<std::string> warnings_;
 };
 
@@ -86,7 +83,7 @@ TEST_F(ExperimentFileTest, EveryFieldArrives) {
   EXPECT_EQ(spec.name, "small gpt2");
   EXPECT_THAT(spec.entrypoint, ElementsAre("builtin"));
   EXPECT_EQ(spec.config_path, Path("deepspeed.yaml"));
-  EXPECT_EQ(spec.model_dir, folder_);
+  EXPECT_EQ(spec.model_dir, folder_.path());
   EXPECT_EQ(spec.slots_per_trial, 2);
   EXPECT_EQ(spec.device, "cpu");
   EXPECT_EQ(spec.device_memory_bytes, 512 << 20);

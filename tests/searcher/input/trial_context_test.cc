@@ -3,10 +3,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
+
+#include <filesystem>
 
 #include "base/error.h"
 #include "base/files.h"
+#include "tests/temp_folder.h"
 
 namespace dsat {
 namespace {
@@ -18,16 +20,13 @@ using testing::UnorderedElementsAre;
 class TrialContextTest : public testing::Test {
  protected:
   TrialContextTest() {
-    std::string pattern = testing::TempDir() + "trial_context_test_XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
     Write("model/train.py");
     Write("model/conf/a.yaml");
     Write("lib/helper.py");
     Write("data/words.txt");
   }
-  ~TrialContextTest() override { fs::remove_all(folder_); }
 
-  std::string Path(const std::string& name) const { return folder_ + "/" + name; }
+  std::string Path(const std::string& name) const { return folder_ / name; }
   void Write(const std::string& name) const {
     fs::create_directories(fs::path(Path(name)).parent_path());
     WriteFileAtomic(Path(name), name);
@@ -50,7 +49,7 @@ class TrialContextTest : public testing::Test {
     return "";
   }
 
-  std::string folder_;
+  const TempFolder folder_;
 };
 
 TEST_F(TrialContextTest, LinksTheModelFoldersEntriesAndWhatIsIncluded) {

@@ -11,6 +11,7 @@
 #include "base/files.h"
 #include "engine/runtime/rank_variables.h"
 #include "proto/trial_task.h"
+#include "tests/temp_folder.h"
 
 namespace dsat {
 namespace {
@@ -28,10 +29,9 @@ class BuiltinTargetTest : public testing::Test {
     request_.attempt = 1;
     request_.give_up_below = 12.5;
     request_.ds_config = {{"train_batch_size", 8}};
-    request_.dir = testing::TempDir() + "/dsat-builtin-target-" + std::to_string(getpid());
+    request_.dir = folder_.path();
     request_.report_address = "unix:/tmp/x";
     request_.token = "secret";
-    std::filesystem::create_directories(request_.dir);
     spec_.slots_per_trial = 2;
     spec_.model_dir = "/models/here";
     spec_.device = "auto";
@@ -42,7 +42,6 @@ class BuiltinTargetTest : public testing::Test {
     spec_.options.random_seed = 77;
     spec_.max_length_steps = 1234;
   }
-  ~BuiltinTargetTest() override { std::filesystem::remove_all(request_.dir); }
 
   std::vector<RankCommand> Commands() {
     return MakeBuiltinTarget(spec_, "/bin/dsat-trial")->Prepare(request_);
@@ -52,6 +51,7 @@ class BuiltinTargetTest : public testing::Test {
     return MakeBuiltinTarget(spec_, "/bin/dsat-trial")->Classify(request_, exit);
   }
 
+  const TempFolder folder_;
   LaunchRequest request_;
   ExperimentSpec spec_;
 };

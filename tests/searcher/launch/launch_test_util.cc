@@ -1,12 +1,12 @@
-// Helpers for the tests of launching: folders, real processes and the search for survivors.
+// Helpers for the tests of launching: real processes and the search for survivors.
 #include "tests/searcher/launch/launch_test_util.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <poll.h>
-#include <stdlib.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -29,16 +29,6 @@ std::string ReadAll(const fs::path& path) {
 
 std::string SelfBinary() {
   return fs::read_symlink("/proc/self/exe");
-}
-
-TestFolder::TestFolder() {
-  std::string name = fs::temp_directory_path() / "dsat-launch-XXXXXX";
-  path_ = mkdtemp(name.data());
-}
-
-TestFolder::~TestFolder() {
-  std::error_code error;
-  fs::remove_all(path_, error);
 }
 
 std::vector<pid_t> ProcessesNaming(const std::string& text) {
@@ -74,7 +64,7 @@ ExitReport WaitForReport(SupervisedProcess& process) {
   return {};
 }
 
-RankCommand ShellRank(const TestFolder& folder, int rank, const std::string& script) {
+RankCommand ShellRank(const TempFolder& folder, int rank, const std::string& script) {
   RankCommand command;
   command.argv = {"sh", "-c", script, folder.path()};
   command.log_path = folder / fmt::format("rank{}.log", rank);

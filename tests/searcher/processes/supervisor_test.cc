@@ -27,36 +27,36 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 // A rank that runs this program in one of its modes (launch_test_main.cc).
-RankCommand SelfRank(const TestFolder& folder, int rank, const std::string& mode) {
+RankCommand SelfRank(const TempFolder& folder, int rank, const std::string& mode) {
   RankCommand command = ShellRank(folder, rank, "");
   command.argv = {SelfBinary(), mode, folder.path()};
   return command;
 }
 
-ExitReport RunRanks(const TestFolder& folder, const std::vector<RankCommand>& ranks) {
+ExitReport RunRanks(const TempFolder& folder, const std::vector<RankCommand>& ranks) {
   SupervisedProcess process =
       SupervisedProcess::Start(SelfBinary(), ranks, folder.path(), kShortGrace);
   return WaitForReport(process);
 }
 
 // A rank that keeps running and creates `folder`/ready<rank>.
-RankCommand StayingRank(const TestFolder& folder, int rank, const std::string& before = "") {
+RankCommand StayingRank(const TempFolder& folder, int rank, const std::string& before = "") {
   const std::string ready = "\"$0\"/ready" + std::to_string(rank);
   return ShellRank(folder, rank, before + " : > " + ready + "; while :; do sleep 5; done");
 }
 
-bool IsReady(const TestFolder& folder, int rank) {
+bool IsReady(const TempFolder& folder, int rank) {
   return Eventually(
       [&] { return access((folder / ("ready" + std::to_string(rank))).c_str(), F_OK) == 0; });
 }
 
-void ExpectNothingLeft(const TestFolder& folder) {
+void ExpectNothingLeft(const TempFolder& folder) {
   EXPECT_THAT(ProcessesNaming(folder.path()), IsEmpty());
   EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "a child is left";
 }
 
 TEST(SupervisorTest, ReportsRanksThatAllEndWell) {
-  TestFolder folder;
+  TempFolder folder;
   const ExitReport report = RunRanks(
       folder, {ShellRank(folder, 0, "echo first; echo last"), ShellRank(folder, 1, "sleep 0.1")});
   EXPECT_EQ(report.first_failed_rank, -1);
@@ -69,7 +69,7 @@ TEST(SupervisorTest, ReportsRanksThatAllEndWell) {
 }
 
 TEST(SupervisorTest, NamesTheRankThatFailedFirstAndEndsTheOthers) {
-  TestFolder folder;
+  TempFolder folder;
   const ExitReport report = RunRanks(
       folder, {StayingRank(folder, 0),
                ShellRank(folder, 1,
@@ -85,7 +85,7 @@ TEST(SupervisorTest, NamesTheRankThatFailedFirstAndEndsTheOthers) {
 }
 
 TEST(SupervisorTest, GivesTheOthersTimeToFailByThemselves) {
-  TestFolder folder;
+  TempFolder folder;
   SupervisedProcess process = SupervisedProcess::Start(
       SelfBinary(),
       // The first one goes on when the end of the other has been seen.
@@ -101,7 +101,7 @@ TEST(SupervisorTest, GivesTheOthersTimeToFailByThemselves) {
 
 // The end of rank 1 is seen last, as if its peer had noticed it before the supervisor.
 TEST(SupervisorTest, ARankThatCrashedIsTheCauseOfItsPeersErrors) {
-  TestFolder folder;
+  TempFolder folder;
   SupervisedProcess process =
       SupervisedProcess::Start(SelfBinary(),
                                {ShellRank(folder, 0, "echo lost a peer; exit 1"),
@@ -114,7 +114,7 @@ TEST(SupervisorTest, ARankThatCrashedIsTheCauseOfItsPeersErrors) {
 }
 
 TEST(SupervisorTest, KillsARankThatIgnoresSigterm) {
-  TestFolder folder;
+  TempFolder folder;
   const ExitReport report = RunRanks(
       folder, {StayingRank(folder, 0, "trap '' TERM;"),
                ShellRank(folder, 1, "while [ ! -e \"$0\"/ready0 ]; do sleep 0.01; done; exit 1")});
@@ -124,14 +124,14 @@ TEST(SupervisorTest, KillsARankThatIgnoresSigterm) {
 }
 
 TEST(SupervisorTest, TellsTheSignalThatKilledARank) {
-  TestFolder folder;
+  TempFolder folder;
   const ExitReport report = RunRanks(folder, {ShellRank(folder, 0, "kill -SEGV $$")});
   EXPECT_EQ(report.first_failed_rank, 0);
   EXPECT_EQ(report.exit_code, 128 + SIGSEGV);
 }
 
 TEST(SupervisorTest, EndsDaemonsThatTheRanksLeaveBehind) {
-  TestFolder folder;
+  TempFolder folder;
   const ExitReport report = RunRanks(
       folder, {SelfRank(folder, 0, "daemon"), ShellRank(folder, 1, "sleep 1000 & exit 0")});
   EXPECT_EQ(report.first_failed_rank, -1);
@@ -142,7 +142,7 @@ TEST(SupervisorTest, EndsDaemonsThatTheRanksLeaveBehind) {
 class RunAwayTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(RunAwayTest, ProcessesThatForkForeverLose) {
-  TestFolder folder;
+  TempFolder folder;
   const ExitReport report =
       RunRanks(folder, {SelfRank(folder, 0, GetParam()), SelfRank(folder, 1, GetParam())});
   EXPECT_EQ(report.first_failed_rank, -1);
@@ -155,7 +155,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, RunAwayTest, testing::Values("run-away", "run-aw
                          });
 
 TEST(SupervisorTest, StopGivesTheRanksTimeToSave) {
-  TestFolder folder;
+  TempFolder folder;
   SupervisedProcess process =
       SupervisedProcess::Start(SelfBinary(),
                                {ShellRank(folder, 0,
@@ -174,7 +174,7 @@ TEST(SupervisorTest, StopGivesTheRanksTimeToSave) {
 }
 
 TEST(SupervisorTest, StopKillsAfterTheGraceTimeAndASecondStopShortensIt) {
-  TestFolder folder;
+  TempFolder folder;
   SupervisedProcess process = SupervisedProcess::Start(
       SelfBinary(), {StayingRank(folder, 0, "trap '' TERM;")}, folder.path());
   ASSERT_TRUE(IsReady(folder, 0));
@@ -187,7 +187,7 @@ TEST(SupervisorTest, StopKillsAfterTheGraceTimeAndASecondStopShortensIt) {
 }
 
 TEST(SupervisorTest, AFailureBeforeTheStopIsStillAFailure) {
-  TestFolder folder;
+  TempFolder folder;
   SupervisedProcess process = SupervisedProcess::Start(
       SelfBinary(), {ShellRank(folder, 0, "exit 4"), StayingRank(folder, 1)}, folder.path(),
       {std::chrono::hours(1), milliseconds(100)});
@@ -203,7 +203,7 @@ TEST(SupervisorTest, AFailureBeforeTheStopIsStillAFailure) {
 }
 
 TEST(SupervisorTest, TheDestructorLeavesNothing) {
-  TestFolder folder;
+  TempFolder folder;
   {
     SupervisedProcess process = SupervisedProcess::Start(
         SelfBinary(), {StayingRank(folder, 0, "trap '' TERM;"), StayingRank(folder, 1)},
@@ -215,7 +215,7 @@ TEST(SupervisorTest, TheDestructorLeavesNothing) {
 
 TEST(SupervisorTest, WhenTheRunnerIsKilledNothingSurvives) {
   for (const bool supervisor_is_stopped : {false, true}) {
-    TestFolder folder;
+    TempFolder folder;
     const std::string self = SelfBinary(), path = folder.path();
     // The rank starts a daemon and keeps running.
     const std::string script = "\"$1\" daemon \"$0\"; : > \"$0\"/ready0; while :; do sleep 5; done";
@@ -237,7 +237,7 @@ TEST(SupervisorTest, WhenTheRunnerIsKilledNothingSurvives) {
 }
 
 TEST(SupervisorTest, WhenTheSupervisorIsKilledTheRanksEndAndTheReportSaysSo) {
-  TestFolder folder;
+  TempFolder folder;
   SupervisedProcess process = SupervisedProcess::Start(
       SelfBinary(), {StayingRank(folder, 0), StayingRank(folder, 1)}, folder.path());
   ASSERT_TRUE(IsReady(folder, 0) && IsReady(folder, 1));
@@ -254,7 +254,7 @@ TEST(SupervisorTest, WhenTheSupervisorIsKilledTheRanksEndAndTheReportSaysSo) {
 }
 
 TEST(SupervisorTest, AStoppedSupervisorIsContinuedToEndItsRanks) {
-  TestFolder folder;
+  TempFolder folder;
   SupervisedProcess process =
       SupervisedProcess::Start(SelfBinary(), {StayingRank(folder, 0)}, folder.path());
   ASSERT_TRUE(IsReady(folder, 0));
@@ -267,7 +267,7 @@ TEST(SupervisorTest, AStoppedSupervisorIsContinuedToEndItsRanks) {
 // Also where one that hangs in the kernel has much more time.
 TEST(SupervisorTest, ASupervisorThatStaysStoppedIsKilledWithEverythingBelowIt) {
   for (const milliseconds frozen : {milliseconds(100), milliseconds(3'600'000)}) {
-    TestFolder folder;
+    TempFolder folder;
     GraceTimes grace = kShortGrace;
     grace.frozen = frozen;
     const std::string script = "\"$1\" daemon \"$0\"; : > \"$0\"/ready0; sleep 1000";
@@ -289,7 +289,7 @@ TEST(SupervisorTest, ASupervisorThatStaysStoppedIsKilledWithEverythingBelowIt) {
 }
 
 TEST(SupervisorTest, SigtermToTheSupervisorStopsTheRanks) {
-  TestFolder folder;
+  TempFolder folder;
   SupervisedProcess process =
       SupervisedProcess::Start(SelfBinary(), {StayingRank(folder, 0)}, folder.path(), kShortGrace);
   ASSERT_TRUE(IsReady(folder, 0));
@@ -299,7 +299,7 @@ TEST(SupervisorTest, SigtermToTheSupervisorStopsTheRanks) {
 }
 
 TEST(SupervisorTest, RanksStartWithNoStrangeFilesOrSignals) {
-  TestFolder folder;
+  TempFolder folder;
   const int leaked = dup2(STDERR_FILENO, 57);  // Inherited across exec.
   ASSERT_EQ(leaked, 57);
   sigset_t mask, old_mask;
@@ -325,7 +325,7 @@ TEST(SupervisorTest, RanksStartWithNoStrangeFilesOrSignals) {
 }
 
 TEST(SupervisorTest, RanksShareAMemoryFile) {
-  TestFolder folder;
+  TempFolder folder;
   const std::string file = std::string("/proc/$$/fd/$") + engine::kEnvGroupFd;
   const ExitReport report = RunRanks(
       folder, {ShellRank(folder, 0, "echo hello > " + file),
@@ -334,7 +334,7 @@ TEST(SupervisorTest, RanksShareAMemoryFile) {
 }
 
 TEST(SupervisorTest, EnvironmentAndFolderAreAsAsked) {
-  TestFolder folder;
+  TempFolder folder;
   std::filesystem::create_directory(folder / "elsewhere");
   setenv("DSAT_TEST_OURS", "ours", 1);
   RankCommand rank = ShellRank(folder, 0, "echo $DSAT_TEST_OURS $HOME $EXTRA $(pwd -P)");
@@ -348,14 +348,14 @@ TEST(SupervisorTest, EnvironmentAndFolderAreAsAsked) {
 }
 
 TEST(SupervisorTest, RanksAreTheFirstToGoWhenHostMemoryRunsOut) {
-  TestFolder folder;
+  TempFolder folder;
   const ExitReport report =
       RunRanks(folder, {ShellRank(folder, 0, "cat /proc/self/oom_score_adj")});
   EXPECT_GE(std::stoi(report.log_tail), 500);
 }
 
 TEST(SupervisorTest, ACommandThatIsNotThereIsAFailedRankWithItsNameInTheLog) {
-  TestFolder folder;
+  TempFolder folder;
   RankCommand rank = ShellRank(folder, 0, "");
   rank.argv = {"no-such-program-here"};
   const ExitReport report = RunRanks(folder, {rank});
@@ -365,7 +365,7 @@ TEST(SupervisorTest, ACommandThatIsNotThereIsAFailedRankWithItsNameInTheLog) {
 }
 
 TEST(SupervisorTest, ALogThatCannotBeWrittenIsReportedAndStopsTheRanksBeforeIt) {
-  TestFolder folder;
+  TempFolder folder;
   RankCommand rank = ShellRank(folder, 1, "exit 0");
   rank.log_path = folder / "no-folder/rank1.log";
   const ExitReport report = RunRanks(folder, {StayingRank(folder, 0), rank});
@@ -376,7 +376,7 @@ TEST(SupervisorTest, ALogThatCannotBeWrittenIsReportedAndStopsTheRanksBeforeIt) 
 }
 
 TEST(SupervisorTest, AStopThatComesWithTheOrderIsHeard) {
-  TestFolder folder;
+  TempFolder folder;
   for (int i = 0; i < 5; ++i) {
     SupervisedProcess process = SupervisedProcess::Start(SelfBinary(), {StayingRank(folder, 0)},
                                                          folder.path(), kShortGrace);
@@ -387,7 +387,7 @@ TEST(SupervisorTest, AStopThatComesWithTheOrderIsHeard) {
 }
 
 TEST(SupervisorTest, ASupervisorThatIsNotThereIsAnError) {
-  TestFolder folder;
+  TempFolder folder;
   try {
     SupervisedProcess::Start(folder / "nothing", {ShellRank(folder, 0, "exit 0")}, folder.path());
     FAIL();
@@ -398,7 +398,7 @@ TEST(SupervisorTest, ASupervisorThatIsNotThereIsAnError) {
 }
 
 TEST(SupervisorTest, FastStartsLeakNeitherFilesNorZombies) {
-  TestFolder folder;
+  TempFolder folder;
   const auto num_files = [] {
     const std::filesystem::directory_iterator files("/proc/self/fd");
     return std::distance(begin(files), end(files));
@@ -415,7 +415,7 @@ TEST(SupervisorTest, FastStartsLeakNeitherFilesNorZombies) {
 }
 
 TEST(SupervisorTest, LongArgumentsArriveWhole) {
-  TestFolder folder;
+  TempFolder folder;
   RankCommand rank = ShellRank(folder, 0, "echo ${#LONG} ${#1}");
   rank.argv.push_back(std::string(100'000, 'a'));  // More than a socket's buffer in all.
   rank.env["LONG"] = std::string(120'000, 'b');
@@ -431,7 +431,7 @@ TEST(SupervisorTest, LongArgumentsArriveWhole) {
 }
 
 TEST(SupervisorTest, StampsTheMarkedLinesOfALogAsTheyArrive) {
-  TestFolder folder;
+  TempFolder folder;
   RankCommand rank = ShellRank(
       folder, 0,
       "for i in 1 2 3; do echo noise; printf 'mark '; echo $i; "
@@ -448,7 +448,7 @@ TEST(SupervisorTest, StampsTheMarkedLinesOfALogAsTheyArrive) {
 }
 
 TEST(LineStamperTest, FollowsAcrossPartsOfLinesAndProgressBars) {
-  TestFolder folder;
+  TempFolder folder;
   const std::string log = folder / "log";
   std::ofstream file(log);
   LineStamper stamper(log, "time");
@@ -468,7 +468,7 @@ TEST(LineStamperTest, FollowsAcrossPartsOfLinesAndProgressBars) {
 }
 
 TEST(LineStamperTest, AStampThatIsBeingWrittenIsNotRead) {
-  TestFolder folder;
+  TempFolder folder;
   const std::string path = folder / "stamps";
   std::ofstream(path) << "10 a\n20 b";
   EXPECT_EQ(ReadStamps(path).size(), 1u);

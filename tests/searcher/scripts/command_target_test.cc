@@ -88,7 +88,7 @@ class CommandTargetTest : public testing::Test {
   std::string RefusalOf(const Argv& entrypoint);
   Json WrittenConfig() { return ReadJsonFile(request_.dir + "/ds_config.json"); }
 
-  TestFolder folder_;
+  TempFolder folder_;
   ExperimentSpec spec_;
   LaunchRequest request_;
 };

@@ -36,7 +36,7 @@ class NodeCommandTest : public testing::Test {
     return argvs.at(1);
   }
 
-  TestFolder folder_;
+  TempFolder folder_;
   LaunchRequest request_;
   std::string port_;
 };

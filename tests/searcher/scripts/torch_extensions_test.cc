@@ -12,7 +12,7 @@ namespace dsat {
 namespace {
 
 TEST(TorchExtensionsTest, RemovesOnlyLocksThatNobodyHolds) {
-  TestFolder folder;
+  TempFolder folder;
   std::filesystem::create_directories(folder / "py311/adam");
   std::filesystem::create_directories(folder / "py311/aio");
   std::ofstream(folder / "py311/adam/lock");

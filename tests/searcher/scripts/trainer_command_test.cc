@@ -43,7 +43,7 @@ class TrainerCommandTest : public testing::Test {
     return "";
   }
 
-  TestFolder folder_;
+  TempFolder folder_;
   ExperimentSpec spec_;
 };
 

@@ -23,6 +23,7 @@
 #include "base/files.h"
 #include "engine/files/checkpoint_manifest.h"
 #include "tests/engine/runtime/training.h"
+#include "tests/temp_folder.h"
 
 namespace {
 
@@ -133,12 +134,7 @@ class CheckpointCrashTest : public testing::Test {
     Faults().num_calls = 0;
     Faults().kill_at = Faults().full_from = kNever;
     Faults().log.clear();
-    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-    root_ = fs::path(testing::TempDir()) / fmt::format("dsat-{}-{}", getpid(), info->name());
-    fs::remove_all(root_);
-    fs::create_directories(root_);
   }
-  ~CheckpointCrashTest() override { fs::remove_all(root_); }
 
   // Runs fn(engine, group) on every rank.
   void OnRanks(const std::function<void(Engine&, ProcessGroup&)>& fn) const {
@@ -151,7 +147,7 @@ class CheckpointCrashTest : public testing::Test {
 
   // A folder with checkpoint "first" of one step.
   std::string First() const {
-    const std::string dir = root_ + "/first";
+    const std::string dir = root_ / "first";
     OnRanks([&](Engine& engine, ProcessGroup&) {
       engine.TrainBatch();
       engine.SaveCheckpoint(dir, "first");
@@ -192,7 +188,7 @@ class CheckpointCrashTest : public testing::Test {
     _exit(0);
   }
 
-  std::string root_;
+  const TempFolder root_;
   const Model model_ = TinyMlp();
   const DsConfig config_ = TinyConfig(1, kRanks, 1);
   const std::unique_ptr<Dataset> data_ = Synthetic();
@@ -205,7 +201,7 @@ TEST_P(KilledSaveTest, LeavesTheStateBeforeOrTheStateAfterWhereverItIsKilled) {
   const std::string tag = GetParam();
   const std::string first = First();
   const auto before = Load(first);
-  const std::string whole = root_ + "/whole";
+  const std::string whole = root_ / "whole";
   fs::copy(first, whole, fs::copy_options::recursive);
   ASSERT_EQ(SaveInChild(whole, tag, kNever), 0);
   const auto after = Load(whole);
@@ -214,7 +210,7 @@ TEST_P(KilledSaveTest, LeavesTheStateBeforeOrTheStateAfterWhereverItIsKilled) {
 
   int64_t num_before = 0, num_after = 0;
   for (int64_t call = 0;; ++call) {
-    const std::string dir = fmt::format("{}/{}", root_, call);
+    const std::string dir = root_ / std::to_string(call);
     fs::copy(first, dir, fs::copy_options::recursive);
     const int status = SaveInChild(dir, tag, call);
     if (status == 0) break;  // The save has fewer calls.

@@ -13,6 +13,7 @@
 #include "engine/files/safetensors.h"
 #include "tests/engine/backend/kernels_testing.h"
 #include "tests/engine/runtime/training.h"
+#include "tests/temp_folder.h"
 
 namespace dsat::engine {
 namespace {
@@ -21,13 +22,6 @@ namespace fs = std::filesystem;
 
 class CheckpointTest : public testing::Test {
  protected:
-  CheckpointTest() {
-    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-    dir_ = fs::path(testing::TempDir()) / fmt::format("dsat-{}-{}", getpid(), info->name());
-    fs::remove_all(dir_);
-  }
-  ~CheckpointTest() override { fs::remove_all(dir_); }
-
   struct Result {
     std::vector<float> params;
     std::vector<double> losses;
@@ -69,7 +63,8 @@ class CheckpointTest : public testing::Test {
     return ErrorCode::kUnknown;
   }
 
-  std::string dir_;
+  const TempFolder folder_;
+  const std::string dir_ = folder_ / "checkpoints";  // There is none yet.
   std::string message_;
 };
 
