@@ -25,6 +25,26 @@ std::optional<ErrorCode> CodeOf(const Work& work, std::string* message = nullptr
   }
 }
 
+// The Error that `work` throws; a test failure if it throws none.
+template <typename Work>
+Error ErrorOf(const Work& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "no error";
+  return {ErrorCode::kUnknown, ""};
+}
+
+// The message of that Error, whose code must be kInvalidArgument.
+template <typename Work>
+std::string RefusalOf(const Work& work) {
+  const Error error = ErrorOf(work);
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << error.what();
+  return error.what();
+}
+
 }  // namespace dsat
 
 #endif  // DSAT_TESTS_BASE_ERROR_CODE_H_

@@ -8,20 +8,15 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "tests/base/error_code.h"
 
 namespace dsat {
 namespace {
 
 using ::testing::HasSubstr;
 
-std::string ErrorOf(std::string_view text) {
-  try {
-    ParseTolerantJson(text, "f.json");
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    return error.what();
-  }
-  return "";
+Json Parse(std::string_view text) {
+  return ParseTolerantJson(text, "f.json");
 }
 
 TEST(TolerantJsonTest, ReadsWhatPeopleWrite) {
@@ -83,18 +78,18 @@ TEST(TolerantJsonTest, NamesThePlaceOfEveryMistake) {
       {"{'a': 1}", "f.json:1:2:"},
   };
   for (const Case& c : cases)
-    EXPECT_THAT(ErrorOf(c.text), HasSubstr(c.message)) << c.text;
+    EXPECT_THAT(RefusalOf([&] { Parse(c.text); }), HasSubstr(c.message)) << c.text;
 }
 
 TEST(TolerantJsonTest, SameKeyInTwoObjectsIsNoDuplicate) {
-  EXPECT_EQ(ErrorOf("{\"a\": {\"x\": 1}, \"b\": {\"x\": 1}, \"c\": [{\"x\": 1}, {\"x\": 2}]}"), "");
+  EXPECT_NO_THROW(Parse("{\"a\": {\"x\": 1}, \"b\": {\"x\": 1}, \"c\": [{\"x\": 1}, {\"x\": 2}]}"));
 }
 
 TEST(TolerantJsonTest, RefusesDeepNestingWithoutCrashing) {
   std::string deep(100000, '[');
-  EXPECT_THAT(ErrorOf(deep), HasSubstr("nested deeper than 200 levels"));
+  EXPECT_THAT(RefusalOf([&] { Parse(deep); }), HasSubstr("nested deeper than 200 levels"));
   std::string allowed = std::string(200, '[') + std::string(200, ']');
-  EXPECT_EQ(ErrorOf(allowed), "");
+  EXPECT_NO_THROW(Parse(allowed));
 }
 
 TEST(TolerantJsonTest, ReadsALargeFile) {

@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "base/error.h"
+#include "tests/base/error_code.h"
 #include "tests/build_folder.h"
 #include "tests/engine/comm/test_group.h"
-#include "tests/engine/runtime/error_of.h"
 #include "tests/engine/runtime/run_ranks.h"
 #include "tests/temp_folder.h"
 

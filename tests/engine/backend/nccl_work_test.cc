@@ -10,9 +10,9 @@
 
 #include "base/error.h"
 #include "engine/backend/stream.h"
+#include "tests/base/error_code.h"
 #include "tests/engine/backend/emulated_cuda/gpu.h"
 #include "tests/engine/backend/test_device.h"
-#include "tests/engine/runtime/error_of.h"
 #include "tests/engine/runtime/run_ranks.h"
 
 namespace dsat::engine {

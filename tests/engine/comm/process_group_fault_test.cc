@@ -13,8 +13,8 @@
 #include "engine/comm/process_group.h"
 #include "engine/comm/run_together.h"
 #include "engine/comm/shared_file.h"
+#include "tests/base/error_code.h"
 #include "tests/engine/runtime/checkpoint/child.h"
-#include "tests/engine/runtime/error_of.h"
 #include "tests/engine/runtime/run_ranks.h"
 
 namespace dsat::engine {

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "engine/comm/process_group.h"
+#include "tests/base/error_code.h"
 #include "tests/engine/comm/tcp_ranks.h"
 #include "tests/engine/runtime/checkpoint/child.h"
-#include "tests/engine/runtime/error_of.h"
 #include "tests/engine/runtime/run_ranks.h"
 
 namespace dsat::engine {

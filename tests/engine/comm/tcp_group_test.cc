@@ -15,9 +15,9 @@
 
 #include "base/rng.h"
 #include "engine/comm/process_group.h"
+#include "tests/base/error_code.h"
 #include "tests/engine/comm/tcp_ranks.h"
 #include "tests/engine/runtime/checkpoint/child.h"
-#include "tests/engine/runtime/error_of.h"
 #include "tests/engine/runtime/run_ranks.h"
 #include "tests/sanitizers.h"
 

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "engine/config/ds_config.h"
+#include "tests/base/error_code.h"
 #include "tests/engine/config/ds_config_testing.h"
 
 namespace dsat::engine {
@@ -69,8 +70,7 @@ TEST(BatchSizesTest, EveryCombinationOfGivenNumbers) {
   for (const BatchCase& c : cases) {
     Json config = BatchConfig(J(c.config));
     if (!c.sizes) {
-      EXPECT_THAT(ErrorOf(ErrorCode::kInvalidArgument,
-                          [&] { ResolveBatchSizes(config, "ds.json", c.ranks); }),
+      EXPECT_THAT(RefusalOf([&] { ResolveBatchSizes(config, "ds.json", c.ranks); }),
                   HasSubstr("ds.json: /"))
           << c.config;
       continue;
@@ -85,8 +85,7 @@ TEST(BatchSizesTest, EveryCombinationOfGivenNumbers) {
 
 TEST(BatchSizesTest, ContradictionNamesAllNumbers) {
   Json config = BatchConfig(J("{'T': 9, 'M': 4, 'A': 2}"));
-  std::string message =
-      ErrorOf(ErrorCode::kInvalidArgument, [&] { ResolveBatchSizes(config, "ds.json", 3); });
+  std::string message = RefusalOf([&] { ResolveBatchSizes(config, "ds.json", 3); });
   for (const char* part :
        {"ds.json:", "/train_batch_size is 9", "/train_micro_batch_size_per_gpu is 4",
         "/gradient_accumulation_steps is 2", "data-parallel size is 3"}) {

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "engine/config/ds_config.h"
 #include "engine/config/keys.h"
+#include "tests/base/error_code.h"
 #include "tests/engine/config/ds_config_testing.h"
 
 namespace dsat::engine {
@@ -194,7 +195,8 @@ TEST(ParseTest, WhatItCannotHonorIsRefusedByName) {
       {"{'compression_training': {'x': 1}}", "/compression_training is {\"x\":1}"},
   };
   for (const Case& c : cases) {
-    std::string message = ErrorOf(ErrorCode::kUnimplemented, [&] { Parse(With(c.config)); });
+    std::string message;
+    EXPECT_EQ(CodeOf([&] { Parse(With(c.config)); }, &message), ErrorCode::kUnimplemented);
     EXPECT_THAT(message, HasSubstr(std::string("ds.json: ") + c.message));
     EXPECT_THAT(message, HasSubstr("an external DeepSpeed entrypoint can run it"));
     EXPECT_THAT(ValidateDsConfig(With(c.config), "ds.json", 2), IsEmpty()) << c.config;

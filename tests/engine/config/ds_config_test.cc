@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "engine/config/keys.h"
 #include "engine/config/rules.h"
+#include "tests/base/error_code.h"
 #include "tests/engine/config/ds_config_testing.h"
 
 namespace dsat::engine {
@@ -20,7 +21,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 std::string Refusal(const Json& config) {
-  return ErrorOf(ErrorCode::kInvalidArgument, [&] { ValidateDsConfig(config, "ds.json", 2); });
+  return RefusalOf([&] { ValidateDsConfig(config, "ds.json", 2); });
 }
 
 // Keys.

@@ -2,12 +2,9 @@
 #ifndef DSAT_TESTS_ENGINE_CONFIG_DS_CONFIG_TESTING_H_
 #define DSAT_TESTS_ENGINE_CONFIG_DS_CONFIG_TESTING_H_
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <string>
 
-#include "base/error.h"
 #include "base/json.h"
 #include "engine/config/ds_config.h"
 #include "engine/config/validate.h"
@@ -25,18 +22,6 @@ inline Json With(const std::string& text) {
   Json config = {{"train_micro_batch_size_per_gpu", 1}};
   MergeJson(config, J(text));
   return config;
-}
-
-// The message of the Error that `function` throws; its code must be `code`.
-template <typename Function>
-std::string ErrorOf(ErrorCode code, Function function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    return error.what();
-  }
-  return "no error";
 }
 
 inline DsConfig Parse(const Json& config, std::vector<std::string>* warnings = nullptr) {

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "engine/config/ds_config.h"
+#include "tests/base/error_code.h"
 #include "tests/engine/config/ds_config_testing.h"
 
 namespace dsat::engine {
@@ -68,7 +69,7 @@ TEST(ParseTest, TheSecondHalfOfACycleIsAsTheFirstUnlessGiven) {
 TEST(ParseTest, AScheduleThatAutoLeavesOpenIsRefused) {
   const Json config =
       With("{'scheduler': {'type': 'WarmupDecayLR', 'params': {'total_num_steps': 'auto'}}}");
-  EXPECT_THAT(ErrorOf(ErrorCode::kInvalidArgument, [&] { Parse(config); }),
+  EXPECT_THAT(RefusalOf([&] { Parse(config); }),
               HasSubstr("/scheduler/params/total_num_steps is \"auto\""));
 }
 
@@ -100,7 +101,7 @@ TEST(ParseTest, PrecisionAndItsLossScale) {
 // What is said of `config` with another value at `pointer`.
 std::string RefusalWith(Json config, const char* pointer, const char* value) {
   SetAtPointer(config, pointer, J(value));
-  return ErrorOf(ErrorCode::kInvalidArgument, [&] { Parse(config); });
+  return RefusalOf([&] { Parse(config); });
 }
 
 TEST(ParseTest, Bf16StateIsOfBf16ModelsAndTheirGradients) {

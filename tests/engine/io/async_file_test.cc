@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "tests/engine/runtime/error_of.h"
+#include "tests/base/error_code.h"
 #include "tests/temp_folder.h"
 
 namespace dsat::engine {

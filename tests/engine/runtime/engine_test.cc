@@ -9,7 +9,7 @@
 #include "engine/runtime/engine_internals.h"
 #include "engine/runtime/predict.h"
 #include "engine/runtime/state/init.h"
-#include "tests/engine/runtime/error_of.h"
+#include "tests/base/error_code.h"
 #include "tests/engine/runtime/training.h"
 #include "tests/temp_folder.h"
 

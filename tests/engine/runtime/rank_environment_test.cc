@@ -9,8 +9,8 @@
 #include <map>
 #include <string>
 
+#include "tests/base/error_code.h"
 #include "tests/engine/comm/tcp_ranks.h"
-#include "tests/engine/runtime/error_of.h"
 #include "tests/engine/runtime/run_ranks.h"
 
 namespace dsat::engine {
