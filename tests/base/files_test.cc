@@ -129,12 +129,8 @@ TEST_F(FilesTest, FailuresNameThePath) {
   EXPECT_EQ(CodeOf([&] { WriteFileAtomic(Path("none/below"), "x"); }), ErrorCode::kNotFound);
   EXPECT_EQ(CodeOf([&] { ReadFile(folder_.path()); }), ErrorCode::kUnavailable);
   EXPECT_TRUE(CodeOf([] { WriteFileAtomic("/proc/dsat", "x"); }));
-  try {
-    MakeWritableFolder(Path("file/below"));
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr(Path("file/below")));
-  }
+  const Error error = ErrorOf([&] { MakeWritableFolder(Path("file/below")); });
+  EXPECT_THAT(error.what(), HasSubstr(Path("file/below")));
 }
 
 TEST_F(FilesTest, MakesFoldersAndTheirParents) {
@@ -204,13 +200,9 @@ TEST(ParseBytesTest, AllElseIsRefusedByName) {
   for (const char* text :
        {"", "MiB", "-1", "1.5", "1e3", "4 GiBs", "4G", "4 i", "nan", "inf", "0x10", "10000000TiB",
         "9223372036854775808", "1 2", " 1", "1MB ", "KiB4"}) {
-    try {
-      ParseBytes(text, "/resources/device_memory");
-      FAIL() << text;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-      EXPECT_THAT(error.what(), HasSubstr("/resources/device_memory is \"")) << text;
-    }
+    EXPECT_THAT(RefusalOf([&] { ParseBytes(text, "/resources/device_memory"); }),
+                HasSubstr("/resources/device_memory is \""))
+        << text;
   }
 }
 

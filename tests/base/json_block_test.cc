@@ -8,18 +8,13 @@
 #include <string>
 
 #include "base/error.h"
+#include "tests/base/error_code.h"
 
 namespace dsat {
 namespace {
 
 void ExpectRefused(const std::function<void()>& read, const std::string& message) {
-  try {
-    read();
-    FAIL() << message;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    EXPECT_EQ(error.what(), message);
-  }
+  EXPECT_EQ(RefusalOf(read), message);
 }
 
 TEST(JsonBlockTest, ReadsWhatIsThereAndFallsBackWhereAllowed) {

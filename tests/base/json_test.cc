@@ -115,13 +115,9 @@ TEST(JsonFileTest, WrittenFileIsReadBack) {
 }
 
 TEST(JsonFileTest, MissingFileIsNamed) {
-  try {
-    ReadJsonFile("/nonexistent/ds.json");
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kNotFound);
-    EXPECT_THAT(error.what(), HasSubstr("/nonexistent/ds.json"));
-  }
+  const Error error = ErrorOf([&] { ReadJsonFile("/nonexistent/ds.json"); });
+  EXPECT_EQ(error.code(), ErrorCode::kNotFound);
+  EXPECT_THAT(error.what(), HasSubstr("/nonexistent/ds.json"));
 }
 
 TEST(MergeJsonTest, ObjectsMergeAndAllElseReplaces) {

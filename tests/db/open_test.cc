@@ -14,6 +14,7 @@
 #include "db/schema.h"
 #include "db/sqlite.h"
 #include "db/store.h"
+#include "tests/base/error_code.h"
 #include "tests/db/store_fixtures.h"
 #include "tests/temp_folder.h"
 
@@ -186,13 +187,9 @@ TEST_F(OpenTest, ATextOfAnotherFormIsDamage) {
       db.Execute(change);
     }
     const Store store = Store::Open(path(), Store::Mode::kReadOnly);
-    try {
-      read(store);
-      ADD_FAILURE() << change;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kDataLoss);
-      EXPECT_THAT(error.what(), HasSubstr(path() + ": experiment 1 cannot be read; it was"));
-    }
+    const Error error = ErrorOf([&] { read(store); });
+    EXPECT_EQ(error.code(), ErrorCode::kDataLoss) << change;
+    EXPECT_THAT(error.what(), HasSubstr(path() + ": experiment 1 cannot be read; it was"));
   };
   const auto trials = [](const Store& store) { store.Trials(1); };
   expect_damage("UPDATE points SET measurement = '[1e999]'", trials);

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "methods/methods.h"
+#include "tests/base/error_code.h"
 #include "tests/methods/method_testing.h"
 #include "tests/sanitizers.h"
 
@@ -178,15 +179,11 @@ TEST(MethodsTest, EveryMethodIsFoundByItsNameAndDescribed) {
 }
 
 TEST(MethodsTest, AnUnknownMethodIsRefusedWithTheKnownOnes) {
-  try {
-    FindMethod("annealing");
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    EXPECT_STREQ(error.what(),
-                 "method: \"annealing\" is not known; expected one of auto, asha, "
-                 "binary, random, grid");
-  }
+  const Error error = ErrorOf([&] { FindMethod("annealing"); });
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  EXPECT_STREQ(error.what(),
+               "method: \"annealing\" is not known; expected one of auto, asha, "
+               "binary, random, grid");
 }
 
 }  // namespace

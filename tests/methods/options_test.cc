@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "tests/base/error_code.h"
 
 namespace dsat {
 namespace {
@@ -91,14 +92,10 @@ TEST(OptionsTest, EveryBadValueIsRefusedByItsFlag) {
   for (const BadOption& bad : cases) {
     SearchOptions options;
     bad.spoil(options);
-    try {
-      ValidateOptions(options);
-      ADD_FAILURE() << bad.flag << " was accepted";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-      EXPECT_THAT(error.what(), testing::StartsWith(bad.flag));
-      EXPECT_THAT(error.what(), testing::HasSubstr("expected"));
-    }
+    const Error error = ErrorOf([&] { ValidateOptions(options); });
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.what(), testing::StartsWith(bad.flag));
+    EXPECT_THAT(error.what(), testing::HasSubstr("expected"));
   }
 }
 

@@ -11,6 +11,7 @@
 #include "engine/model/models.h"
 #include "engine/runtime/predict.h"
 #include "profiler/memory_model.h"
+#include "tests/base/error_code.h"
 
 namespace dsat {
 namespace {
@@ -185,12 +186,8 @@ TEST(PredictorTest, AModelThatCannotBeBuiltIsNamed) {
   ExperimentSpec spec = BuiltinSpec(1);
   spec.config_path = "deepspeed.yaml";
   spec.hyperparameters["model"] = {{"type", "gpt3"}};
-  try {
-    MakePredictor(spec, BuiltinProfile());
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr("deepspeed.yaml: /hyperparameters/model"));
-  }
+  const Error error = ErrorOf([&] { MakePredictor(spec, BuiltinProfile()); });
+  EXPECT_THAT(error.what(), testing::HasSubstr("deepspeed.yaml: /hyperparameters/model"));
 }
 
 }  // namespace

@@ -23,6 +23,7 @@
 #include "db/store.h"
 #include "searcher/experiment.h"
 #include "searcher/runner_lock.h"
+#include "tests/base/error_code.h"
 #include "tests/searcher/runner_fixture.h"
 
 namespace dsat {
@@ -358,12 +359,8 @@ TEST_F(RunnerTest, ASecondRunnerIsRefused) {
   Store store = OpenStore();
   Experiment experiment = Experiment::Create(store, Spec({}));
   const RunnerLock lock = RunnerLock::Acquire(store.path(), experiment.id());
-  try {
-    Runner(experiment, Options(), nullptr);
-    FAIL() << "two runners on one experiment";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kFailedPrecondition);
-  }
+  const Error error = ErrorOf([&] { Runner(experiment, Options(), nullptr); });
+  EXPECT_EQ(error.code(), ErrorCode::kFailedPrecondition);
   EXPECT_TRUE(store.Events(experiment.id()).empty());
 }
 
@@ -389,13 +386,9 @@ TEST_F(RunnerTest, AnErrorOnTheWayStopsTheTrialsAndSaysHowToGoOn) {
     fs::rename(trials, Path("moved"));  // While trial 2 or 3 runs, there is no place for trial 4.
     WriteFileAtomic(trials, "no folder");
   });
-  try {
-    runner.Run();
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("out/trials"));
-    EXPECT_THAT(error.what(), HasSubstr(fmt::format("dsat resume {}", experiment.id())));
-  }
+  const Error error = ErrorOf([&] { runner.Run(); });
+  EXPECT_THAT(error.what(), HasSubstr("out/trials"));
+  EXPECT_THAT(error.what(), HasSubstr(fmt::format("dsat resume {}", experiment.id())));
   ExpectNothingRuns();
   fs::remove(trials);
   Experiment again = Experiment::Open(store, experiment.id());

@@ -46,28 +46,20 @@ TEST(StrategiesTest, UnknownNamesAreRefusedWithTheList) {
   EXPECT_EQ(FindStrategy("stage_4"), nullptr);
   const std::string too_long_for_a_file(5000, 'x');
   for (const std::string& name : {std::string("stage_2_nvme"), too_long_for_a_file}) {
-    try {
-      ReadDsConfig(name);
-      FAIL();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kNotFound);
-      EXPECT_THAT(error.what(),
-                  testing::HasSubstr("stage_0, stage_1, stage_2, stage_2_offload, "
-                                     "stage_3, stage_3_offload_optimizer, stage_3_offload, "
-                                     "stage_3_nvme"));
-    }
+    const Error error = ErrorOf([&] { ReadDsConfig(name); });
+    EXPECT_EQ(error.code(), ErrorCode::kNotFound);
+    EXPECT_THAT(error.what(),
+                testing::HasSubstr("stage_0, stage_1, stage_2, stage_2_offload, "
+                                   "stage_3, stage_3_offload_optimizer, stage_3_offload, "
+                                   "stage_3_nvme"));
   }
 }
 
 TEST(StrategiesTest, AFileThatHoldsNoObjectIsRefused) {
   const std::string path = testing::TempDir() + "config_that_is_a_text.json";
   std::ofstream(path) << "\"stage_2\"";
-  try {
-    ReadDsConfig(path);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.what(), path + ": the config is a string; expected an object");
-  }
+  const Error error = ErrorOf([&] { ReadDsConfig(path); });
+  EXPECT_EQ(error.what(), path + ": the config is a string; expected an object");
 }
 
 TEST(StrategiesTest, AConfigKeepsWhatAStrategyDoesNotSay) {

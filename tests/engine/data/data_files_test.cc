@@ -15,6 +15,7 @@
 #include "engine/data/shuffle.h"
 #include "engine/model/models.h"
 #include "engine/runtime/executor/batch_loader.h"
+#include "tests/base/error_code.h"
 #include "tests/engine/data/data_folder.h"
 
 namespace dsat::engine {
@@ -386,14 +387,12 @@ TEST(BatchLoaderTest, ADefectiveSampleIsReportedWhenItsTurnComes) {
 
 TEST(ModelFitTest, WhatDoesNotFitIsNamed) {
   const auto refused = [](const Json& model, const Json& data, const std::string& message) {
-    try {
+    const Error error = ErrorOf([&] {
       CheckModelFitsData(MakeModel(model, "/model"), *OpenDataset(data, "", 1, "/data"), "/model",
                          "/data");
-      FAIL() << message;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-      EXPECT_THAT(error.what(), HasSubstr(message));
-    }
+    });
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.what(), HasSubstr(message));
   };
   const Json mlp = {{"type", "mlp"}};
   const Json resnet = {{"type", "resnet"}};
@@ -416,14 +415,10 @@ TEST(ModelFitTest, AGpuRefusesHeadsThatAreTooWide) {
                      "/model");
   };
   const Model wide = gpt2(514, 2);
-  try {
-    CheckModelFitsDevice(wide, DeviceKind::kCuda, "/model");
-    FAIL() << "heads of 257 channels";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kUnimplemented);
-    EXPECT_THAT(error.what(), HasSubstr("/model: attention heads have 257 channels"));
-    EXPECT_THAT(error.what(), HasSubstr("at most 256"));
-  }
+  const Error error = ErrorOf([&] { CheckModelFitsDevice(wide, DeviceKind::kCuda, "/model"); });
+  EXPECT_EQ(error.code(), ErrorCode::kUnimplemented);
+  EXPECT_THAT(error.what(), HasSubstr("/model: attention heads have 257 channels"));
+  EXPECT_THAT(error.what(), HasSubstr("at most 256"));
   CheckModelFitsDevice(wide, DeviceKind::kCpu, "/model");
   CheckModelFitsDevice(gpt2(512, 2), DeviceKind::kCuda, "/model");
   CheckModelFitsDevice(MakeModel({{"type", "mlp"}}, "/model"), DeviceKind::kCuda, "/model");

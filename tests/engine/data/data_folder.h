@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "engine/data/dataset.h"
+#include "tests/base/error_code.h"
 #include "tests/temp_folder.h"
 
 namespace dsat::engine {
@@ -32,12 +33,7 @@ class DataFolderTest : public testing::Test {
 
   template <typename Fn>
   static void ExpectRefused(const Fn& fn, const std::string& message) {
-    try {
-      fn();
-      FAIL() << message;
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(), testing::HasSubstr(message));
-    }
+    EXPECT_THAT(ErrorOf(fn).what(), testing::HasSubstr(message));
   }
   void ExpectRefused(const Json& json, const std::string& message) const {
     ExpectRefused(

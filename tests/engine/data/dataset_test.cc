@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "tests/base/error_code.h"
 #include "tests/engine/data/data_folder.h"
 
 namespace dsat::engine {
@@ -54,13 +55,9 @@ class DatasetTest : public DataFolderTest {
   }
 
   void ExpectError(const Json& json, ErrorCode code, const std::string& message) const {
-    try {
-      (void)Open(json);
-      FAIL() << json;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), code) << error.what();
-      EXPECT_THAT(error.what(), HasSubstr(message));
-    }
+    const Error error = ErrorOf([&] { (void)Open(json); });
+    EXPECT_EQ(error.code(), code) << error.what();
+    EXPECT_THAT(error.what(), HasSubstr(message));
   }
 };
 
@@ -204,13 +201,11 @@ TEST_F(DatasetTest, SequenceLengthIsTheBlocksOrTheModels) {
   EXPECT_EQ(SeqLen({{"type", "synthetic"}, {"seq_len", 1024}}, 1024, "/data"), 1024);
   EXPECT_EQ(SeqLen({{"type", "synthetic"}}, 1024, "/data"), 1024);
   for (const Json& seq_len : {Json(0), Json(1025), Json("128"), Json(1.5)}) {
-    try {
-      (void)SeqLen({{"seq_len", seq_len}}, 1024, "/data");
-      FAIL() << seq_len;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-      EXPECT_THAT(error.what(), HasSubstr("expected a whole number in [1, 1024]"));
-    }
+    EXPECT_THAT(RefusalOf([&] {
+                  (void)SeqLen({{"seq_len", seq_len}}, 1024, "/data");
+                }),
+                HasSubstr("expected a whole number in [1, 1024]"))
+        << seq_len;
   }
 }
 

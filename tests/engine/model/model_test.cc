@@ -8,6 +8,7 @@
 
 #include "engine/model/models.h"
 #include "engine/model/transformer.h"
+#include "tests/base/error_code.h"
 #include "tests/engine/model/model_runner.h"
 
 namespace dsat::engine {
@@ -113,13 +114,7 @@ TEST(ModelTest, WeightsOntoTheResidualStreamStartSmaller) {
 // ---- The model block. ----
 
 void ExpectRefused(const Json& json, const std::string& message) {
-  try {
-    (void)MakeModel(json, "/model");
-    FAIL() << json;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    EXPECT_THAT(error.what(), HasSubstr(message));
-  }
+  EXPECT_THAT(RefusalOf([&] { (void)MakeModel(json, "/model"); }), HasSubstr(message));
 }
 
 TEST(ModelBlockTest, MistakesAreNamed) {

@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "engine/runtime/rank_environment.h"
+#include "tests/base/error_code.h"
 #include "tests/engine/runtime/training.h"
 
 namespace dsat::engine {
@@ -91,24 +92,16 @@ TEST(InitializeTest, NextBatchOutOfTurnIsRefused) {
   const auto training = Initialize(*world, Args(TinyMlp(), Config(0, false)));
   Engine& engine = training->engine();
   engine.Forward(engine.NextBatch());
-  try {
-    engine.NextBatch();
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kFailedPrecondition);
-    EXPECT_THAT(error.what(), HasSubstr("NextBatch: called out of turn; expected Backward"));
-  }
+  const Error error = ErrorOf([&] { engine.NextBatch(); });
+  EXPECT_EQ(error.code(), ErrorCode::kFailedPrecondition);
+  EXPECT_THAT(error.what(), HasSubstr("NextBatch: called out of turn; expected Backward"));
 }
 
 void ExpectRefused(TrainingArgs args, ErrorCode code, const std::string& message) {
   const auto world = JoinGroup({});
-  try {
-    Initialize(*world, std::move(args))->engine().NextBatch();
-    FAIL() << message;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code);
-    EXPECT_THAT(error.what(), HasSubstr(message));
-  }
+  const Error error = ErrorOf([&] { Initialize(*world, std::move(args))->engine().NextBatch(); });
+  EXPECT_EQ(error.code(), code);
+  EXPECT_THAT(error.what(), HasSubstr(message));
 }
 
 TEST(InitializeTest, WhatDoesNotFitIsRefusedByName) {

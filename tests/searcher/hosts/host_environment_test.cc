@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "tests/base/error_code.h"
 #include "tests/cli/run_dsat.h"
 
 namespace dsat {
@@ -61,13 +62,9 @@ TEST_F(DeepSpeedEnvTest, TheNameMayBeAnotherOrAPath) {
 TEST_F(DeepSpeedEnvTest, ALineThatSetsNothingIsRefusedWithItsNumber) {
   for (const char* line : {"NCCL_DEBUG", "export A=1", "=1", "1A=1", "A-B=1", "A;B=1"}) {
     work_.Write("here/.deepspeed_env", std::string("A=1\n\n") + line + "\n");
-    try {
-      Read();
-      ADD_FAILURE() << line;
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(), HasSubstr(work_.Path("here/.deepspeed_env") + ":3: \"" + line));
-      EXPECT_THAT(error.what(), HasSubstr("expected NAME=VALUE"));
-    }
+    const Error error = ErrorOf([&] { Read(); });
+    EXPECT_THAT(error.what(), HasSubstr(work_.Path("here/.deepspeed_env") + ":3: \"" + line));
+    EXPECT_THAT(error.what(), HasSubstr("expected NAME=VALUE"));
   }
 }
 

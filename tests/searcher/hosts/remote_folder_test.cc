@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "tests/base/error_code.h"
 #include "tests/searcher/launch/launch_test_util.h"
 
 namespace dsat {
@@ -84,14 +85,10 @@ TEST(RemoteFolderTest, RanksThatLeaveFilesForTheRunnerNeedItsFolder) {
   TempFolder folder;
   SuperviseOrder order = OrderIn(folder / "not-here");
   order.ranks[0].shares_folder = true;
-  try {
-    const RemoteFolder here(order);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kFailedPrecondition);
-    EXPECT_THAT(error.what(), HasSubstr("not-here"));
-    EXPECT_THAT(error.what(), HasSubstr("a folder that all hosts share"));
-  }
+  const Error error = ErrorOf([&] { const RemoteFolder here(order); });
+  EXPECT_EQ(error.code(), ErrorCode::kFailedPrecondition);
+  EXPECT_THAT(error.what(), HasSubstr("not-here"));
+  EXPECT_THAT(error.what(), HasSubstr("a folder that all hosts share"));
 }
 
 }  // namespace

@@ -148,12 +148,9 @@ TEST_F(SlurmTest, ATimeAboveThatOfThePartitionIsRefused) {
     EXPECT_NO_THROW(Planned(4, 0, args)) << args;
   for (const char* args : {"--time=1561", "-t 1-2:00:01", "-t1-3", "--time 26:00:01", "--time=0",
                            "--time=5 --time=2-0 -p debug"}) {
-    try {
-      Planned(4, 0, args);
-      ADD_FAILURE() << args;
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(), HasSubstr("above the limit of partition debug, 1-02:00:00"));
-    }
+    EXPECT_THAT(ErrorOf([&] { Planned(4, 0, args); }).what(),
+                HasSubstr("above the limit of partition debug, 1-02:00:00"))
+        << args;
   }
 }
 
@@ -231,12 +228,8 @@ TEST_F(SlurmTest, TheJobOfAKilledProcessIsTakenUp) {
 }
 
 TEST_F(SlurmTest, AnOptionThatOnlySrunKnowsIsRefusedBeforeAJobIsRequested) {
-  try {
-    Planned(2, 0, "--export=ALL");
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("salloc: unrecognized option '--export=ALL'"));
-  }
+  const Error error = ErrorOf([&] { Planned(2, 0, "--export=ALL"); });
+  EXPECT_THAT(error.what(), HasSubstr("salloc: unrecognized option '--export=ALL'"));
   EXPECT_EQ(Calls("salloc"), 0);
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "tests/base/error_code.h"
 #include "tests/temp_folder.h"
 
 namespace dsat {
@@ -425,13 +426,9 @@ TEST_F(ExperimentFileTest, AMistakeInTheConfigNamesThatFile) {
 }
 
 TEST_F(ExperimentFileTest, MissingFilesAreNamed) {
-  try {
-    ReadExperimentFile(Path("none.yaml"), "", &warnings_);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kNotFound);
-    EXPECT_THAT(error.what(), HasSubstr("none.yaml"));
-  }
+  const Error error = ErrorOf([&] { ReadExperimentFile(Path("none.yaml"), "", &warnings_); });
+  EXPECT_EQ(error.code(), ErrorCode::kNotFound);
+  EXPECT_THAT(error.what(), HasSubstr("none.yaml"));
 }
 
 TEST_F(ExperimentFileTest, ScalarsFollowTheCoreSchema) {

@@ -16,6 +16,7 @@
 #include "engine/runtime/rank_variables.h"
 #include "searcher/processes/line_stamper.h"
 #include "searcher/processes/process_tree.h"
+#include "tests/base/error_code.h"
 #include "tests/searcher/launch/launch_test_util.h"
 
 namespace dsat {
@@ -388,13 +389,11 @@ TEST(SupervisorTest, AStopThatComesWithTheOrderIsHeard) {
 
 TEST(SupervisorTest, ASupervisorThatIsNotThereIsAnError) {
   TempFolder folder;
-  try {
+  const Error error = ErrorOf([&] {
     SupervisedProcess::Start(folder / "nothing", {ShellRank(folder, 0, "exit 0")}, folder.path());
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kNotFound);
-    EXPECT_THAT(error.what(), HasSubstr("nothing supervise"));
-  }
+  });
+  EXPECT_EQ(error.code(), ErrorCode::kNotFound);
+  EXPECT_THAT(error.what(), HasSubstr("nothing supervise"));
 }
 
 TEST(SupervisorTest, FastStartsLeakNeitherFilesNorZombies) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "tests/base/error_code.h"
 
 namespace dsat::engine {
 namespace {
@@ -88,14 +89,10 @@ TEST(LossScalerTest, OverflowAtTheSmallestScaleIsAnError) {
   for (int i = 0; i < 3; ++i)
     scaler.Update(true);
   EXPECT_EQ(scaler.Scale(), 1);
-  try {
-    scaler.Update(true);
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    EXPECT_THAT(error.what(), testing::HasSubstr("/fp16/min_loss_scale is 1"));
-    EXPECT_THAT(error.what(), testing::HasSubstr("cannot be lowered"));
-  }
+  const Error error = ErrorOf([&] { scaler.Update(true); });
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(error.what(), testing::HasSubstr("/fp16/min_loss_scale is 1"));
+  EXPECT_THAT(error.what(), testing::HasSubstr("cannot be lowered"));
 }
 
 TEST(LossScalerTest, AStaticScaleStays) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/runtime/state/swap_file.h"
+#include "tests/base/error_code.h"
 #include "tests/engine/runtime/expect_predicted.h"
 #include "tests/sanitizers.h"
 
@@ -398,18 +399,16 @@ TEST(MovementTest, AFolderOfSwapFilesIsNamedWithItsKey) {
                                                     "scratch file in /none: "));
   Arena host("host memory", Arena::Kind::kReal, 0);
   const std::string folder = std::filesystem::temp_directory_path();
-  try {
+  const Error error = ErrorOf([&] {
     SwapFile({.folder = folder, .aio = {}, .offloaded = "param"}, {int64_t{1} << 50}, host);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kResourceExhausted);
-    EXPECT_THAT(error.what(),
-                testing::MatchesRegex(
-                    "/zero_optimization/offload_param/nvme_path: scratch file in " + folder +
-                    ": 1.0 PiB wanted, .* free: "
-                    "No space left on device; free space there, or name a folder "
-                    "on another disk"));
-  }
+  });
+  EXPECT_EQ(error.code(), ErrorCode::kResourceExhausted);
+  EXPECT_THAT(error.what(),
+              testing::MatchesRegex("/zero_optimization/offload_param/nvme_path: scratch file in " +
+                                    folder +
+                                    ": 1.0 PiB wanted, .* free: "
+                                    "No space left on device; free space there, or name a folder "
+                                    "on another disk"));
 }
 
 }  // namespace
