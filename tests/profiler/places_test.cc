@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "profiler/tuning_space.h"
+#include "tests/profiler/small_gpt2.h"
 
 namespace dsat {
 namespace {
@@ -31,14 +32,7 @@ ExperimentSpec BuiltinSpec() {
   ExperimentSpec spec;
   spec.entrypoint = {"builtin"};
   spec.slots_per_trial = 2;
-  spec.hyperparameters = {{"model",
-                           {{"type", "gpt2"},
-                            {"n_layer", 4},
-                            {"n_embd", 64},
-                            {"n_head", 2},
-                            {"n_positions", 32},
-                            {"vocab_size", 256}}},
-                          {"data", {{"seq_len", 32}}}};
+  spec.hyperparameters = SmallGpt2(4);
   spec.ds_config = {{"train_micro_batch_size_per_gpu", 1},
                     {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 0.001}}}}},
                     {"zero_optimization", {{"stage", 1}, {"reduce_bucket_size", 100'000}}}};
@@ -48,14 +42,9 @@ ExperimentSpec BuiltinSpec() {
 }
 
 ModelProfile BuiltinProfile(int64_t device_memory_bytes) {
-  ModelProfile profile;
-  profile.num_params = profile.trainable_num_params = 218'496;
-  profile.activation_bytes_per_sample = 200'000;
-  profile.device_memory_bytes = device_memory_bytes;
+  ModelProfile profile = SmallGpt2Profile(4, device_memory_bytes);
   profile.matmul_flops_per_s = 100'000'000'000;
   profile.copy_bytes_per_s = 10'000'000'000;
-  profile.device = "cpu";
-  profile.num_threads = 1;
   return profile;
 }
 

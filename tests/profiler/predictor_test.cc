@@ -12,6 +12,7 @@
 #include "engine/runtime/predict.h"
 #include "profiler/memory_model.h"
 #include "tests/base/error_code.h"
+#include "tests/profiler/small_gpt2.h"
 
 namespace dsat {
 namespace {
@@ -21,28 +22,19 @@ using engine::ConfigForTrial;
 constexpr int64_t kSeqLen = 32;
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-Json TinyModel() {
-  return {{"type", "gpt2"}, {"n_layer", 2},      {"n_embd", 64},
-          {"n_head", 2},    {"n_positions", 32}, {"vocab_size", 256}};
-}
-
 ExperimentSpec BuiltinSpec(int64_t world_size) {
   ExperimentSpec spec;
   spec.entrypoint = {"builtin"};
   spec.slots_per_trial = world_size;
-  spec.hyperparameters = {{"model", TinyModel()}, {"data", {{"seq_len", kSeqLen}}}};
+  spec.hyperparameters = SmallGpt2(2);
   return spec;
 }
 
 // As dsat-trial reports it.
 ModelProfile BuiltinProfile(int64_t num_threads = 1) {
-  ModelProfile profile;
-  profile.num_params = profile.trainable_num_params = 118'528;
-  profile.activation_bytes_per_sample = 100'000;
-  profile.device_memory_bytes = 6 * kMiB;
+  ModelProfile profile = SmallGpt2Profile(2, 6 * kMiB);
   profile.matmul_flops_per_s = 1'000'000'000;
   profile.copy_bytes_per_s = 1'000'000'000;
-  profile.device = "cpu";
   profile.num_threads = num_threads;
   return profile;
 }
@@ -54,7 +46,7 @@ Json Config(int stage, int64_t micro_batch, int64_t world_size) {
 }
 
 int64_t LargestPeak(const Json& ds_config, int world_size, int num_threads) {
-  const engine::Model model = engine::MakeModel(TinyModel(), "/model");
+  const engine::Model model = engine::MakeModel(SmallGpt2(2)["model"], "/model");
   const auto config = engine::ParseDsConfig(ds_config, "ds_config", world_size, nullptr);
   int64_t most = 0;
   for (int rank = 0; rank < world_size; ++rank) {

@@ -10,6 +10,7 @@
 #include "profiler/predictor.h"
 #include "searcher/experiment.h"
 #include "tests/db/store_fixtures.h"
+#include "tests/profiler/small_gpt2.h"
 #include "tests/searcher/simulated_trials.h"
 #include "tests/temp_folder.h"
 
@@ -21,26 +22,13 @@ using ::testing::HasSubstr;
 // A search of the built-in engine. `n_layer` decides what is predicted.
 ExperimentSpec BuiltinSpec(const std::string& method, int64_t n_layer = 2) {
   ExperimentSpec spec = SearchSpec(method, 10);
-  spec.hyperparameters = {{"model",
-                           {{"type", "gpt2"},
-                            {"n_layer", n_layer},
-                            {"n_embd", 64},
-                            {"n_head", 2},
-                            {"n_positions", 32},
-                            {"vocab_size", 256}}},
-                          {"data", {{"seq_len", 32}}}};
+  spec.hyperparameters = SmallGpt2(n_layer);
   return spec;
 }
 
 // What dsat-trial reports of it, with 6 MiB of device memory.
 ModelProfile BuiltinProfile() {
-  ModelProfile profile;
-  profile.num_params = profile.trainable_num_params = 118'528;
-  profile.activation_bytes_per_sample = 100'000;
-  profile.device_memory_bytes = int64_t{6} << 20;
-  profile.device = "cpu";
-  profile.num_threads = 1;
-  return profile;
+  return SmallGpt2Profile(2, int64_t{6} << 20);
 }
 
 // A trial as the engine would end it.

@@ -1,7 +1,6 @@
 // Point to point and subgroups, between threads and between processes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -170,26 +169,16 @@ TEST(MailboxesTest, WhatWasSentBeforeTheSenderLeftIsReceived) {
 }
 
 TEST(MailboxesTest, PassMessagesBetweenProcesses) {
-  const UniqueFd file = MakeMemoryFile();
-  const auto check = [&](int rank) {
-    const auto group = MakeShmGroup(file.get(), rank, 2, kTestTimeout);
+  RunTwoProcesses([](ProcessGroup& group) {
+    const int peer = 1 - group.rank();
     for (int number = 0; number < 30; ++number) {
-      SendMessage(*group, number, 600'000 + number, 1 - rank);
-      ExpectMessage(*group, number, 600'000 + number, 1 - rank);
+      SendMessage(group, number, 600'000 + number, peer);
+      ExpectMessage(group, number, 600'000 + number, peer);
     }
-    const auto same = group->Split(std::vector<int>{7, 7});
-    SendMessage(*same, 1, 10, 1 - rank);
-    ExpectMessage(*same, 1, 10, 1 - rank);
-  };
-  const pid_t child = fork();
-  if (child == 0) {
-    check(1);
-    _exit(testing::Test::HasFailure() ? 1 : 0);
-  }
-  check(0);
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
+    const auto same = group.Split(std::vector<int>{7, 7});
+    SendMessage(*same, 1, 10, peer);
+    ExpectMessage(*same, 1, 10, peer);
+  });
 }
 
 // Sums 1 << rank-in-the-parent over the subgroup: its members as bits.

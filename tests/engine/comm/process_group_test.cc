@@ -2,8 +2,6 @@
 #include "engine/comm/process_group.h"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <bit>
 #include <cmath>
@@ -385,23 +383,12 @@ TEST(LocalGroupTest, NeedsNoFile) {
 }
 
 TEST(ShmGroupTest, WorksBetweenProcesses) {
-  const UniqueFd file = MakeMemoryFile();
-  const auto check = [&](int rank) {
-    const auto group = MakeShmGroup(file.get(), rank, 2, kTestTimeout);
+  RunTwoProcesses([](ProcessGroup& group) {
     for (int round = 0; round < 20; ++round) {
-      CheckCollectives(*group, DType::kF32, 1009);
-      CheckCollectives(*group, DType::kBF16, 1009);
+      CheckCollectives(group, DType::kF32, 1009);
+      CheckCollectives(group, DType::kBF16, 1009);
     }
-  };
-  const pid_t child = fork();
-  if (child == 0) {
-    check(1);
-    _exit(testing::Test::HasFailure() ? 1 : 0);
-  }
-  check(0);
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
+  });
 }
 
 }  // namespace

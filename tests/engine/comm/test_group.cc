@@ -1,6 +1,10 @@
 // The process groups that the contract suites run over.
 #include "tests/engine/comm/test_group.h"
 
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -33,6 +37,20 @@ void RunGroups(int size, const std::function<void(ProcessGroup& group)>& fn) {
     SystemMemory memory;
     fn(*MakeNcclGroup(CopyOf(host), memory, HostNccl()));
   });
+}
+
+void RunTwoProcesses(const std::function<void(ProcessGroup& group)>& fn) {
+  const UniqueFd file = MakeMemoryFile();
+  const auto run = [&](int rank) { fn(*MakeShmGroup(file.get(), rank, 2, kTestTimeout)); };
+  const pid_t child = fork();
+  if (child == 0) {
+    run(1);
+    _exit(testing::Test::HasFailure() ? 1 : 0);
+  }
+  run(0);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 }  // namespace dsat::engine

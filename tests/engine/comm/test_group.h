@@ -19,6 +19,9 @@ NcclDevice HostNccl();
 // one over TCP ("tcp"), or NCCL's over host memory and a host's group ("nccl").
 void RunGroups(int size, const std::function<void(ProcessGroup& group)>& fn);
 
+// Runs fn(group) on both ranks of a group of this process, rank 0, and a child.
+void RunTwoProcesses(const std::function<void(ProcessGroup& group)>& fn);
+
 }  // namespace dsat::engine
 
 #endif  // DSAT_TESTS_ENGINE_COMM_TEST_GROUP_H_

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -56,23 +55,10 @@ RankCommand StayingRank(const TempFolder& folder, int64_t host, int rank) {
                 ": > \"$0\"/ready" + std::to_string(rank) + "; while :; do sleep 5; done");
 }
 
-bool AreReady(const TempFolder& folder, const std::vector<int>& ranks) {
-  return Eventually([&] {
-    return std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
-      return access((folder / ("ready" + std::to_string(rank))).c_str(), F_OK) == 0;
-    });
-  });
-}
-
 SupervisedProcess StartOn(const TempFolder& folder, const std::vector<std::string>& hosts,
                           const std::vector<RankCommand>& ranks,
                           const GraceTimes& grace = kShortGrace) {
   return SupervisedProcess::Start(SelfBinary(), ranks, folder.path(), grace, Hosts(hosts));
-}
-
-void ExpectNothingLeft(const TempFolder& folder) {
-  EXPECT_THAT(ProcessesNaming(folder.path()), IsEmpty());
-  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "a child is left";
 }
 
 TEST(HostsLaunchTest, RanksOfSeveralHostsAreOneReport) {

@@ -2,10 +2,13 @@
 #include "tests/searcher/launch/launch_test_util.h"
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -69,6 +72,18 @@ RankCommand ShellRank(const TempFolder& folder, int rank, const std::string& scr
   command.argv = {"sh", "-c", script, folder.path()};
   command.log_path = folder / fmt::format("rank{}.log", rank);
   return command;
+}
+
+bool AreReady(const TempFolder& folder, const std::vector<int>& ranks) {
+  return Eventually([&] {
+    return std::all_of(ranks.begin(), ranks.end(),
+                       [&](int rank) { return fs::exists(folder / fmt::format("ready{}", rank)); });
+  });
+}
+
+void ExpectNothingLeft(const TempFolder& folder) {
+  EXPECT_THAT(ProcessesNaming(folder.path()), testing::IsEmpty());
+  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "a child is left";
 }
 
 }  // namespace dsat

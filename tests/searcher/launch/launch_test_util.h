@@ -29,6 +29,12 @@ ExitReport WaitForReport(SupervisedProcess& process);
 // Rank `rank` runs `script` by sh; $0 is the folder.
 RankCommand ShellRank(const TempFolder& folder, int rank, const std::string& script);
 
+// Waits until the ranks have created `folder`/ready<rank>; false if one has not.
+bool AreReady(const TempFolder& folder, const std::vector<int>& ranks);
+
+// The test fails if a process of the folder or a child of this one is left.
+void ExpectNothingLeft(const TempFolder& folder);
+
 // Grace times that keep tests short.
 inline constexpr GraceTimes kShortGrace{std::chrono::milliseconds(100),
                                         std::chrono::milliseconds(100)};

@@ -46,16 +46,6 @@ RankCommand StayingRank(const TempFolder& folder, int rank, const std::string& b
   return ShellRank(folder, rank, before + " : > " + ready + "; while :; do sleep 5; done");
 }
 
-bool IsReady(const TempFolder& folder, int rank) {
-  return Eventually(
-      [&] { return access((folder / ("ready" + std::to_string(rank))).c_str(), F_OK) == 0; });
-}
-
-void ExpectNothingLeft(const TempFolder& folder) {
-  EXPECT_THAT(ProcessesNaming(folder.path()), IsEmpty());
-  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "a child is left";
-}
-
 TEST(SupervisorTest, ReportsRanksThatAllEndWell) {
   TempFolder folder;
   const ExitReport report = RunRanks(
@@ -163,7 +153,7 @@ TEST(SupervisorTest, StopGivesTheRanksTimeToSave) {
                                           "trap 'echo saved; exit 0' TERM; : > \"$0\"/ready0; "
                                           "while :; do sleep 0.05; done")},
                                folder.path(), kShortGrace);
-  ASSERT_TRUE(IsReady(folder, 0));
+  ASSERT_TRUE(AreReady(folder, {0}));
   EXPECT_EQ(process.Poll(), std::nullopt);
   process.Stop(milliseconds(15000));
   const ExitReport report = WaitForReport(process);
@@ -178,7 +168,7 @@ TEST(SupervisorTest, StopKillsAfterTheGraceTimeAndASecondStopShortensIt) {
   TempFolder folder;
   SupervisedProcess process = SupervisedProcess::Start(
       SelfBinary(), {StayingRank(folder, 0, "trap '' TERM;")}, folder.path());
-  ASSERT_TRUE(IsReady(folder, 0));
+  ASSERT_TRUE(AreReady(folder, {0}));
   process.Stop(std::chrono::hours(1));
   process.Stop(milliseconds(50));
   const ExitReport report = WaitForReport(process);
@@ -192,8 +182,8 @@ TEST(SupervisorTest, AFailureBeforeTheStopIsStillAFailure) {
   SupervisedProcess process = SupervisedProcess::Start(
       SelfBinary(), {ShellRank(folder, 0, "exit 4"), StayingRank(folder, 1)}, folder.path(),
       {std::chrono::hours(1), milliseconds(100)});
-  ASSERT_TRUE(
-      Eventually([&] { return ProcessesNaming(folder / "rank0").empty() && IsReady(folder, 1); }));
+  ASSERT_TRUE(Eventually(
+      [&] { return ProcessesNaming(folder / "rank0").empty() && AreReady(folder, {1}); }));
   // The failed rank is a zombie for an instant after it has ended.
   ASSERT_TRUE(Eventually([&] { return ChildrenOf(ChildrenOf(getpid()).at(0)).size() == 1; }));
   process.Stop(milliseconds(0));
@@ -209,7 +199,7 @@ TEST(SupervisorTest, TheDestructorLeavesNothing) {
     SupervisedProcess process = SupervisedProcess::Start(
         SelfBinary(), {StayingRank(folder, 0, "trap '' TERM;"), StayingRank(folder, 1)},
         folder.path());
-    ASSERT_TRUE(IsReady(folder, 0) && IsReady(folder, 1));
+    ASSERT_TRUE(AreReady(folder, {0, 1}));
   }
   ExpectNothingLeft(folder);
 }
@@ -227,7 +217,7 @@ TEST(SupervisorTest, WhenTheRunnerIsKilledNothingSurvives) {
     argv.push_back(nullptr);
     pid_t runner = 0;
     ASSERT_EQ(posix_spawn(&runner, self.c_str(), nullptr, nullptr, argv.data(), environ), 0);
-    EXPECT_TRUE(IsReady(folder, 0));
+    EXPECT_TRUE(AreReady(folder, {0}));
     // Runner, rank, daemon.
     EXPECT_TRUE(Eventually([&] { return ProcessesNaming(path).size() == 3; }));
     if (supervisor_is_stopped) kill(ChildrenOf(runner).at(0), SIGSTOP);
@@ -241,7 +231,7 @@ TEST(SupervisorTest, WhenTheSupervisorIsKilledTheRanksEndAndTheReportSaysSo) {
   TempFolder folder;
   SupervisedProcess process = SupervisedProcess::Start(
       SelfBinary(), {StayingRank(folder, 0), StayingRank(folder, 1)}, folder.path());
-  ASSERT_TRUE(IsReady(folder, 0) && IsReady(folder, 1));
+  ASSERT_TRUE(AreReady(folder, {0, 1}));
   const std::vector<pid_t> children = ChildrenOf(getpid());
   ASSERT_EQ(children.size(), 1u);
   kill(children[0], SIGKILL);
@@ -258,7 +248,7 @@ TEST(SupervisorTest, AStoppedSupervisorIsContinuedToEndItsRanks) {
   TempFolder folder;
   SupervisedProcess process =
       SupervisedProcess::Start(SelfBinary(), {StayingRank(folder, 0)}, folder.path());
-  ASSERT_TRUE(IsReady(folder, 0));
+  ASSERT_TRUE(AreReady(folder, {0}));
   kill(ChildrenOf(getpid()).at(0), SIGSTOP);
   process.Stop(milliseconds(0));
   EXPECT_TRUE(WaitForReport(process).killed_by_us);
@@ -274,7 +264,7 @@ TEST(SupervisorTest, ASupervisorThatStaysStoppedIsKilledWithEverythingBelowIt) {
     const std::string script = "\"$1\" daemon \"$0\"; : > \"$0\"/ready0; sleep 1000";
     SupervisedProcess process = SupervisedProcess::Start(
         SelfBinary(), {ShellRank(folder, 0, script)}, folder.path(), grace);
-    ASSERT_TRUE(IsReady(folder, 0));
+    ASSERT_TRUE(AreReady(folder, {0}));
     const pid_t supervisor = ChildrenOf(getpid()).at(0);
     // A signal that it cannot act on: what it would send its ranks is held back.
     ASSERT_EQ(process.Poll(), std::nullopt);
@@ -293,7 +283,7 @@ TEST(SupervisorTest, SigtermToTheSupervisorStopsTheRanks) {
   TempFolder folder;
   SupervisedProcess process =
       SupervisedProcess::Start(SelfBinary(), {StayingRank(folder, 0)}, folder.path(), kShortGrace);
-  ASSERT_TRUE(IsReady(folder, 0));
+  ASSERT_TRUE(AreReady(folder, {0}));
   kill(ChildrenOf(getpid()).at(0), SIGTERM);
   EXPECT_TRUE(WaitForReport(process).killed_by_us);
   ExpectNothingLeft(folder);
