@@ -23,11 +23,6 @@ bool CompletedRung(const LineageTable& table, const Lineage& lineage, int64_t ru
   return lineage.Idle() && !lineage.trials.empty() && !NextBisectionStep(table, lineage);
 }
 
-RungIndex::RungIndex(const LineageTable& table) {
-  for (const Lineage& lineage : table.lineages())
-    Update(table, lineage);
-}
-
 void RungIndex::Update(const LineageTable& table, const Lineage& lineage) {
   entries_.resize(table.lineages().size());
   Entry& entry = entries_[static_cast<size_t>(lineage.number)];
@@ -77,15 +72,6 @@ void RungIndex::Insert(const Place& place, Rung& rung) {
 size_t RungIndex::NumTop(const LineageTable& table, const Rung& rung) const {
   const auto size = static_cast<size_t>(rung.num_completed / table.options().divisor);
   return std::min(size, rung.ranked.size());
-}
-
-std::vector<int64_t> RungIndex::Top(const LineageTable& table, int64_t rung) const {
-  std::vector<int64_t> top;
-  if (static_cast<size_t>(rung) >= rungs_.size()) return top;
-  const Rung& asked = rungs_[static_cast<size_t>(rung)];
-  for (size_t i = 0; i < NumTop(table, asked); ++i)
-    top.push_back(asked.ranked[i].second);
-  return top;
 }
 
 std::optional<RungStep> RungIndex::NextPromotion(const LineageTable& table) const {

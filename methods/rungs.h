@@ -36,20 +36,14 @@ struct RungStep {
 // on the table and not on the order of updates.
 class RungIndex {
  public:
-  RungIndex() = default;
-  explicit RungIndex(const LineageTable& table);
-
   // Must be called after every change of a lineage.
   void Update(const LineageTable& table, const Lineage& lineage);
 
-  // The best 1/divisor (rounded down) of the lineages that have completed the rung, best first.
-  // They are ranked by their trials in rungs up to this one; ties by number. Lineages without a
-  // measurement are counted but never returned.
-  std::vector<int64_t> Top(const LineageTable& table, int64_t rung) const;
-
   // The promotion from the highest rung that has one: the best of its top lineages that is still in
-  // it. A lineage whose bisection is over is skipped, or blocks all promotions
-  // (SearchPolicy::exhausted_lineage_blocks_promotion).
+  // it. The top are the best 1/divisor (rounded down) of the lineages that have completed the rung,
+  // ranked by their trials in rungs up to this one; ties by number. Lineages without a measurement
+  // count but are never at the top. A lineage whose bisection is over is skipped, or blocks all
+  // promotions (SearchPolicy::exhausted_lineage_blocks_promotion).
   std::optional<RungStep> NextPromotion(const LineageTable& table) const;
 
   // The continuation of a lineage that has not completed its rung: highest rung first, then most

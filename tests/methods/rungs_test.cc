@@ -21,20 +21,20 @@ namespace {
 constexpr Step kWideStep = {.low = 1, .high = 10000, .micro_batch = 5000};
 constexpr Step kLastStep = {.low = 5, .high = 5, .micro_batch = 5};
 
-// The answers of a new index of the current table.
-std::vector<const Lineage*> TopLineages(const LineageTable& table, int64_t rung) {
-  std::vector<const Lineage*> top;
-  for (const int64_t number : RungIndex(table).Top(table, rung))
-    top.push_back(&table.lineages()[static_cast<size_t>(number)]);
-  return top;
+RungIndex IndexOf(const LineageTable& table) {
+  RungIndex index;
+  for (const Lineage& lineage : table.lineages())
+    index.Update(table, lineage);
+  return index;
 }
 
+// The answers of a new index of the current table.
 std::optional<RungStep> NextPromotion(const LineageTable& table) {
-  return RungIndex(table).NextPromotion(table);
+  return IndexOf(table).NextPromotion(table);
 }
 
 std::optional<RungStep> NextContinuation(const LineageTable& table) {
-  return RungIndex(table).NextContinuation(table);
+  return IndexOf(table).NextContinuation(table);
 }
 
 LineageTable MakeTable(const SearchOptions& options = TestOptions()) {
@@ -125,7 +125,7 @@ TEST(RungsTest, TheBestTrialOfALineageIsSoughtUpToARung) {
   }
 }
 
-TEST(RungsTest, TheTopOfARungIsItsBestFractionBestFirst) {
+TEST(RungsTest, TheBestFractionOfARungIsPromotedBestFirst) {
   for (const std::string metric : {"throughput", "latency"}) {
     for (const int64_t divisor : {2, 3, 4}) {
       SearchOptions options;
@@ -137,26 +137,30 @@ TEST(RungsTest, TheTopOfARungIsItsBestFractionBestFirst) {
         AddLineage(table, 0, 3, value);
       AddLineage(table, 0, 2, 1000);  // Has not completed the rung.
       AddLineage(table, 0, 2, -1000);
-      const std::vector<const Lineage*> top = TopLineages(table, 0);
-      ASSERT_EQ(top.size(), values.size() / static_cast<size_t>(divisor));
-      for (size_t i = 0; i < top.size(); ++i) {
+      for (size_t i = 0; i < values.size() / static_cast<size_t>(divisor); ++i) {
+        const std::optional<RungStep> promotion = NextPromotion(table);
+        ASSERT_TRUE(promotion);
         const double expected = metric == "latency" ? 1.0 + i : 9.0 - i;
-        EXPECT_EQ(table.BestMetric(*top[i]), expected);
+        EXPECT_EQ(table.BestMetric(table.at(promotion->lineage)), expected);
+        table.Propose(table.at(promotion->lineage), promotion->step, promotion->rung);
       }
+      EXPECT_FALSE(NextPromotion(table));
     }
   }
 }
 
-TEST(RungsTest, LineagesWithoutAMeasurementCountButAreNeverAtTheTop) {
+TEST(RungsTest, LineagesWithoutAMeasurementCountButAreNeverPromoted) {
   LineageTable table = MakeTable();
   for (int i = 0; i < 3; ++i) {
     Lineage& lineage = table.Draw();
     AddTrial(table, lineage, {.low = 1, .high = 1, .micro_batch = 1}, 0, TrialState::kInfeasible);
   }
   AddLineage(table, 0, 3, 1);
-  const std::vector<const Lineage*> top = TopLineages(table, 0);
-  ASSERT_EQ(top.size(), 1u);
-  EXPECT_EQ(top[0]->number, 3);
+  const std::optional<RungStep> promotion = NextPromotion(table);
+  ASSERT_TRUE(promotion);
+  EXPECT_EQ(promotion->lineage, 3);
+  table.Propose(table.at(3), promotion->step, promotion->rung);
+  EXPECT_FALSE(NextPromotion(table));
 }
 
 TEST(RungsTest, APromotionContinuesTheBestLineageOneRungHigher) {
@@ -194,9 +198,9 @@ TEST(RungsTest, RanksInARungIgnoreWhatLineagesDidAboveIt) {
   AddLineage(table, 0, 3, 1);
   AddTrial(table, table.at(0), kWideStep, 1, TrialState::kSucceeded, 1000);
   AddLineage(table, 0, 3, 2);
-  ASSERT_EQ(TopLineages(table, 0).size(), 1u);
-  EXPECT_EQ(TopLineages(table, 0)[0]->number, 1);
-  EXPECT_EQ(NextPromotion(table)->lineage, 1);
+  const std::optional<RungStep> promotion = NextPromotion(table);
+  ASSERT_TRUE(promotion);
+  EXPECT_EQ(promotion->lineage, 1);
 }
 
 TEST(RungsTest, NothingLeavesTheTopRung) {
@@ -304,13 +308,6 @@ void ExpectTheIndexFollows(LineageTable table, uint64_t seed) {
   for (int i = 0; i < 600; ++i) {
     ExpectSame(index.NextPromotion(table), WalkedPromotion(table));
     ExpectSame(index.NextContinuation(table), WalkedContinuation(table));
-    for (int64_t rung = 0; rung < table.options().max_rungs; ++rung) {
-      const std::vector<const Lineage*> top = WalkedTop(table, rung);
-      const std::vector<int64_t> indexed = index.Top(table, rung);
-      ASSERT_EQ(indexed.size(), top.size());
-      for (size_t k = 0; k < top.size(); ++k)
-        EXPECT_EQ(indexed[k], top[k]->number);
-    }
     if (running.size() < 4) {
       const std::optional<RungStep> promotion = index.NextPromotion(table);
       const std::optional<RungStep> next = promotion ? promotion : index.NextContinuation(table);
