@@ -105,7 +105,7 @@ void CheckLocalAddress(const std::string& address) {
   }
   Throw(ErrorCode::kInvalidArgument,
         "address {}: expected unix:/absolute/path, unix-abstract:NAME, 127.0.0.1:PORT, [::1]:PORT "
-        "or localhost:PORT; dsat talks within one machine only, because its token is sent unencrypted",
+        "or localhost:PORT; dsat talks within one machine only: its token is sent unencrypted",
         address);
 }
 

@@ -13,8 +13,7 @@
 namespace dsat {
 
 // The config of the verdict's pick with the batch sizes of its best point, which states what it
-// leaves to defaults that may change (searcher/stated_defaults.h); nullopt if no trial has succeeded
-// yet.
+// leaves to defaults that may change (searcher/stated_defaults.h); nullopt before a trial succeeds.
 std::optional<Json> BestConfig(const Search& search);
 
 // A trial's config as WriteResults writes it to a file: with all that BestConfig states, and with

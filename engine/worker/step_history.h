@@ -21,8 +21,9 @@ class StepHistory {
 
   // Whether the file has the validation after the last step with which it continues.
   bool has_validation() const { return has_validation_; }
-  // The lowest loss of all validations in the file; infinity if there is none.
+  // The lowest loss of all validations in the file since ForgetLowest; infinity if there is none.
   double lowest_validation_loss() const { return lowest_validation_loss_; }
+  void ForgetLowest() { lowest_validation_loss_ = std::numeric_limits<double>::infinity(); }
   void Add(const TrainingStep& step);
   // To be called before a checkpoint is saved: its steps must not be lost.
   void Sync() { file_.Sync(); }

@@ -72,7 +72,8 @@ void TrainingCheckpoints::Finish(bool wait) {
 }
 
 bool TrainingCheckpoints::HasBest() const {
-  return fs::exists(dir_ + "/" + kBestTag) && fs::exists(dir_ + "/" + ResolveTag(dir_, kBestTag));
+  const std::string best = Trimmed(ReadOrEmpty(dir_ + "/" + kBestTag));
+  return !best.empty() && fs::exists(dir_ + "/" + best);
 }
 
 // The file is replaced before what it named before is removed.

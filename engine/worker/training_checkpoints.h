@@ -34,7 +34,7 @@ class TrainingCheckpoints {
   // saved parameters, is not finite. If the gradients are not, training may end: waits for the
   // disk. A collective call.
   void OnStep(const StepResult& step);
-  // Whether there is a best checkpoint, of this run or an earlier one. REQUIRES: rank 0.
+  // Whether there is a best checkpoint, of this run or of an earlier one.
   bool HasBest() const;
   // Makes the state after engine.num_steps() steps the best, and saves it unless Save has. A
   // collective call.

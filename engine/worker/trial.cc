@@ -369,10 +369,7 @@ void Trial::Validate(Engine& engine) {
   const int64_t most = num_batches == 0 ? std::numeric_limits<int64_t>::max()
                                         : num_batches * config_.batch.train_batch_size;
   const ValidationResult result = engine::Evaluate(engine, validation_.get(), seq_len_, most);
-  // What was lower when no checkpoint was kept for it cannot be had any more.
-  const bool is_best =
-      history_ && std::isfinite(result.loss) &&
-      (result.loss < history_->lowest_validation_loss() || !checkpoints_.HasBest());
+  const bool is_best = history_ && result.loss < history_->lowest_validation_loss();
   if (task_.training.keep_best && group_->MaxScalar(is_best ? 1 : 0) > 0) {
     const Reporter::LongWork saving(reporter_);
     if (history_) history_->Sync();
@@ -420,6 +417,7 @@ void Trial::BeginTraining(Engine& engine) {
   const bool records = environment_.rank == 0 && !task_.history_path.empty();
   if (records) {
     history_.emplace(task_.history_path, engine.num_steps());
+    if (!checkpoints_.HasBest()) history_->ForgetLowest();  // Nothing was kept of it.
     monitors_.emplace(config_, engine.num_samples());
   }
   if (environment_.rank == 0) reporter_.Begins(engine.num_steps());
