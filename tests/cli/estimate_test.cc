@@ -60,7 +60,7 @@ TEST_F(EstimateTest, SaysWhatIsNeededWhereTimeGoesAndThatItFits) {
   EXPECT_THAT(run.out, AllOf(HasSubstr("gpt2 12 layers"), HasSubstr("8 ranks of v100 on 1 node"),
                              HasSubstr("device, per rank"), HasSubstr("host, per node"),
                              HasSubstr("collectives: "), HasSubstr("forward and backward"),
-                             HasSubstr("It fits, with "), Not(HasSubstr("It would fit"))));
+                             HasSubstr("It fits and leaves "), Not(HasSubstr("It would fit"))));
 }
 
 TEST_F(EstimateTest, SaysWhatDoesNotFitAndWhatWould) {
