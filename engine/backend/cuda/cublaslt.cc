@@ -11,7 +11,7 @@ std::string Load(Api& api) {
   const OpenedLibrary opened = OpenLibrary(name);
   void* const library = opened.handle;
   if (library == nullptr) {
-    return fmt::format("{}; expected cuBLAS of CUDA {}, or device cpu", opened.problem,
+    return fmt::format("{}; install cuBLAS of CUDA {}, or use device cpu", opened.problem,
                        CUDART_VERSION / 1000);
   }
   api.path = opened.path;

@@ -5,9 +5,10 @@
 namespace dsat::engine {
 
 const CudaPlugin& LoadCudaPlugin() {
-  Throw(ErrorCode::kUnavailable,
-        "dsat was built without CUDA; expected a build with the CUDA toolkit (cmake "
-        "-DDSAT_CUDA=ON), or device cpu");
+  Throw(
+      ErrorCode::kUnavailable,
+      "dsat was built without CUDA; build it with the CUDA toolkit (cmake -DDSAT_CUDA=ON), or use "
+      "device cpu");
 }
 
 }  // namespace dsat::engine
