@@ -32,13 +32,17 @@ bool WaitUntilEmpty(const std::string& path, bool empty) {
   return false;
 }
 
-TEST(InferenceTest, NothingSurvivesACommandThatIsKilled) {
-  const Workspace work;
+// Leaves a checkpoint where dsat generate looks for one.
+void TrainOneStep(const Workspace& work) {
   work.Write("deepspeed.yaml", std::string("entrypoint: builtin") + kSmallTraining);
   work.Write("ds_config.json", R"({"train_batch_size": 2, "optimizer": {"type": "SGD"}})");
   const Finished trained = work.Dsat({"train", "deepspeed.yaml", "--steps", "1"});
   ASSERT_EQ(trained.exit_code, 0) << trained.err;
+}
 
+TEST(InferenceTest, NothingSurvivesACommandThatIsKilled) {
+  const Workspace work;
+  ASSERT_NO_FATAL_FAILURE(TrainOneStep(work));
   const pid_t dsat = work.StartDsat(
       {"generate", "deepspeed.yaml", "--prompt", "The ", "--max-new-tokens", "100000000"}, "text");
   const std::string children = fmt::format("/proc/{}/task/{}/children", dsat, dsat);
@@ -51,10 +55,7 @@ TEST(InferenceTest, NothingSurvivesACommandThatIsKilled) {
 
 TEST(InferenceTest, TextThatCannotBeWrittenIsAnErrorUnlessItsReaderHasGone) {
   const Workspace work;
-  work.Write("deepspeed.yaml", std::string("entrypoint: builtin") + kSmallTraining);
-  work.Write("ds_config.json", R"({"train_batch_size": 2, "optimizer": {"type": "SGD"}})");
-  const Finished trained = work.Dsat({"train", "deepspeed.yaml", "--steps", "1"});
-  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  ASSERT_NO_FATAL_FAILURE(TrainOneStep(work));
   for (const char* format : {"", "--json"}) {
     std::vector<std::string> argv = {"generate", "deepspeed.yaml",   "--prompt",
                                      "The ",     "--max-new-tokens", "3"};
