@@ -246,7 +246,8 @@ LossCheck CheckLosses(const Search& search, const Trial& soak) {
   if (runs.size() < (repeats ? 1 : 2) && was != is) {
     std::string why = fmt::format("the global batch changed from {} to {}", was, is);
     for (const auto& [id, trial] : search.trials()) {
-      if (trial.kind == TrialKind::kReference && GlobalBatch(trial.ds_config) == is)
+      if (trial.kind == TrialKind::kReference && trial.state != TrialState::kSucceeded &&
+          GlobalBatch(trial.ds_config) == is)
         why += fmt::format(", with which the submitted configuration (trial {}) {}", id,
                            trial.state == TrialState::kFailed ? "failed" : "was not measured");
     }
