@@ -47,6 +47,7 @@ Json InferenceConfig(const ExperimentSpec& spec, const std::string& folder) {
   return config;
 }
 
+// Also gives this process the environment in which the task is to run.
 TrialTask MakeTask(const CheckpointFlags& flags, TrialTask::Mode mode) {
   std::vector<std::string> warnings;
   const ExperimentSpec spec = ReadSpec(flags.config, flags.model_dir, &warnings);
@@ -67,6 +68,10 @@ TrialTask MakeTask(const CheckpointFlags& flags, TrialTask::Mode mode) {
                                                                   : flags.checkpoint_dir);
   task.checkpoint_tag = engine::ResolveTag(task.checkpoint_dir, flags.tag);
   task.ds_config = InferenceConfig(spec, task.checkpoint_dir + "/" + task.checkpoint_tag);
+  for (const auto& variables : {engine::ThreadVariables(NumCores()), spec.environment}) {
+    for (const auto& [name, value] : variables)
+      setenv(name.c_str(), value.c_str(), 1);
+  }
   return task;
 }
 
@@ -101,14 +106,12 @@ std::string ReadAll(int fd) {
   return text;
 }
 
-// Runs the task in a process of its own (this one has no kernels), on all cores; a Ctrl-C reaches
+// Runs the task in a process of its own, since this one has no kernels; a Ctrl-C reaches
 // both. Gives what it has printed if `capture`; nothing if it failed, after it has said why. Throws
 // kAborted if a signal has ended it.
 std::optional<std::string> RunTask(const TrialTask& task, bool capture) {
   const UniqueFd file = TaskFile(task);
   const std::string program = MakeRunnerOptions({}).trial_binary;
-  for (const auto& [name, value] : engine::ThreadVariables(NumCores()))
-    setenv(name.c_str(), value.c_str(), 1);
   int ends[2] = {-1, -1};
   if (capture && pipe2(ends, O_CLOEXEC) != 0) ThrowErrno("pipe", errno);
   const UniqueFd out(ends[0]);

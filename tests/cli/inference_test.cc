@@ -77,6 +77,18 @@ TEST(InferenceTest, TextThatCannotBeWrittenIsAnErrorUnlessItsReaderHasGone) {
   EXPECT_EQ(ReadFile(work.Path("gone.err")), "");
 }
 
+TEST(InferenceTest, TheEnvironmentOfTheExperimentFileHolds) {
+  const Workspace work;
+  ASSERT_NO_FATAL_FAILURE(TrainOneStep(work));
+  work.Write("deepspeed.yaml", std::string("environment: {environment_variables: [LD_PRELOAD=/none."
+                                           "so]}\nentrypoint: builtin") +
+                                   kSmallTraining);
+  for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
+           {"eval", "deepspeed.yaml"},
+           {"generate", "deepspeed.yaml", "--prompt", "The ", "--max-new-tokens", "1"}})
+    EXPECT_THAT(work.Dsat(args).err, HasSubstr("/none.so")) << args[0];
+}
+
 TEST(TrainingStartTest, WithoutTheFileLatestTheCommandKnowsWhatTheRanksContinueFrom) {
   const Workspace work;
   work.Write("deepspeed.yaml", std::string("entrypoint: builtin") + kSmallTraining);
