@@ -55,6 +55,10 @@ class WheelTest(unittest.TestCase):
         self.assertRegex(self.run_in_venv("dsat", "--version"), r"^dsat \d+\.\d+\.\d+$")
         self.assertIn("device     cpu", self.run_in_venv("dsat", "doctor"))
 
+    def test_the_documents_that_messages_name_are_there(self):
+        for name in ("README.md", "docs/experiment-file.md"):
+            self.assertTrue((self.folder / "venv/share/doc/dsat" / name).exists())
+
     def test_the_package_drives_the_program_of_the_wheel(self):
         (self.folder / "experiment.yaml").write_text("""
 entrypoint: builtin

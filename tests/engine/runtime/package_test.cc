@@ -54,6 +54,7 @@ TEST_F(PackageTest, AProgramOutsideTheTreeTrainsAModelOfItsOwn) {
       << Log();
   EXPECT_EQ(Run("prefix/bin/dsat --version"), 0) << Log();
   EXPECT_TRUE(fs::exists(folder_ / "prefix/bin/dsat-trial"));
+  EXPECT_TRUE(fs::exists(folder_ / "prefix/share/doc/dsat/docs/experiment-file.md"));
 
   // A copy, so that nothing of the tree is beside it.
   fs::copy(DSAT_SOURCE_DIR "/examples/own-model", folder_ / "own-model");
