@@ -12,6 +12,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -199,9 +200,17 @@ int Main(int size) {
 }  // namespace dsat::engine
 
 int main(int argc, char** argv) {
-  const int size = argc > 1 ? std::atoi(argv[1]) : 2;
+  const std::string ranks = argc > 1 ? argv[1] : "2";
+  if (ranks == "--help") {
+    fmt::print(
+        "usage: bench_collectives [RANKS]\n"
+        "Compares collectives and messages between processes with a plain copy of memory.\n"
+        "  RANKS  2 to 64 processes (default: 2)\n");
+    return 0;
+  }
+  const int size = std::atoi(ranks.c_str());
   if (size < 2 || size > 64) {
-    fmt::print(stderr, "bench_collectives: {} ranks; expected 2 to 64\n", argv[1]);
+    fmt::print(stderr, "bench_collectives: {} ranks; expected 2 to 64\n", ranks);
     return 2;
   }
   try {

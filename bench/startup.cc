@@ -89,7 +89,15 @@ void Main() {
 }  // namespace
 }  // namespace dsat
 
-int main() {
+int main(int argc, char** argv) {
+  if (argc > 1) {
+    const bool asks_for_help = std::string(argv[1]) == "--help";
+    std::fputs(
+        "usage: bench_startup\n"
+        "Measures the time from the start of a dsat-trial process to its first step.\n",
+        asks_for_help ? stdout : stderr);
+    return asks_for_help ? 0 : 2;
+  }
   try {
     dsat::Main();
     return 0;

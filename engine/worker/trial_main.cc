@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <string_view>
 
 #include "base/json.h"
 #include "base/log.h"
@@ -40,9 +41,13 @@ int Main(const char* task_path) {
 
 int main(int argc, char** argv) {
   signal(SIGXFSZ, SIG_IGN);  // A limit of file sizes is an error like a full disk.
-  if (argc != 2) {
-    std::fputs("usage: dsat-trial TASK.json\n", stderr);
-    return dsat::kExitError;
+  const bool asks_for_help = argc == 2 && std::string_view(argv[1]) == "--help";
+  if (argc != 2 || asks_for_help) {
+    std::fputs(
+        "usage: dsat-trial TASK.json\n"
+        "One rank of a trial, which dsat starts; by itself, it prints what it measures.\n",
+        asks_for_help ? stdout : stderr);
+    return asks_for_help ? dsat::kExitOk : dsat::kExitError;
   }
   try {
     return dsat::engine::Main(argv[1]);

@@ -1,4 +1,4 @@
-"""The scripts explain themselves if --help is among their arguments, and do nothing else.
+"""Scripts and programs explain themselves with --help, and do nothing else.
 
 usage: help_test.py BUILD
 """
@@ -10,7 +10,7 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.argv.pop()  # BUILD, which this test does not need.
+BUILD = pathlib.Path(sys.argv.pop()).resolve()
 
 
 class HelpTest(unittest.TestCase):
@@ -32,6 +32,17 @@ class HelpTest(unittest.TestCase):
                     self.assertNotIn("set -euo", done.stdout)
                     self.assertEqual([path for path in pathlib.Path(scratch).rglob("*")
                                       if path.is_file()], [script])
+
+    def test_programs_show_help_and_do_nothing(self):
+        for name in ("dsat-trial", "bench_ask_tell", "bench_collectives", "bench_estimate",
+                     "bench_startup", "search_quality"):
+            if name != "dsat-trial" and not (BUILD / name).exists():
+                continue  # Built without the benchmarks.
+            with self.subTest(name):
+                done = subprocess.run([BUILD / name, "--help"], capture_output=True, text=True,
+                                      check=False)
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                self.assertIn(f"usage: {name}", done.stdout)
 
 
 if __name__ == "__main__":
