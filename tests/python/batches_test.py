@@ -101,7 +101,7 @@ def test_accumulation_of_the_script_alone_is_refused():
         running = types.SimpleNamespace(config=config, submitted_accumulation=submitted,
                                         is_profile=is_profile)
         try:
-            check_accumulation({"gradient_accumulation_steps": own}, running)
+            check_accumulation(own, running)
         except UnreachableError as error:
             assert "{gradient_accumulation_steps: 4}" in str(error)
             return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
 from dsat._hook import wrap
-from dsat._trial import Config, Trial, note_change
+from dsat._trial import Trial, note_change
 
 
 class UnreachableError(RuntimeError):
@@ -33,20 +33,20 @@ def rebatch(loader: Any, micro_batch: int) -> None:
     loader.__dict__["batch_size"] = micro_batch  # Its own __setattr__ refuses.
 
 
-def check_accumulation(given: Config, running: Trial) -> None:
-    """Raises UnreachableError if the script's config accumulates and the experiment's does not.
+def check_accumulation(own: Any, running: Trial,
+                       name: str = "gradient_accumulation_steps of its config") -> None:
+    """Raises UnreachableError if the script accumulates `own` steps and the experiment does not.
 
     Every trial would train without it, also the one with the submitted configuration.
     """
-    key = "gradient_accumulation_steps"
-    own, config = given.get(key), running.config
+    key, config = "gradient_accumulation_steps", running.config
     is_free = config.get(key) == "auto" or isinstance(config.get("train_batch_size"), int)
     if not running.is_profile or is_free or running.submitted_accumulation != 1:
         return
     if isinstance(own, int) and own > 1:
         raise UnreachableError(
-            f"dsat: the script's config has {key} {own}, and the experiment's has none: set "
-            f"overwrite_deepspeed_args: {{{key}: {own}}} in the experiment file's "
+            f"dsat: the script sets {name} to {own}, and the experiment's config does not "
+            f"accumulate: set overwrite_deepspeed_args: {{{key}: {own}}} in the experiment file's "
             "hyperparameters")
 
 

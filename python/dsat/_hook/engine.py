@@ -170,7 +170,7 @@ def change(deepspeed: ModuleType) -> None:
         is_measured = running.measures and not _has_engine
         _has_engine = True
         if not trainer_has_config:
-            check_accumulation(given, running)
+            check_accumulation(given.get("gradient_accumulation_steps"), running)
         config = config_of_trial(given, running.config, by_trainer=trainer_has_config)
         for key in RECIPE_KEYS:
             if key in given and given[key] != config[key]:

@@ -10,26 +10,19 @@ from typing import Any
 
 from dsat._config import config_of_trial
 from dsat._hook import engine, wrap
-from dsat._hook.batches import UnreachableError, check_accumulation, rebatch
+from dsat._hook.batches import check_accumulation, rebatch
 from dsat._report import add_loss
 from dsat._trial import measures, note_change, trial
 
 
 def change(module: ModuleType) -> None:
     """Wraps what the trainer's module decides."""
-    name = module.__name__
-    if name == "accelerate.utils.deepspeed":
-        _change_accelerate_config(module)
-    elif name == "accelerate.utils.dataclasses":
-        _change_accelerate_plugin(module)
-    elif name == "accelerate.accelerator":
-        _change_accelerator(module)
-    elif name == "transformers.integrations.deepspeed":
-        _change_hugging_face(module)
-    elif name == "transformers.trainer":
-        _change_trainer(module)
-    else:
-        _change_lightning(module)
+    changes = {"accelerate.utils.deepspeed": _change_accelerate_config,
+               "accelerate.utils.dataclasses": _change_accelerate_plugin,
+               "accelerate.accelerator": _change_accelerator,
+               "transformers.integrations.deepspeed": _change_hugging_face,
+               "transformers.trainer": _change_trainer}
+    changes.get(module.__name__, _change_lightning)(module)
 
 
 def _change_accelerate_config(module: ModuleType) -> None:
@@ -39,7 +32,7 @@ def _change_accelerate_config(module: ModuleType) -> None:
         original(self, *args, **kwargs)
         running = trial()
         if running is not None:
-            check_accumulation(self.config, running)
+            check_accumulation(self.config.get("gradient_accumulation_steps"), running)
             self.config = config_of_trial(self.config, running.config, by_trainer=True)
             engine.trainer_has_config = True
             self.set_stage_and_offload()
@@ -141,12 +134,7 @@ def _change_lightning(module: ModuleType) -> None:
             engine.trainer_divides_loss = True
             module_ = self.lightning_module
             own = module_.trainer.accumulate_grad_batches if module_ is not None else 1
-            if running.is_profile and own > 1 and running.submitted_accumulation == 1:
-                raise UnreachableError(
-                    f"dsat: Trainer(accumulate_grad_batches={own}) accumulates, of which the "
-                    "config says nothing: set overwrite_deepspeed_args: "
-                    f"{{gradient_accumulation_steps: {own}}} in the experiment file's "
-                    "hyperparameters")
+            check_accumulation(own, running, "accumulate_grad_batches of its Trainer")
             if isinstance(steps, int) and module_ is not None:
                 if steps != own:
                     note_change()
