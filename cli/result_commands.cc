@@ -81,7 +81,9 @@ int RunCommand(const Flags& flags, const ShowFlags& show) {
   Store store = Store::Open(flags.db, Store::Mode::kReadOnly);
   const Experiment experiment = Experiment::Open(store, store.FindExperiment(show.experiment));
   if (flags.json) {
-    fmt::print("{}\n", SummaryJson(experiment, "").dump(2));
+    Json json = SummaryJson(experiment, "");
+    json["running"] = IsRunning(store, store.GetExperiment(experiment.id()));
+    fmt::print("{}\n", json.dump(2));
   } else {
     fmt::print("{}", SummaryText(experiment, TerminalColumns(STDOUT_FILENO)));
   }

@@ -52,7 +52,9 @@ TEST_F(ResumeTest, AnInterruptedSearchSaysSoAndShowsItsBestSoFar) {
                                    "search");
   EXPECT_TRUE(work.WaitUntilSaid("search.err", "trial   1"));
   EXPECT_THAT(work.Dsat({"list"}).out, HasSubstr(" active "));
+  const auto shown = [this] { return Json::parse(work.Dsat({"show", "1", "--json"}).out); };
   EXPECT_EQ(Listed()["running"], true);
+  EXPECT_EQ(shown()["running"], true);
   kill(pid, SIGINT);
   EXPECT_EQ(WaitFor(pid), 130);
   const std::string said = ReadFile(work.Path("search.err"));
@@ -62,6 +64,7 @@ TEST_F(ResumeTest, AnInterruptedSearchSaysSoAndShowsItsBestSoFar) {
   EXPECT_THAT(work.Dsat({"list"}).out, HasSubstr(" interrupted "));
   EXPECT_THAT(work.Dsat({"show", "1"}).out, HasSubstr("experiment 1 (tiny), grid, interrupted\n"));
   EXPECT_EQ(Listed()["running"], false);
+  EXPECT_EQ(shown()["running"], false);
   EXPECT_EQ(Listed()["state"], "active");
 
   const pid_t again = work.StartDsat({"resume", "1"}, "again");
