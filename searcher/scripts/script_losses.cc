@@ -37,9 +37,16 @@ std::vector<double> LossesInLog(const std::string& path, const std::string& patt
   const RE2 regex(pattern, RegexOptions());
   std::ifstream log(path);
   std::vector<double> losses;
-  for (std::string line; std::getline(log, line);) {
+  std::string line(kMaxStampedLineBytes + 1, '\0');
+  while (log.getline(line.data(), static_cast<std::streamsize>(line.size())) || log.gcount() > 0) {
+    if (log.fail()) {  // The line is longer, such as that of a progress bar.
+      log.clear();
+      log.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
+      continue;
+    }
+    const auto size = static_cast<size_t>(log.gcount()) - (log.eof() ? 0 : 1);
     std::string text;
-    if (line.size() > kMaxStampedLineBytes || !RE2::PartialMatch(line, regex, &text)) continue;
+    if (!RE2::PartialMatch(re2::StringPiece(line.data(), size), regex, &text)) continue;
     double loss = 0;
     const auto read = std::from_chars(text.data(), text.data() + text.size(), loss);
     losses.push_back(read.ec == std::errc() ? loss : std::numeric_limits<double>::quiet_NaN());

@@ -34,5 +34,13 @@ TEST(ScriptLossesTest, APatternThatCouldBacktrackForeverDoesNot) {
   EXPECT_THAT(LossesOf(log, "loss ([0-9]+) (x+x+)+y"), ElementsAre(4));
 }
 
+TEST(ScriptLossesTest, LongLinesAreSkippedAndALastLineNeedsNoEnd) {
+  const std::string longest(8192 - 6, ' ');  // With "loss 1".
+  const std::string log = longest + "loss 1\n" + longest + " loss 2\n\n" +
+                          std::string(1'000'000, '.') + "loss 3\nloss 4";
+  EXPECT_THAT(LossesOf(log, "loss ([0-9]+)"), ElementsAre(1, 4));
+  EXPECT_THAT(LossesOf(longest + " loss 5", "loss ([0-9]+)"), ElementsAre());
+}
+
 }  // namespace
 }  // namespace dsat
