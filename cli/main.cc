@@ -18,12 +18,14 @@ int main(int argc, char** argv) {
   int failure = dsat::cli::kExitFailure;
   try {
     const std::variant<Flags, int> parsed = dsat::cli::ParseFlags(argc, argv);
-    if (const int* exit_code = std::get_if<int>(&parsed)) return *exit_code;
-    const Flags& flags = std::get<Flags>(parsed);
-    if (std::holds_alternative<dsat::cli::CheckFlags>(flags.command))
+    const Flags* const flags = std::get_if<Flags>(&parsed);
+    if (flags != nullptr && std::holds_alternative<dsat::cli::CheckFlags>(flags->command))
       failure = dsat::cli::kExitNotChecked;
     const int exit_code =
-        std::visit([&](const auto& command) { return RunCommand(flags, command); }, flags.command);
+        flags == nullptr
+            ? std::get<int>(parsed)
+            : std::visit([&](const auto& command) { return RunCommand(*flags, command); },
+                         flags->command);
     if (std::fflush(stdout) != 0) dsat::ThrowErrno("cannot write to standard output", errno);
     if (std::ferror(stdout) != 0) {  // The reason was seen earlier.
       dsat::Throw(dsat::ErrorCode::kUnavailable,

@@ -404,9 +404,11 @@ TEST_F(OutputTest, NamesCannotSteerTheTerminal) {
 
 TEST_F(OutputTest, OutputThatCannotBeWrittenIsAnError) {
   ASSERT_EQ(Create().exit_code, 0);
-  std::filesystem::create_symlink("/dev/full", work.Path("list.out"));
-  EXPECT_EQ(WaitFor(work.StartDsat({"list"}, "list")), 1);
-  EXPECT_THAT(ReadFile(work.Path("list.err")), HasSubstr("No space left"));
+  for (const std::string command : {"list", "--help"}) {
+    std::filesystem::create_symlink("/dev/full", work.Path(command + ".out"));
+    EXPECT_EQ(WaitFor(work.StartDsat({command}, command)), 1);
+    EXPECT_THAT(ReadFile(work.Path(command + ".err")), HasSubstr("No space left"));
+  }
 }
 
 TEST_F(OutputTest, QueriesKeepEveryColumnAndRoundForPeopleOnly) {
