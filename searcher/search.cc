@@ -29,6 +29,11 @@ bool Search::State::HasCapacity(bool is_replay) const {
   const SearchOptions& options = spec.options;
   const auto num_tried = static_cast<int64_t>(trials.size()) - num_again;
   if (!is_replay && num_tried >= options.max_trials) return false;
+  // Left by a runner that was interrupted, before limits were raised: it is measured alone.
+  const bool runs_again = std::ranges::any_of(trials, [](const auto& entry) {
+    return entry.second.state == TrialState::kRunning && RunsAgain(entry.second.kind);
+  });
+  if (!is_replay && runs_again) return false;
   if (num_running >= options.max_concurrent_trials) return false;
   return !options.max_slots || (num_running + 1) * spec.slots_per_trial <= *options.max_slots;
 }

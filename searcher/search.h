@@ -50,7 +50,7 @@ class Search {
 
   // The next trial to run, in state kRunning, or nullopt if there is none now. There are at most
   // max_trials besides those that run again (RunsAgain), max_concurrent_trials at once, and
-  // max_slots in use. Trials that run again do so one at a time. A proposal of the method is
+  // max_slots in use. A trial that runs again runs alone. A proposal of the method is
   // refused if an exact prediction says that it does not fit: the method is told that it is
   // infeasible, and it does not count as a trial. In a replay, `recorded` is what the log has of
   // this ask. Throws what MakePredictor throws.

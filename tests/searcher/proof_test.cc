@@ -424,6 +424,24 @@ TEST_F(ProofTest, RaisedLimitsSoakANewPickAndNoOldOneAgain) {
   ExpectReplay(experiment);
 }
 
+TEST_F(ProofTest, AnInterruptedRunEndsBeforeTheNewTrialsOfRaisedLimitsBegin) {
+  for (const TrialKind kind : {TrialKind::kConfirm, TrialKind::kSoak}) {
+    ExperimentSpec spec = ProvedSpec();
+    spec.options.max_concurrent_trials = 4;
+    Experiment experiment = Make(spec);
+    const Machine machine;
+    const std::optional<Trial> interrupted = machine.Drive(experiment, kind);
+    ASSERT_TRUE(interrupted);
+    experiment.RaiseLimits({.max_trials = 8, .max_time_s = {}, .max_device_hours = {}});
+    EXPECT_FALSE(experiment.Ask());
+    machine.Run(experiment, interrupted->id);
+    const std::optional<Trial> next = experiment.Ask();
+    ASSERT_TRUE(next);
+    EXPECT_EQ(next->kind, TrialKind::kSearch);
+    ExpectReplay(experiment);
+  }
+}
+
 TEST_F(ProofTest, ASoakThatFailsOtherwiseIsNoEvidence) {
   struct : Machine {
     Outcome End(const Trial& trial) const override {
