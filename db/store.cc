@@ -5,13 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <optional>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/parse_number.h"
 #include "db/file_check.h"
 #include "db/migrate.h"
 #include "db/projections.h"
@@ -107,13 +107,6 @@ void CheckContent(const std::string& path, FileContent content, Store::Mode mode
   }
   Throw(ErrorCode::kDataLoss, "{}: the file is empty, not a database; name another file with --db",
         path);
-}
-
-std::optional<int64_t> ParseId(const std::string& text) {
-  int64_t id = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), id);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return id;
 }
 
 constexpr std::string_view kSelectExperiments =
@@ -290,7 +283,7 @@ std::vector<ExperimentRow> Store::ListExperiments() const {
 }
 
 ExperimentId Store::FindExperiment(const std::string& name_or_id) const {
-  const std::optional<int64_t> number = ParseId(name_or_id);
+  const std::optional<int64_t> number = ParseNumber<int64_t>(name_or_id);
   Statement row(impl_->db,
                 "SELECT id FROM experiments WHERE id = ?1 OR name = ?2"
                 " ORDER BY id = ?1 DESC, method = 'check', id DESC LIMIT 1",

@@ -1,13 +1,12 @@
 // Reads what a launcher tells a rank, and joins the group of the ranks.
 #include "engine/runtime/rank_environment.h"
 
-#include <charconv>
 #include <chrono>
 #include <climits>
 #include <cstdlib>
-#include <cstring>
 
 #include "base/error.h"
+#include "base/parse_number.h"
 #include "engine/runtime/rank_variables.h"
 
 namespace dsat::engine {
@@ -22,14 +21,12 @@ static_assert(kMostRanksOfHost <= kMaxShmRanks);
 int EnvInt(const char* name, int default_value, int min, int max = INT_MAX) {
   const char* text = std::getenv(name);
   if (text == nullptr) return default_value;
-  int value = 0;
-  const char* end = text + std::strlen(text);
-  const auto [rest, error] = std::from_chars(text, end, value);
-  if (error != std::errc() || rest != end || value < min || value > max) {
+  const std::optional<int> value = ParseNumber<int>(text);
+  if (!value || *value < min || *value > max) {
     Throw(ErrorCode::kInvalidArgument, "{} is \"{}\"; expected a whole number from {}{}", name,
           text, min, max == INT_MAX ? "" : fmt::format(" to {}", max));
   }
-  return value;
+  return *value;
 }
 
 std::string EnvText(const char* name) {

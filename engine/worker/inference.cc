@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <span>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "base/parse_number.h"
 #include "engine/runtime/sampling.h"
 
 namespace dsat::engine {
@@ -40,16 +40,14 @@ std::vector<int32_t> NumbersOf(const Model& model, const std::string& prompt) {
   std::vector<int32_t> tokens;
   std::istringstream words(prompt);
   for (std::string word; words >> word;) {
-    int32_t token = -1;
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), token);
-    if (error != std::errc() || end != word.data() + word.size() || token < 0 ||
-        token >= model.vocab_size) {
+    const std::optional<int32_t> token = ParseNumber<int32_t>(word);
+    if (!token || *token < 0 || *token >= model.vocab_size) {
       Throw(ErrorCode::kInvalidArgument,
             "the prompt has \"{}\"; expected numbers of tokens below {}, such as \"464 3290\": the "
             "model's data is not text; /hyperparameters/data/tokenizer can name its tokenizer.json",
             Printable(word), model.vocab_size);
     }
-    tokens.push_back(token);
+    tokens.push_back(*token);
   }
   return tokens;
 }

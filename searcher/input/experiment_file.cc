@@ -4,16 +4,17 @@
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
-#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <optional>
 #include <sstream>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/parse_number.h"
 #include "searcher/input/experiment_document.h"
 
 namespace dsat {
@@ -29,16 +30,6 @@ bool IsWord(const std::string& text, const char* lower, const char* title, const
   return text == lower || text == title || text == upper;
 }
 
-// `text` as a number, nullopt if it is not one.
-template <typename Number>
-std::optional<Number> ParseNumber(const std::string& text) {
-  const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);
-  const char* end = text.data() + text.size();
-  Number value = 0;
-  auto [stop, error] = std::from_chars(begin, end, value);
-  return error == std::errc() && stop == end ? std::optional(value) : std::nullopt;
-}
-
 // A scalar without quotes, by YAML's core schema; 5e8 is a number as in JSON.
 Json PlainScalar(const std::string& text) {
   if (text.empty() || text == "~" || IsWord(text, "null", "Null", "NULL")) return Json();
@@ -46,8 +37,9 @@ Json PlainScalar(const std::string& text) {
   if (IsWord(text, "false", "False", "FALSE")) return false;
   bool numeric = text.find_first_not_of("0123456789+-.eE") == text.npos;
   if (!numeric) return text;
-  if (std::optional<int64_t> number = ParseNumber<int64_t>(text)) return *number;
-  std::optional<double> number = ParseNumber<double>(text);
+  const std::string_view digits = std::string_view(text).substr(text.starts_with('+') ? 1 : 0);
+  if (std::optional<int64_t> number = ParseNumber<int64_t>(digits)) return *number;
+  std::optional<double> number = ParseNumber<double>(digits);
   return number && std::isfinite(*number) ? Json(*number) : Json(text);
 }
 

@@ -1,9 +1,8 @@
 // Decides whether a search keeps the global batch fixed while configurations vary.
 #include "searcher/input/objective.h"
 
-#include <charconv>
-
 #include "base/error.h"
+#include "base/parse_number.h"
 #include "engine/config/batch.h"
 #include "methods/micro_batch.h"
 #include "proto/search_policy.h"
@@ -19,10 +18,8 @@ bool GivesTrainBatchSize(const Json& ds_config) {
 }
 
 int64_t ParseBatch(const std::string& text) {
-  int64_t batch = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, batch);
-  if (error == std::errc() && stop == end && batch >= 1) return batch;
+  const std::optional<int64_t> batch = ParseNumber<int64_t>(text);
+  if (batch && *batch >= 1) return *batch;
   Throw(ErrorCode::kInvalidArgument,
         "{}: \"{}\"; expected a whole number of 1 or more, keep or any", kFlag, text);
 }

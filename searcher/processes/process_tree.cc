@@ -8,13 +8,12 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <fstream>
 #include <numeric>
 #include <sstream>
-#include <string_view>
 
 #include "base/files.h"
+#include "base/parse_number.h"
 
 namespace dsat {
 namespace {
@@ -25,12 +24,7 @@ std::vector<pid_t> NumbersIn(const std::string& folder) {
   DIR* const dir = opendir(folder.c_str());
   if (dir == nullptr) return numbers;
   while (const dirent* entry = readdir(dir)) {
-    const std::string_view name = entry->d_name;
-    pid_t number = 0;
-    const auto result = std::from_chars(name.data(), name.data() + name.size(), number);
-    if (result.ec == std::errc() && result.ptr == name.data() + name.size()) {
-      numbers.push_back(number);
-    }
+    if (const auto number = ParseNumber<pid_t>(entry->d_name)) numbers.push_back(*number);
   }
   closedir(dir);
   return numbers;

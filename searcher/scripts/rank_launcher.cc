@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdlib>
 #include <iterator>
 #include <limits>
@@ -15,6 +14,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/parse_number.h"
 
 namespace dsat {
 namespace {
@@ -86,19 +86,12 @@ bool IsPython(const CommandWord& word) {
   return BaseName(word.text).starts_with("python");
 }
 
-std::optional<int64_t> ParseCount(std::string_view text) {
-  int64_t value = 0;
-  const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (result.ec != std::errc() || result.ptr != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
 // The number that the launcher's own arguments give for `flag`.
 std::optional<int64_t> LauncherCount(const CommandWords& command, const RankLauncher& launcher,
                                      std::string_view flag) {
   for (size_t i = launcher.args_begin; !flag.empty() && i < launcher.args_end; ++i) {
     if (const auto value = ValueOfFlag(command, i, flag))
-      return ParseCount(TextOf(command, *value));
+      return ParseNumber<int64_t>(TextOf(command, *value));
   }
   return std::nullopt;
 }

@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <optional>
 #include <set>
@@ -16,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/parse_number.h"
 #include "base/regex.h"
 #include "engine/config/settings.h"
 #include "engine/config/validate.h"
@@ -244,11 +244,8 @@ class Resolver {
   }
 
   static std::optional<int64_t> NumberIn(const std::string& text) {
-    int64_t value = 0;
-    const char* const end = text.data() + text.size();
-    const auto result = std::from_chars(text.data(), end, value);
-    if (result.ec != std::errc() || result.ptr != end || value < 1) return std::nullopt;
-    return value;
+    const std::optional<int64_t> number = ParseNumber<int64_t>(text);
+    return number && *number >= 1 ? number : std::nullopt;
   }
 
   [[noreturn]] void Refuse(const TrainerArgument& argument, const std::string& text) const {
