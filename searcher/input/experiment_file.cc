@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/parse_number.h"
+#include "engine/config/keys.h"
 #include "searcher/input/experiment_document.h"
 
 namespace dsat {
@@ -198,11 +199,24 @@ ExperimentDocument ReadDocument(const std::string& path) {
   return document;
 }
 
+// A user of DeepSpeed may pass the ds_config in place of an experiment file.
+void RefuseDsConfig(const ExperimentDocument& document) {
+  if (document.root.contains("entrypoint") || document.root.contains("hyperparameters")) return;
+  for (const auto& [key, value] : document.root.items()) {
+    if (engine::Keys().Find("/" + key) == nullptr) continue;
+    document.Fail("/" + key,
+                  "is a key of a ds_config; expected an experiment file, which has the command in "
+                  "entrypoint and the path of the ds_config in hyperparameters.deepspeed_config "
+                  "(docs/experiment-file.md)");
+  }
+}
+
 }  // namespace
 
 ExperimentSpec ReadExperimentFile(const std::string& path, const std::string& model_dir,
                                   std::vector<std::string>* warnings) {
-  ExperimentDocument document = ReadDocument(path);
+  const ExperimentDocument document = ReadDocument(path);
+  RefuseDsConfig(document);
   std::filesystem::path file = std::filesystem::absolute(path).lexically_normal();
   std::filesystem::path folder = model_dir.empty()
                                      ? file.parent_path()

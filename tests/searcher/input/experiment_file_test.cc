@@ -397,6 +397,8 @@ TEST_F(ExperimentFileTest, WhatATargetNeedsIsNamed) {
       {"", "expected one YAML document"},
       {"just text\n", "expected one YAML document"},
       {"- a\n- b\n", "expected one YAML document"},
+      {"{\n\t\"zero_optimization\": {\"stage\": 1}\n}\n",
+       ":2: /zero_optimization is a key of a ds_config; expected an experiment file, which"},
       {"name: a\n---\nname: b\n", "expected one YAML document"},
       {"name: a\nentrypoint: [x\n", "deepspeed.yaml:3: not YAML:"},
       {"name: a\n\tentrypoint: x\n", "; the line is indented by a tab, expected spaces"},
