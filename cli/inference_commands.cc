@@ -106,8 +106,8 @@ std::string ReadAll(int fd) {
   return text;
 }
 
-// Runs the task in a process of its own, since this one has no kernels; a Ctrl-C reaches
-// both. Gives what it has printed if `capture`; nothing if it failed, after it has said why. Throws
+// Runs the task in a process of its own, since this one has no kernels; a Ctrl-C reaches both.
+// Gives what it has printed if `capture`; nothing if it failed, after it has said why. Throws
 // kAborted if a signal has ended it.
 std::optional<std::string> RunTask(const TrialTask& task, bool capture) {
   const UniqueFd file = TaskFile(task);
