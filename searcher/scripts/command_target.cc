@@ -113,6 +113,7 @@ class CommandTarget : public LaunchTarget {
   bool names_config_;
   std::optional<RankLauncher> launcher_;
   int64_t data_parallel_size_ = 0;      // As the last engine has reported it; 0 if none has.
+  std::map<int64_t, int64_t> fed_;      // The largest batch of rank 0 by micro-batch size.
   std::map<std::string, Given> given_;  // By request.dir.
 };
 
@@ -257,16 +258,9 @@ std::string CommandTarget::Misfit(const LaunchRequest& request) const {
   }
   const std::vector<HookReport> reports = FilesOf(request).ReadReports(spec_.slots_per_trial);
   for (size_t rank = 0; rank < reports.size(); ++rank) {
-    const int64_t most = reports[rank].largest_batch;
-    // More samples than the micro-batch may be views of them, unless it is the submitted size.
-    const Json* submitted = FindAtPointer(spec_.ds_config, kMicroBatchKey);
-    const bool stays = submitted != nullptr && *submitted == most && most != MicroBatchOf(request);
-    if (most > 0 && (most < MicroBatchOf(request) || stays)) {
-      return fmt::format(
-          "the script fed batches of at most {} samples, and the config says {}: its data loader "
-          "has its own batch size, or too little data",
-          most, MicroBatchOf(request));
-    }
+    const std::string batches =
+        MisfitOfBatches(reports[rank], MicroBatchOf(request), spec_.ds_config, fed_);
+    if (!batches.empty()) return batches;
     const std::vector<double>& losses = reports[rank].losses;
     if (!losses.empty() && !std::isfinite(losses.back())) {
       return fmt::format("the loss of rank {} is not finite after {} steps: training diverges",
@@ -448,9 +442,9 @@ Outcome CommandTarget::WhyNothing(const LaunchRequest& request) const {
   }
   if (steps < needed) {
     return {TrialState::kFailed,
-            fmt::format("the script ended after {} optimizer steps and {} are needed: let it train "
-                        "longer, or lower {}; {}",
-                        steps, needed, request.steps > 0 ? "--soak" : "end_profile_step", words)};
+            fmt::format("the script ended after {} of the {} optimizer steps that are needed: let "
+                        "it train longer, or lower {}; {}",
+                        steps, needed, request.steps > 0 ? "--soak" : "--end-profile-step", words)};
   }
   return {TrialState::kFailed,
           fmt::format("the script ended after {} optimizer steps, before the measuring was "
@@ -462,6 +456,8 @@ Outcome CommandTarget::WhyNothing(const LaunchRequest& request) const {
 Outcome CommandTarget::Classify(const LaunchRequest& request, const ExitReport& exit) {
   if (const auto ran = FilesOf(request).ReadRan(); ran && ran->data_parallel_size > 0)
     data_parallel_size_ = ran->data_parallel_size;
+  const std::vector<HookReport> reports = FilesOf(request).ReadReports(1);
+  if (!reports.empty() && !request.full_run) fed_[MicroBatchOf(request)] = reports[0].largest_batch;
   given_.erase(request.dir);
   if (const auto outcome = OutcomeOfFiles(request)) return *outcome;
   const bool ended_well = exit.first_failed_rank < 0 && !exit.killed_by_us;

@@ -91,6 +91,8 @@ class EngineWatch:
             raise UnreachableError(
                 f"dsat: the trial has micro-batches of {self._counter.micro_batch} samples, but "
                 f"the script feeds batches of {self._script_micro_batch}: {WAY_OUT}")
+        if self._trial.is_profile:  # DeepSpeed exits in its first forward pass.
+            rank_file(self._trial).add(self._counter.report())
 
     def before_backward(self, loss: Any, kwargs: Dict[str, Any]) -> None:
         self._sum_losses = trainer_divides_loss or kwargs.get("scale_wrt_gas") is False

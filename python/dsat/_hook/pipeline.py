@@ -37,10 +37,10 @@ class PipelineWatch:
         seconds: Dict[str, float] = {}
         for name in ("fwd", "bwd"):
             seconds[name] = self.timers(name).elapsed(reset=False) / 1e3
+        if self.trial.is_profile or self.meter.may_be_last_step:
+            rank_file(self.trial).add(self.counter.report())
         if self.trial.is_profile:
             finish_profile(self.trial, *_count_parameters(engine), self.activation_bytes)
-        if self.meter.may_be_last_step:
-            rank_file(self.trial).add(self.counter.report())
         self.meter.end_step(loss, seconds["fwd"], seconds["bwd"], self.wait_s,
                             engine.train_batch_size())
 

@@ -342,7 +342,7 @@ INSTANTIATE_TEST_SUITE_P(
                "script; the script must call forward() and step() of a DeepSpeed engine"},
         Ending{"no-result", TrialState::kFailed,
                "ended after 8 optimizer steps, before the measuring was complete"},
-        Ending{"short", TrialState::kFailed, "ended after 2 optimizer steps and 7 are needed"},
+        Ending{"short", TrialState::kFailed, "after 2 of the 7 optimizer steps that are needed"},
         Ending{"garbage", TrialState::kFailed,
                "/metrics.json: holds \"0.25 s\\n\uFFFD\"; expected the JSON object"},
         Ending{"ignores-config", TrialState::kFailed,

@@ -123,6 +123,49 @@ TEST_F(NodeCommandTest, AScriptThatEndsBeforeItsFirstStepIsSaidToHave) {
                         "of its output is: the batch is too large"));
 }
 
+// It feeds 8 samples whatever its config says. Two views of each sample grow with the micro-batch.
+TEST_F(NodeCommandTest, AScriptWhoseBatchesDoNotFollowItsConfigIsNotMeasured) {
+  ExperimentSpec spec;
+  spec.slots_per_trial = 1;
+  spec.entrypoint = {"python3", "t.py", "--ds_config", "a"};
+  spec.ds_config = {{"train_micro_batch_size_per_gpu", 2}};
+  const auto launch = [&](LaunchTarget& target, TrialKind kind, int64_t micro_batch, int64_t fed) {
+    request_.kind = kind;
+    request_.ds_config = {{"train_micro_batch_size_per_gpu", micro_batch},
+                          {"gradient_accumulation_steps", 1},
+                          {"train_batch_size", micro_batch}};
+    WriteJsonFile(folder_ / "model_info.json", {{"num_params", 9},
+                                                {"trainable_num_params", 9},
+                                                {"activation_mem_per_gpu", 9},
+                                                {"gpu_mem", 9}});
+    WriteJsonFile(folder_ / "metrics.json", {{"fwd", 1},
+                                             {"bwd", 1},
+                                             {"step", 1},
+                                             {"latency", 1000},
+                                             {"FLOPS_per_gpu", 1},
+                                             {"throughput", 1000 * micro_batch}});
+    WriteJsonFile(folder_ / "hook-rank0.json", {{"forward_batch_sizes", {1, fed}}});
+    return target.Classify(request_, {});
+  };
+  const auto views = MakeCommandTarget(spec);
+  EXPECT_EQ(launch(*views, TrialKind::kProfile, 1, 2).reason, "");
+  EXPECT_EQ(launch(*views, TrialKind::kSubmitted, 2, 4).reason, "");
+  EXPECT_EQ(launch(*views, TrialKind::kSearch, 4, 8).reason, "");
+  const auto own = MakeCommandTarget(spec);
+  EXPECT_EQ(launch(*own, TrialKind::kProfile, 1, 8).reason, "");
+  const Outcome outcome = launch(*own, TrialKind::kSubmitted, 2, 8);
+  EXPECT_EQ(outcome.state, TrialState::kFailed);
+  EXPECT_THAT(outcome.reason,
+              HasSubstr("feeds batches of 8 samples, with train_micro_batch_size_per_gpu 2 as with "
+                        "1: build its data loader with dsat.get_ds_config(config)"));
+  EXPECT_THAT(launch(*own, TrialKind::kSearch, 8, 8).reason, HasSubstr("8 as with 1"));
+  // Too little data for one size is enough for another.
+  const auto little = MakeCommandTarget(spec);
+  EXPECT_THAT(launch(*little, TrialKind::kSearch, 16, 12).reason,
+              HasSubstr("at most 12 samples, and the config says 16"));
+  EXPECT_EQ(launch(*little, TrialKind::kSearch, 12, 12).reason, "");
+}
+
 TEST_F(NodeCommandTest, OtherRanksThanThoseOfATrialFailTheProfilingTrial) {
   ExperimentSpec spec;
   spec.slots_per_trial = 2;
