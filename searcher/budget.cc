@@ -71,6 +71,9 @@ double SecondsToConfirm(const Search& search) {
 std::optional<std::string> WhySearchIsOver(const Experiment& experiment, const Spent& spent) {
   const Search& search = experiment.search();
   const SearchOptions& limits = search.spec().options;
+  if (const std::string failure = FailureOfSubmitted(experiment); !failure.empty()) {
+    return fmt::format("the submitted configuration fails every time in the same way: {}", failure);
+  }
   const double confirm_s = SecondsToConfirm(search);
   const auto is_used = [](const std::optional<double>& limit, double used, double reserved) {
     return limit && used + std::min(reserved, kConfirmsPart * *limit) >= *limit;
@@ -84,9 +87,7 @@ std::optional<std::string> WhySearchIsOver(const Experiment& experiment, const S
       confirm_s * static_cast<double>(search.spec().slots_per_trial) / 3600;
   if (is_used(limits.max_device_hours, hours, confirm_hours))
     return fmt::format("--max-device-hours: trials have used {:.3g} hours{}", hours, next);
-  const std::string failure = FailureOfSubmitted(experiment);
-  if (failure.empty()) return std::nullopt;
-  return fmt::format("the submitted configuration fails every time in the same way: {}", failure);
+  return std::nullopt;
 }
 
 }  // namespace dsat

@@ -297,15 +297,22 @@ std::string Search::FailureReason() const {
     if (trial.state == TrialState::kSucceeded) return "";
     last = &trial;
   }
-  if (!s.end_reason.empty()) return s.end_reason;
-  if (last != nullptr && last->kind == TrialKind::kProfile) {
-    return fmt::format("the profiling trial (trial {}) {}: {}", last->id, EndOf(*last),
-                       last->reason);
+  const bool is_profile = last != nullptr && last->kind == TrialKind::kProfile;
+  if (last != nullptr && !is_profile && s.submitted) last = &s.trials.at(*s.submitted);
+  // A limit does not hide what is wrong with the trials.
+  const bool ended_badly = last != nullptr && (last->state == TrialState::kFailed ||
+                                               last->state == TrialState::kInfeasible);
+  const bool is_told = ended_badly && s.end_reason.find(last->reason) != std::string::npos;
+  if (!s.end_reason.empty() && (!ended_badly || is_told)) return s.end_reason;
+  const std::string limit = s.end_reason.empty() ? "" : fmt::format(" ({})", s.end_reason);
+  if (is_profile) {
+    return fmt::format("the profiling trial (trial {}) {}: {}{}", last->id, EndOf(*last),
+                       last->reason, limit);
   }
   if (last != nullptr) {
-    const Trial& told = s.submitted ? s.trials.at(*s.submitted) : *last;
-    return fmt::format("no trial succeeded; the {} one (trial {}) {}: {}",
-                       s.submitted ? "submitted" : "last", told.id, EndOf(told), told.reason);
+    return fmt::format("no trial succeeded; the {} one (trial {}) {}: {}{}",
+                       s.submitted ? "submitted" : "last", last->id, EndOf(*last), last->reason,
+                       limit);
   }
   if (s.proposer && !s.proposer->refusal().empty()) {
     return fmt::format("no configuration could be tried: {}", s.proposer->refusal());

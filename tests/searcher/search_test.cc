@@ -277,6 +277,23 @@ TEST(SearchTest, SpecsThatContradictThemselvesAreRefused) {
   }
 }
 
+TEST(SearchTest, ALimitDoesNotHideWhyTheTrialsHaveFailed) {
+  ExperimentSpec spec = SimulatedSpec("random");
+  spec.options.max_time_s = 1;
+  const auto ended = [&](TrialState state) {
+    Search search(spec);
+    const TrialId profile = search.Ask().value().id;
+    search.EndSearch("--max-time: over");
+    Outcome outcome{state, "no module named torch"};
+    search.Tell(profile, outcome, {}, std::nullopt);
+    EXPECT_TRUE(search.Finished());
+    return search.FailureReason();
+  };
+  EXPECT_EQ(ended(TrialState::kFailed),
+            "the profiling trial (trial 0) failed: no module named torch (--max-time: over)");
+  EXPECT_EQ(ended(TrialState::kStopped), "--max-time: over");
+}
+
 TEST(SearchTest, WhatWasWithdrawnWhenTheSearchEndedRunsWithHigherLimits) {
   ExperimentSpec spec = SimulatedSpec("random");
   spec.options.max_time_s = 1;
