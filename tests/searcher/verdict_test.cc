@@ -280,11 +280,11 @@ TEST(VerdictTest, LimitsMayBeRaisedWhileATrialConfirms) {
     trial = experiment.Ask();
   }
   experiment.RaiseLimits({.max_trials = 11, .max_time_s = {}, .max_device_hours = {}});
-  const std::optional<Trial> next = experiment.Ask();
-  ASSERT_TRUE(next);
-  EXPECT_EQ(next->kind, TrialKind::kSearch);
+  EXPECT_FALSE(experiment.Ask());
   RunTrial(experiment, trial->id);
-  RunTrial(experiment, next->id);
+  trial = experiment.Ask();
+  EXPECT_EQ(trial.value().kind, TrialKind::kSearch);
+  RunTrial(experiment, trial->id);
   RunToEnd(experiment, 3);
   const Experiment replayed = Experiment::Open(store, experiment.id());
   EXPECT_EQ(ToJson(VerdictOf(replayed.search())), ToJson(VerdictOf(experiment.search())));
