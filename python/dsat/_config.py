@@ -1,9 +1,12 @@
 """Merges DeepSpeed configs with the overrides of the experiment file and the config of a trial."""
 from __future__ import annotations
 
+import atexit
 import copy
+import json
 import os
 import re
+import tempfile
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Union
 
@@ -92,7 +95,9 @@ def get_hf_args_with_overwrites(args: List[str], hparams: Mapping[str, Any],
 
     The trainer refuses a config whose batch sizes differ from its arguments. The arguments for the
     micro-batch size and the accumulation steps get the config's numbers, or are added; "auto" in
-    the config leaves an argument as it is. A trial's config also replaces the file of --deepspeed.
+    the config leaves an argument as it is. The file of --deepspeed is replaced by the trial's, or
+    elsewhere by a temporary one with the values of `hparams["overwrite_deepspeed_args"]`. Without
+    these, nothing changes outside of a trial.
 
     Args:
         args: the arguments without the program's name. They are not changed.
@@ -107,22 +112,40 @@ def get_hf_args_with_overwrites(args: List[str], hparams: Mapping[str, Any],
     for flag, key in _HF_FLAGS.items():
         if isinstance(config.get(key), int):
             _set_flag(result, flag, str(config[key]), add=True)
-    if running is not None:
-        _set_flag(result, "deepspeed", str(running.config_path), add=False)
+    if _find_flag(result, "deepspeed"):
+        path = running.config_path if running is not None else _write_temporary(config)
+        _set_flag(result, "deepspeed", str(path), add=False)
     return result
 
 
+def _write_temporary(config: Config) -> str:
+    """Writes a config to a file that exists until this process ends, and returns its path."""
+    descriptor, path = tempfile.mkstemp(prefix="ds_config-", suffix=".json")
+    with open(descriptor, "w", encoding="utf-8") as file:
+        json.dump(config, file, indent=2)
+    owner = os.getpid()
+    # A forked process inherits the handler, but not the file.
+    atexit.register(lambda: os.getpid() == owner and Path(path).unlink(missing_ok=True))
+    return path
+
+
+def _find_flag(args: List[str], name: str) -> List[int]:
+    """The indices of `--name value` and `--name=value`, also with hyphens."""
+    return [at for at, argument in enumerate(args)
+            if argument.startswith("--")
+            and argument[2:].partition("=")[0].replace("-", "_") == name
+            and ("=" in argument or at + 1 < len(args))]
+
+
 def _set_flag(args: List[str], name: str, value: str, add: bool) -> None:
-    """Sets `--name value` or `--name=value`, also with hyphens; appends it if `add`."""
-    found = False
-    for at, argument in enumerate(args):
-        flag, equals, _ = argument.partition("=")
-        if not flag.startswith("--") or flag[2:].replace("-", "_") != name:
-            continue
+    """Sets each `--name value` and `--name=value`; appends it if there is none and `add`."""
+    found = _find_flag(args, name)
+    for at in found:
+        flag, equals, _ = args[at].partition("=")
         if equals:
-            args[at], found = f"{flag}={value}", True
-        elif at + 1 < len(args):
-            args[at + 1], found = value, True
+            args[at] = f"{flag}={value}"
+        else:
+            args[at + 1] = value
     if add and not found:
         args += [f"--{name}", value]
 

@@ -1,5 +1,8 @@
 """Configs of experiments and trials."""
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import dsat
 import pytest
@@ -80,12 +83,40 @@ def test_hugging_face_arguments_follow_the_overrides(tmp_path, monkeypatch):
     args = ["--per-device-train-batch-size=1", "--deepspeed", "ds_config.json"]
     assert dsat.get_hf_args_with_overwrites(args, hparams, tmp_path) == args
     hparams["overwrite_deepspeed_args"] = {"train_micro_batch_size_per_gpu": 4}
-    assert dsat.get_hf_args_with_overwrites(args, hparams, tmp_path) == [
-        "--per-device-train-batch-size=4", "--deepspeed", "ds_config.json"]
+    changed = dsat.get_hf_args_with_overwrites(args, hparams, tmp_path)
+    assert changed[:2] == ["--per-device-train-batch-size=4", "--deepspeed"]
+    assert json.loads(Path(changed[2]).read_text()) == dsat.get_ds_config_from_hparams(
+        hparams, tmp_path)
+    assert json.loads((tmp_path / "ds_config.json").read_text())[
+        "train_micro_batch_size_per_gpu"] == 2
     hparams["overwrite_deepspeed_args"] = {"gradient_accumulation_steps": 3}
     assert dsat.get_hf_args_with_overwrites(["--lr", "1"], hparams, tmp_path) == [
         "--lr", "1", "--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "3"]
     assert args[0] == "--per-device-train-batch-size=1"
+
+
+def test_the_merged_config_for_hugging_face_exists_until_the_process_ends(tmp_path, monkeypatch):
+    monkeypatch.delenv("DSAT_DS_CONFIG", raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setenv("PYTHONPATH", str(Path(dsat.__file__).parents[1]))
+    (tmp_path / "tmp").mkdir()
+    code = """
+import dsat, json, os
+from pathlib import Path
+Path("ds.json").write_text(json.dumps({"zero_optimization": {"stage": 1, "overlap_comm": True}}))
+hparams = {"deepspeed_config": "ds.json",
+           "overwrite_deepspeed_args": {"zero_optimization": {"stage": 3}}}
+assert dsat.get_hf_args_with_overwrites(["--lr", "1"], hparams) == ["--lr", "1"]
+name = dsat.get_hf_args_with_overwrites(["--deepspeed=ds.json"], hparams)[0].partition("=")[2]
+if os.fork() == 0:
+    raise SystemExit
+os.wait()
+print(Path(name).read_text())
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, text=True,
+                          stdout=subprocess.PIPE)
+    assert json.loads(done.stdout) == {"zero_optimization": {"stage": 3, "overlap_comm": True}}
+    assert list((tmp_path / "tmp").iterdir()) == []
 
 
 def test_hugging_face_arguments_follow_the_trial(trial_config):
