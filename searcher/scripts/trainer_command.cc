@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <optional>
 #include <set>
@@ -126,23 +127,6 @@ bool Has(const std::string& text, const char* part) {
   return text.find(part) != std::string::npos;
 }
 
-// The number in "name=8" of a script; the argument's default if the script builds TrainingArguments
-// without it, and nullopt if it does not or if there are several.
-std::optional<int64_t> NumberInScript(const std::string& script, const TrainerArgument& argument) {
-  if (!Has(script, "TrainingArguments(")) return std::nullopt;
-  const std::string name = argument.flag + 2;
-  static const RE2 kUnpacks(R"(TrainingArguments\([^)]*\*\*)", RegexOptions());
-  const bool may_be_hidden = RE2::PartialMatch(script, kUnpacks);
-  if (!Has(script, name.c_str()))
-    return may_be_hidden ? std::nullopt : std::optional(argument.fallback);
-  const RE2 assignment("\\b" + name + R"(\s*=\s*(\d{1,9})\b)", RegexOptions());
-  re2::StringPiece rest(script);
-  int64_t number = 0;
-  if (!RE2::FindAndConsume(&rest, assignment, &number) || rest.find(name) != rest.npos)
-    return std::nullopt;
-  return number;
-}
-
 // A Python script without its comments and the texts of its strings.
 std::string CodeOf(std::string script) {
   static const RE2 kText(R"re((?s:""".*?"""|'''.*?'''))re"
@@ -150,6 +134,59 @@ std::string CodeOf(std::string script) {
                          RegexOptions());
   RE2::GlobalReplace(&script, kText, " ");
   return script;
+}
+
+// The name before the innermost bracket that is open at `offset`, "SFTConfig" in "SFTConfig(n=8";
+// "" if there is none.
+std::string CallAround(const std::string& code, size_t offset) {
+  int64_t depth = 0;
+  size_t bracket = offset;
+  while (depth <= 0 && bracket > 0) {
+    const char c = code[--bracket];
+    if (c == '(' || c == '[' || c == '{') ++depth;
+    if (c == ')' || c == ']' || c == '}') --depth;
+  }
+  if (depth <= 0 || code[bracket] != '(') return "";
+  const std::string before = Trimmed(code.substr(0, bracket));
+  size_t begin = before.size();
+  while (begin > 0 && (std::isalnum(static_cast<unsigned char>(before[begin - 1])) != 0 ||
+                       before[begin - 1] == '_'))
+    --begin;
+  return before.substr(begin);
+}
+
+// The beginning of a call that makes an object of the trainer's arguments, of transformers or TRL.
+constexpr char kBuilds[] =
+    R"(\b(?:\w*TrainingArguments|(?:SFT|DPO|OnlineDPO|GRPO|RLOO|KTO|ORPO|CPO|BCO|XPO|NashMD|PRM)"
+    R"(|GKD|IterativeSFT|Reward)Config)\s*\()";
+
+bool BuildsArguments(const std::string& code) {
+  static const RE2 kCall(kBuilds, RegexOptions());
+  return RE2::PartialMatch(code, kCall);
+}
+
+// The number in "name=8" of a script, in a call of a class of arguments; the argument's default if
+// the script builds the trainer's arguments without it, and nullopt if it does not or if there are
+// several.
+std::optional<int64_t> NumberInScript(const std::string& script, const TrainerArgument& argument) {
+  static const RE2 kUnpacks(std::string(kBuilds) + R"([^)]*\*\*)", RegexOptions());
+  static const RE2 kClass(R"([A-Z]\w*(?:Config|Arguments|Args))", RegexOptions());
+  const std::string code = CodeOf(script);
+  const bool is_built = BuildsArguments(code);
+  const std::string name = argument.flag + 2;
+  if (!Has(script, name.c_str())) {
+    const bool may_be_hidden = RE2::PartialMatch(code, kUnpacks);
+    return is_built && !may_be_hidden ? std::optional(argument.fallback) : std::nullopt;
+  }
+  const RE2 assignment("\\b(" + name + R"()\s*=\s*(\d{1,9})\b)", RegexOptions());
+  re2::StringPiece rest(script), found;
+  int64_t number = 0;
+  if (!RE2::FindAndConsume(&rest, assignment, &found, &number) || rest.find(name) != rest.npos ||
+      !RE2::PartialMatch(code, assignment, &found, &number))  // Not only in a comment.
+    return std::nullopt;
+  const auto offset = static_cast<size_t>(found.data() - code.data());
+  return is_built || RE2::FullMatch(CallAround(code, offset), kClass) ? std::optional(number)
+                                                                      : std::nullopt;
 }
 
 // The classes that a parser of dataclasses is given, as "A, B); C, "; "" if there is no parser.
@@ -335,7 +372,8 @@ bool RunsTrainer(const ExperimentSpec& spec) {
   const CommandWords command(spec.entrypoint);
   if (FindFlag(command, kTrainerArguments[0].flag)) return true;
   const std::string script = ReadScript(command, spec);
-  return Has(script, "TrainingArguments") || Has(script, "DeepSpeedStrategy");
+  return Has(script, "TrainingArguments") || Has(script, "DeepSpeedStrategy") ||
+         BuildsArguments(CodeOf(script)) || ParsesArguments(script);
 }
 
 std::vector<std::string> CheckCommandConfig(const std::string& source, ExperimentSpec* spec) {

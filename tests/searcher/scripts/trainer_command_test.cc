@@ -143,6 +143,39 @@ TEST_F(TrainerCommandTest, ArgumentsWrittenInTheScriptCount) {
   }
 }
 
+TEST_F(TrainerCommandTest, ArgumentsOfAnyClassCountAndDefaultsOfKnownOnes) {
+  const auto write = [&](const char* text) { std::ofstream(folder_ / "trl.py") << text; };
+  const Argv trl = {"python", "trl.py"};
+  const auto size = [&](const char* key) { return spec_.ds_config[key].get<int64_t>(); };
+  write(
+      "# per_device_train_batch_size is small here.\n"
+      "args = trl.SFTConfig(output_dir=f('a)'), max_steps=len(x[0:1]),  # (\n"
+      "    per_device_train_batch_size=2, deepspeed='ds.json')\n");
+  Complete(trl, kAuto);
+  EXPECT_EQ(size("train_micro_batch_size_per_gpu"), 2);
+  EXPECT_EQ(size("gradient_accumulation_steps"), 1);
+  EXPECT_EQ(spec_.entrypoint, trl);
+  EXPECT_TRUE(RunsTrainer(spec_));
+  write("HfArgumentParser(ScriptArguments)\nDPOConfig(output_dir='out')");
+  Complete(trl, kAuto);
+  EXPECT_EQ(size("train_micro_batch_size_per_gpu"), 8);
+  EXPECT_EQ(spec_.entrypoint, trl);
+  write("MyArguments(per_device_train_batch_size=3, gradient_accumulation_steps=4)");
+  Complete(trl, kAuto);
+  EXPECT_EQ(size("train_micro_batch_size_per_gpu"), 3);
+  EXPECT_EQ(size("gradient_accumulation_steps"), 4);
+  for (const char* text :
+       {"SFTConfig(**settings)", "MyArguments(per_device_train_batch_size=3)",
+        "def f(per_device_train_batch_size=3, gradient_accumulation_steps=4): pass",
+        "MyArguments()\nper_device_train_batch_size=3\ngradient_accumulation_steps=4",
+        "MyArguments([per_device_train_batch_size=3, gradient_accumulation_steps=4])",
+        "# SFTConfig(per_device_train_batch_size=3, gradient_accumulation_steps=4)",
+        "SFTConfig()  # per_device_train_batch_size=3"}) {
+    write(text);
+    EXPECT_THAT(ErrorOf(trl, kAuto), HasSubstr("dsat cannot see")) << text;
+  }
+}
+
 TEST_F(TrainerCommandTest, OnlyArgumentsThatTheScriptParsesAreAdded) {
   std::ofstream(folder_ / "own.py")
       << "from transformers import HfArgumentParser, TrainingArguments\n"
@@ -154,8 +187,7 @@ TEST_F(TrainerCommandTest, OnlyArgumentsThatTheScriptParsesAreAdded) {
   EXPECT_EQ(spec_.entrypoint, own);
   EXPECT_EQ(spec_.ds_config["train_micro_batch_size_per_gpu"], 8);
   EXPECT_EQ(spec_.ds_config["gradient_accumulation_steps"], 2);
-  for (const char* text : {"HfArgumentParser(ScriptArguments)\nSFTConfig(output_dir='out')",
-                           "# HfArgumentParser\n", "HfArgumentParser(ScriptArguments)\nGPTQConfig",
+  for (const char* text : {"# HfArgumentParser\n", "HfArgumentParser(ScriptArguments)\nGPTQConfig",
                            "# HfArgumentParser(TrainingArguments)\nprint(TrainingArguments)",
                            "HfArgumentParser((Script, MYConfig))\nMYConfig(4)"}) {
     std::ofstream(folder_ / "own.py") << text;
