@@ -21,6 +21,7 @@ struct LaunchHost {
   std::string address = "127.0.0.1";  // The address at which other hosts reach it.
   int64_t num_cores = NumCores();
   std::map<std::string, std::string> environment = {};  // Of its ranks, overridden by their own.
+  bool is_listed = false;  // In a hostfile, so that ranks get its slots only.
 };
 
 // One slot of a host.

@@ -15,6 +15,7 @@
 #include "base/rng.h"
 #include "engine/runtime/rank_variables.h"
 #include "searcher/hosts/hosts.h"
+#include "searcher/scripts/command_words.h"
 #include "searcher/scripts/rank_launcher.h"
 
 namespace dsat {
@@ -106,6 +107,44 @@ void CheckDeviceNames(const ExperimentSpec& spec, const LaunchHost& host) {
   }
 }
 
+bool MayUseGpus(const ExperimentSpec& spec) {
+  return !IsBuiltin(spec) || spec.device != "cpu";
+}
+
+// Refuses slots of a hostfile that no visible device stands for: their ranks would use those of
+// other slots.
+void CheckSlotsAreDevices(const ExperimentSpec& spec, const LaunchHost& host) {
+  if (!host.is_listed || !(host.reach.empty() ? UsesGpus(spec) : MayUseGpus(spec))) return;
+  const auto devices = std::ssize(DevicesOn(host).value_or(std::vector<std::string>()));
+  const auto lacking = std::ranges::find_if(host.slots, [&](auto slot) { return slot >= devices; });
+  if (devices == 0 || lacking == host.slots.end()) return;
+  Throw(ErrorCode::kInvalidArgument,
+        "the hostfile: slot {} of {} is no device, because CUDA_VISIBLE_DEVICES lists {} there; "
+        "expected slots below {}: list or select others, or change the variable",
+        *lacking, host.name, devices, devices);
+}
+
+// Refuses an option of the entrypoint's launcher that selects devices of this machine if the
+// hostfile's slots are others.
+void CheckLauncherUsesSlots(const ExperimentSpec& spec, const LaunchHost& host) {
+  constexpr std::string_view kFlags[] = {
+      "--num_gpus", "--num_accelerators", "--include", "-i", "--exclude", "-e", "--gpu_ids"};
+  const bool are_first = host.slots.empty() || host.slots.back() + 1 == std::ssize(host.slots);
+  if (!host.is_listed || are_first || IsBuiltin(spec) || !UsesGpus(spec)) return;
+  const CommandWords command(spec.entrypoint);
+  const auto launcher = FindRankLauncher(command);
+  if (!launcher) return;
+  for (size_t i = launcher->args_begin; i < launcher->args_end; ++i) {
+    const std::string word = WithUnderscores(command.words()[i].text);
+    const std::string flag = word.substr(0, word.find('='));
+    if (std::ranges::find(kFlags, flag) == std::end(kFlags)) continue;
+    Throw(ErrorCode::kInvalidArgument,
+          "entrypoint: {} of `{}` selects devices of {} itself, and the hostfile selects others "
+          "than the first: leave it out, or select the slots from 0 on",
+          flag, launcher->name, host.name);
+  }
+}
+
 // Refuses more ranks on a host than those of the built-in engine can share memory.
 void CheckRanksOfHost(const ExperimentSpec& spec, int64_t num_ranks) {
   if (!IsBuiltin(spec) || num_ranks <= engine::kMostRanksOfHost) return;
@@ -150,8 +189,7 @@ std::vector<Slot> FindSlots(const std::vector<LaunchHost>& hosts, const std::set
 }
 
 bool UsesGpus(const ExperimentSpec& spec) {
-  const bool may_use = !IsBuiltin(spec) || spec.device != "cpu";
-  return may_use && NumVisibleGpus() > 0;
+  return MayUseGpus(spec) && NumVisibleGpus() > 0;
 }
 
 LaunchHost ThisMachine(const ExperimentSpec& spec, int64_t num_slots) {
@@ -177,14 +215,19 @@ void CheckHosts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts
   const std::vector<LaunchHost> here = {{}};
   for (const LaunchHost& host : hosts.empty() ? here : hosts)
     if (!IsBuiltin(spec)) CheckDeviceNames(spec, host);
-  if (!AreElsewhere(hosts)) {
+  const bool are_elsewhere = AreElsewhere(hosts);
+  const bool are_listed = std::ranges::any_of(hosts, &LaunchHost::is_listed);
+  if (!are_elsewhere && !are_listed) {
     CheckRanksOfHost(spec, spec.slots_per_trial);
     return;
   }
+  for (const LaunchHost& host : hosts)
+    CheckSlotsAreDevices(spec, host);
   const std::vector<Slot> slots = FindSlots(hosts, {}, spec.slots_per_trial);
   if (slots.empty()) {
     Throw(ErrorCode::kInvalidArgument,
-          "resources.slots_per_trial: {}; the hosts have fewer slots: list more hosts, or lower it",
+          "resources.slots_per_trial: {}; the hosts have fewer slots: list or select more, or "
+          "lower it",
           spec.slots_per_trial);
   }
   std::map<int64_t, int64_t> ranks_of_host;
@@ -192,7 +235,8 @@ void CheckHosts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts
     ++ranks_of_host[slot.host];
   for (const auto& [host, num_ranks] : ranks_of_host)
     CheckRanksOfHost(spec, num_ranks);
-  if (IsBuiltin(spec)) return;
+  if (!are_elsewhere) CheckLauncherUsesSlots(spec, hosts.at(0));
+  if (IsBuiltin(spec) || !are_elsewhere) return;
   const auto launcher = FindRankLauncher(spec.entrypoint);
   const auto is_like_first = [&](const auto& host) {
     return host.second == ranks_of_host.begin()->second;

@@ -197,6 +197,7 @@ HostReacher::HostReacher(const std::vector<Host>& hosts, const HostAccess& acces
     added.name = host.name;
     added.slots = host.slots;
     added.environment = access.environment;
+    added.is_listed = access.slurm_job.empty();
     if (!access.slurm_job.empty()) {
       added.reach = ReachBySrun(access.slurm_job, host.name);
     } else if (IsThisMachine(host.name)) {

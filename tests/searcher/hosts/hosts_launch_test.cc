@@ -356,6 +356,7 @@ std::string ReachError(const std::vector<Host>& hosts, const std::string& ssh,
 
 TEST(ReachHostsTest, AloneThisMachineNeedsNoSsh) {
   const ReachedHosts reached = ReachHosts({{"localhost", {0, 1}}}, {.ssh = "/no/ssh"}, "/no/dsat");
+  EXPECT_TRUE(reached.hosts.at(0).is_listed) << "its ranks get its slots only";
   EXPECT_EQ(reached.runner_address, "");
   EXPECT_THAT(reached.hosts.at(0).reach, IsEmpty());
 }

@@ -172,6 +172,53 @@ TEST(CheckHostsTest, RefusesWhatCannotRunThereAndSaysWhatToDo) {
   EXPECT_THAT(ErrorText(spec, hosts), HasSubstr("resources.device_memory: not given"));
 }
 
+TEST(CheckHostsTest, AHostfileOfThisMachineAloneLimitsItsRanks) {
+  ExperimentSpec spec;
+  spec.entrypoint = {"builtin"};
+  spec.slots_per_trial = 2;
+  LaunchHost here{.slots = {1}, .is_listed = true};
+  EXPECT_THAT(ErrorText(spec, {here}), HasSubstr("slots_per_trial: 2; the hosts have fewer slots"));
+  here.slots = {1, 3};
+  EXPECT_EQ(ErrorText(spec, {here}), "");
+  spec.entrypoint = {"python", "train.py"};
+  EXPECT_EQ(ErrorText(spec, {here}), "") << "nvidia-smi tells the memory of a device here";
+}
+
+TEST(CheckHostsTest, ASlotWithoutAVisibleDeviceIsRefused) {
+  ExperimentSpec spec;
+  spec.entrypoint = {"python", "train.py"};
+  spec.device_memory_bytes = 1 << 30;
+  LaunchHost host = HostWith("a", {0, 2});
+  host.devices = "4,5";
+  EXPECT_EQ(ErrorText(spec, {host}), "") << "Slurm's slots need not be devices";
+  host.is_listed = true;
+  EXPECT_THAT(ErrorText(spec, {host}), HasSubstr("the hostfile: slot 2 of a is no device, because "
+                                                 "CUDA_VISIBLE_DEVICES lists 2 there"));
+  host.devices = "4,5,6";
+  EXPECT_EQ(ErrorText(spec, {host}), "");
+  host.devices = "4,5";
+  spec.entrypoint = {"builtin"};
+  EXPECT_EQ(ErrorText(spec, {host}), "") << "its ranks are on the CPU";
+}
+
+TEST(CheckHostsTest, GpusOfThisMachineThatAreNotSelectedAreNotUsed) {
+  if (NumVisibleGpus() == 0) GTEST_SKIP() << "no GPU";
+  const Visible visible("0");
+  ExperimentSpec spec;
+  spec.entrypoint = {"python", "train.py"};
+  LaunchHost here{.slots = {1}, .is_listed = true};
+  EXPECT_THAT(ErrorText(spec, {here}), HasSubstr("slot 1 of localhost is no device"));
+  here.slots = {0};
+  EXPECT_EQ(ErrorText(spec, {here}), "");
+  const Visible more("0,1");
+  here.slots = {1};
+  EXPECT_EQ(ErrorText(spec, {here}), "");
+  spec.entrypoint = {"deepspeed", "--num-gpus=1", "train.py"};
+  EXPECT_THAT(ErrorText(spec, {here}), HasSubstr("--num_gpus of `deepspeed` selects devices"));
+  spec.entrypoint = {"deepspeed", "train.py"};
+  EXPECT_EQ(ErrorText(spec, {here}), "");
+}
+
 TEST(ThisMachineTest, SlotsAreWhatTrialsRunOn) {
   ExperimentSpec spec;
   spec.entrypoint = {"builtin"};
