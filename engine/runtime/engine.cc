@@ -253,8 +253,7 @@ StepResult Engine::TrainBatch() {
   if (parts_->resources.memory.device.kind() == Arena::Kind::kReal)
     parts_->RequireData("TrainBatch");
   parts_->BeginStep();
-  while (!parts_->current->AtEnd())
-    parts_->current->Run();
+  parts_->current->RunToEnd();
   return parts_->EndStep();
 }
 
@@ -320,6 +319,7 @@ double Engine::Evaluate(const Dataset& data, int64_t num_batches) {
 }
 
 double Engine::EvaluateSamples(const Dataset& data, int64_t num_samples) {
+  parts_->RequireNoStep("Evaluate");
   const int64_t most = data.NumSamples(parts_->resources.seq_len);
   if (num_samples < 1 || num_samples > most) {
     Throw(ErrorCode::kInvalidArgument,
@@ -362,16 +362,14 @@ void Engine::Parts::ForEachBatch(const Dataset& data, const BatchSizes& sizes, i
   Watch(evaluator, evaluation);
   evaluator.set_on_work(on_work);
   for (int64_t batch = begin; batch < end; ++batch) {
-    StepInputs inputs;
-    inputs.first_sample = batch * sizes.train_batch_size;
-    evaluator.Begin(inputs);
-    while (!evaluator.AtEnd())
-      evaluator.Run();
+    evaluator.Begin({.first_sample = batch * sizes.train_batch_size});
+    evaluator.RunToEnd();
     on_batch(batch, evaluator);
   }
 }
 
 std::vector<float> Engine::Predict(const Batch& batch) {
+  parts_->RequireNoStep("Predict");
   if (parts_->groups.num_stages() > 1) {
     Throw(ErrorCode::kUnimplemented, "prediction in {} pipeline stages; expected one",
           parts_->groups.num_stages());
@@ -389,8 +387,7 @@ std::vector<float> Engine::Predict(const Batch& batch) {
                     parts_->redistributor, loader, parts_->executor.communicators());
   executor.PredictInto(logits);
   executor.Begin({});
-  while (!executor.AtEnd())
-    executor.Run(&batch);
+  executor.RunToEnd(&batch);
   std::vector<float> values(static_cast<size_t>(logits.num_elems));
   memory.kernels.stream().Download(values.data(), logits.data, logits.bytes());
   return values;
@@ -428,6 +425,7 @@ std::unique_ptr<CheckpointSave> Engine::Parts::BeginCheckpoint(const std::string
                                                                const std::string& tag,
                                                                const Json& client_state,
                                                                bool async) {
+  RequireNoStep(async ? "BeginCheckpoint" : "SaveCheckpoint");
   const CheckpointNotes notes = {{{"optimizer", config.optimizer.type},
                                   {"num_steps", num_steps},
                                   {"num_samples", num_samples},
@@ -454,22 +452,23 @@ std::unique_ptr<CheckpointSave> Engine::BeginCheckpoint(const std::string& dir,
 Json Engine::LoadCheckpoint(const std::string& dir, const std::string& tag) {
   parts_->RequireNoStep("LoadCheckpoint");
   const DsConfig& config = parts_->config;
-  const bool has_moments = NumMoments(config.optimizer) > 0;
-  CheckpointNotes notes =
-      engine::LoadCheckpoint(dir, tag, parts_->resources.model, parts_->states,
-                             has_moments ? config.optimizer.type : "", parts_->resources.group);
+  const std::string moments = NumMoments(config.optimizer) > 0 ? config.optimizer.type : "";
+  CheckpointNotes notes = engine::LoadCheckpoint(dir, tag, parts_->resources.model, parts_->states,
+                                                 moments, parts_->resources.group);
   parts_->num_steps = notes.engine.at("num_steps");
   // Old checkpoints do not have it.
   parts_->num_samples =
       notes.engine.value("num_samples", parts_->num_steps * config.batch.train_batch_size);
   parts_->num_skipped_steps = notes.engine.at("num_skipped_steps");
   parts_->loss_scaler.Restore(LossScalerStateFrom(notes.engine.at("loss_scaler")));
-  const Json given_lr = notes.engine.value("lr", Json());  // Old checkpoints do not have it.
-  if (!given_lr.is_null()) parts_->given_lr = given_lr.get<double>();
+  const Json lr = notes.engine.value("lr", Json());  // Old checkpoints do not have it.
+  parts_->given_lr = lr.is_null() ? std::nullopt : std::optional(lr.get<double>());
+  if (parts_->unreduced_executor) parts_->unreduced_executor->ResetCompressionErrors();
   return std::move(notes.client_state);
 }
 
 bool Engine::Save16BitModel(const std::string& dir, const std::string& name, bool exclude_frozen) {
+  parts_->RequireNoStep("Save16BitModel");
   const bool sharded =
       ZeroStageHomes(parts_->config.zero.stage).param.placement == Placement::kShard;
   if (sharded && !parts_->config.zero.gather_16bit_weights_on_model_save) return false;

@@ -58,9 +58,12 @@ class Engine {
   // All calls up to Predict are collective. They throw OutOfMemory, kUnavailable or
   // kDeadlineExceeded if a rank is gone, kInvalidArgument if the loss scale cannot be lowered
   // further; the engine cannot be used after any of these.
+  //
+  // In the middle of a step, which Forward, Backward and Step may take in parts, Evaluate, Predict,
+  // TrainBatch and the calls that save or load throw kFailedPrecondition.
 
   // One optimizer step over train_batch_size samples of the data set. Throws kFailedPrecondition if
-  // there is no data set, or in the middle of a step.
+  // there is no data set.
   StepResult TrainBatch();
 
   // The same step in parts, with batches of the caller: Forward, Backward and Step for every
@@ -123,8 +126,8 @@ class Engine {
                                                   const Json& client_state = Json::object());
   // Continues from <dir>/<tag>, or from the tag in <dir>/latest if `tag` is empty, and returns the
   // client_state. Any number of ranks and any ZeRO stage may have written the checkpoint. A
-  // collective call. Throws kNotFound, kInvalidArgument naming what does not fit, kDataLoss, or
-  // kFailedPrecondition in the middle of a step.
+  // collective call. Throws kNotFound, kInvalidArgument naming what does not fit, or kDataLoss.
+  // Nothing of earlier training stays: not even what set_lr has set, or 1-bit Adam's errors.
   Json LoadCheckpoint(const std::string& dir, const std::string& tag = "");
   // Writes the parameters, in the dtype of training, to one file that PyTorch or safetensors opens
   // (engine/runtime/checkpoint/save_16bit_model.h). Returns false and saves nothing if parameters

@@ -230,6 +230,8 @@ void ReadRankFiles(const std::string& folder, const CheckpointManifest& manifest
   for (int u = 0; u < states.num_units(); ++u) {
     const UnitLayout& layout = states.unit(u).layout;
     states.Visit(u, UnitStates::Access::kWrite, [&](const StatePart& part) {
+      // No file has the padding, which 1-bit Adam changes as it changes every element.
+      states.memory().host_kernels.Run(op::Fill{part.data, 0});
       for (const Piece& piece :
            PiecesIn(*model.layers[u], layout, part, states.dtype(), 0, layout.num_elems))
         read(piece);

@@ -11,6 +11,7 @@
 #include "base/files.h"
 #include "engine/comm/run_together.h"
 #include "engine/files/published.h"
+#include "engine/files/tensor_file.h"
 #include "engine/model/hugging_face.h"
 
 namespace dsat::engine {
@@ -31,7 +32,7 @@ std::vector<int> SavedUnits(const Model& model, bool exclude_frozen) {
 }
 
 std::unique_ptr<PublishedWriter> Open(const std::string& dir, const std::string& name,
-                                      const Model& model, DType dtype,
+                                      const std::string& format, const Model& model, DType dtype,
                                       const std::vector<int>& units) {
   std::vector<PublishedParam> params;
   for (const int u : units) {
@@ -39,7 +40,6 @@ std::unique_ptr<PublishedWriter> Open(const std::string& dir, const std::string&
       params.push_back(PublishedOf(spec));
   }
   MakeWritableFolder(dir);
-  const std::string format = name.ends_with(".safetensors") ? "safetensors" : "bin";
   return std::make_unique<PublishedWriter>(format, dir + "/" + name, dtype, std::move(params));
 }
 
@@ -159,7 +159,8 @@ void Save16BitModel(const std::string& dir, const std::string& name, bool exclud
       Throw(ErrorCode::kInvalidArgument, "saving the model as \"{}\": expected a file name",
             Printable(name));
     }
-    if (group.rank() == 0) out = Open(dir, name, model, states.dtype(), units);
+    const std::string format = TensorFileFormat(name);
+    if (group.rank() == 0) out = Open(dir, name, format, model, states.dtype(), units);
   });
   ModelWriter writer(model, states, data_parallel_size, group, out.get());
   for (const int u : units)

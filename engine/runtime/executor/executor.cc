@@ -58,6 +58,11 @@ int Executor::micro_batch() const {
   return static_cast<int>(config_.batch.accumulation_steps) - 1;
 }
 
+void Executor::RunToEnd(const Batch* batch) {
+  while (!AtEnd())
+    Run(batch);
+}
+
 void Executor::Run(const Batch* batch) {
   given_batch_ = batch;
   const Phase phase = NextPhase();

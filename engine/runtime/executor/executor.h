@@ -22,9 +22,9 @@ namespace dsat::engine {
 
 // One optimizer step, on this rank unless a comment says otherwise.
 struct StepInputs {
-  int64_t first_sample = 0;   // Of the data set.
-  int64_t update = 1;         // The optimizer's count, 1 at the first.
-  OptimizerConfig optimizer;  // With the learning rate and betas of this step.
+  int64_t first_sample = 0;        // Of the data set.
+  int64_t update = 1;              // The optimizer's count, 1 at the first.
+  OptimizerConfig optimizer = {};  // With the learning rate and betas of this step.
   double loss_scale = 1;
 };
 struct StepOutputs {
@@ -65,6 +65,7 @@ class Executor {
   // OutOfMemory, or what the process groups throw; this executor cannot be used after that.
   void Begin(const StepInputs& inputs);
   void Run(const Batch* batch = nullptr);
+  void RunToEnd(const Batch* batch = nullptr);  // Runs until the plan's end.
   // From now on forward passes write logits instead of a loss (LayerContext::logits).
   void PredictInto(Tensor logits) { logits_ = logits; }
   // True also before the first Begin.
@@ -81,6 +82,8 @@ class Executor {
   int micro_batch() const;
   const Communicators& communicators() const { return communicators_; }
   void set_around(AroundInstruction around) { around_ = std::move(around); }
+  // Forgets what the compression of earlier steps has left over.
+  void ResetCompressionErrors() { updater_.ResetCompressionErrors(); }
   // Calls `on_work` after each instruction.
   void set_on_work(std::function<void()> on_work) { on_work_ = std::move(on_work); }
 

@@ -18,6 +18,10 @@ CompressedAverage::CompressedAverage(int64_t num_elems, ProcessGroup& group, Ker
       bucket_(group.Allocate(group.size() * row_bytes_)) {
   DSAT_CHECK(num_elems > 0 && num_elems % (8 * group.size()) == 0, "{} elements, {} ranks",
              num_elems, group.size());
+  ResetErrors();
+}
+
+void CompressedAverage::ResetErrors() {
   kernels_.Run(op::Fill{worker_error_.AsTensor(DType::kF32), 0});
   kernels_.Run(op::Fill{owner_error_.AsTensor(DType::kF32), 0});
 }

@@ -27,6 +27,9 @@ class CompressedAverage {
   // collective call: one all-to-all and one all-gather of 1 / 32 of its bytes.
   void Run(Tensor values);
 
+  // Sets the errors, which the next round would add to its values, to zero.
+  void ResetErrors();
+
  private:
   Tensor Share(const Tensor& values, int rank) const {
     return values.Slice(rank * share_elems_, share_elems_);

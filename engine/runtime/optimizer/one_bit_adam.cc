@@ -22,6 +22,11 @@ void OneBitAdam::AverageMomentum(const OptimizerConfig& config, int sub_group, i
   if (!averages_.empty()) averages_.at(plan_.sub_groups[sub_group].unit).Run(view.moments[0]);
 }
 
+void OneBitAdam::ResetErrors() {
+  for (auto& [unit, average] : averages_)
+    average.ResetErrors();
+}
+
 void OneBitAdam::Apply(Kernels& kernels, const OptimizerConfig& config, const OptimizerView& view,
                        int64_t step) const {
   kernels.Run(op::FrozenAdamStep{MakeAdamArgs(config, view, step, nullptr)});

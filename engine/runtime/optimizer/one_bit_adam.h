@@ -27,6 +27,8 @@ class OneBitAdam {
   // the factor of `scale`, then its mean over the ranks, the same bits on all. A collective call.
   void AverageMomentum(const OptimizerConfig& config, int sub_group, int64_t step,
                        const StepScale* scale);
+  // Sets the compression errors to zero, as a loaded checkpoint needs it.
+  void ResetErrors();
   // The step of one sub-group. REQUIRES: AverageMomentum came before.
   void Apply(Kernels& kernels, const OptimizerConfig& config, const OptimizerView& view,
              int64_t step) const;

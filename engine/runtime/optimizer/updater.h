@@ -38,6 +38,10 @@ class Updater {
   // Run the instructions of these names. Collective calls.
   void TrustRatios();
   void AverageMomentum(int sub_group);
+  // Sets the compression errors of 1-bit Adam, if it is the optimizer, to zero.
+  void ResetCompressionErrors() {
+    if (one_bit_adam_) one_bit_adam_->ResetErrors();
+  }
   // Updates one sub-group. REQUIRES: its state is in memory.
   void Update(int sub_group);
 

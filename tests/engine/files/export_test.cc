@@ -16,6 +16,7 @@
 #include "engine/files/crc32.h"
 #include "engine/files/safetensors.h"
 #include "engine/files/tensor_file.h"
+#include "tests/base/error_code.h"
 #include "tests/engine/runtime/training.h"
 #include "tests/temp_folder.h"
 
@@ -442,6 +443,8 @@ TEST_F(ExportTest, ASaveThatFailsOnRank0FailsOnAllAndTrainingGoesOn) {
   OnRanks(2, TinyMlp(), config, [&](Engine& engine) {
     EXPECT_THROW(engine.Save16BitModel(Path("file")), Error);
     EXPECT_THROW(engine.Save16BitModel(folder_.path(), "a/b.bin"), Error);
+    EXPECT_THAT(ErrorOf([&] { engine.Save16BitModel(folder_.path(), "model.foo"); }).what(),
+                testing::HasSubstr("model.foo: the name does not say the format"));
     engine.TrainBatch();
     EXPECT_TRUE(engine.Save16BitModel(folder_.path()));
   });

@@ -180,6 +180,22 @@ std::map<std::string, int> CollectivesOf(const Plan& plan) {
   return counts;
 }
 
+TEST(TraceTest, EveryInstructionOfStepsAndEvaluationsIsHeardOf) {
+  const Model model = TinyGpt2();
+  const auto data = Synthetic();
+  RunRanks(1, [&](ProcessGroup& group) {
+    TestDevice device(group);
+    Engine engine(device.For(model, data.get(), kSeqLen), TinyConfig(2, 1, 3), 7);
+    int64_t heard = 0;
+    engine.set_on_work([&heard] { ++heard; });
+    engine.TrainBatch();
+    EXPECT_EQ(heard, std::ssize(EngineInternals(engine).plan().instructions));
+    const int64_t before = heard;
+    engine.Evaluate(*data, 1);
+    EXPECT_GT(heard, before + 3 * std::ssize(model.layers));
+  });
+}
+
 TEST(TraceTest, WithOverlapCollectivesHaveALaneOfTheirOwnBesideBackward) {
   for (const TracedRank& rank : TrainTraced(Overlapping(2), 2)) {
     const int lane = rank.Lane("communication");

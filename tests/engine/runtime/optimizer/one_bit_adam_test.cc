@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/engine/runtime/expect_predicted.h"
+#include "tests/temp_folder.h"
 
 namespace dsat::engine {
 namespace {
@@ -65,6 +66,27 @@ TEST(OneBitAdamTest, OneRankSendsNothing) {
   const auto run = Train(model, OneBitConfig(40, 1), 1, 60);
   EXPECT_EQ(run[0].step_traffic.sent_bytes, 0);
   EXPECT_LT(run[0].steps.back().loss, run[0].steps[39].loss);
+}
+
+TEST(OneBitAdamTest, ALoadedCheckpointForgetsTheCompressionErrors) {
+  const Model model = TinyGpt2();
+  const auto data = Synthetic();
+  const TempFolder folder;
+  RunRanks(2, [&](ProcessGroup& group) {
+    TestDevice device(group), fresh_device(group);
+    const DsConfig config = OneBitConfig(40, 2);
+    Engine used(device.For(model, data.get(), kSeqLen), config, 7);
+    for (int step = 0; step < 45; ++step)
+      used.TrainBatch();
+    used.SaveCheckpoint(folder.path());
+    for (int step = 0; step < 5; ++step)
+      used.TrainBatch();
+    used.LoadCheckpoint(folder.path());
+    Engine fresh(fresh_device.For(model, data.get(), kSeqLen), config, 7);
+    fresh.LoadCheckpoint(folder.path());
+    for (int step = 0; step < 10; ++step)
+      EXPECT_EQ(used.TrainBatch().loss, fresh.TrainBatch().loss) << step;
+  });
 }
 
 TEST(OneBitAdamTest, TheWarmUpIsPredicted) {
