@@ -22,6 +22,7 @@ constexpr const char* kAdagrad = "adagrad";
 constexpr const char* kWithBetas = "adam adamw lamb lion onebitadam";
 constexpr const char* kWithEps = "adam adamw lamb adagrad onebitadam";
 constexpr const char* kOneBit = "onebitadam";
+constexpr const char* kNoOneBit = "0.19.7";  // The first release without 1-bit optimizers.
 constexpr const char* kWarmups = "warmuplr warmupdecaylr";
 constexpr const char* kAllWarmups = "warmuplr warmupdecaylr warmupcosinelr";
 constexpr const char* kInterval = "/pipeline/activation_checkpoint_interval";
@@ -79,12 +80,19 @@ constexpr Key kBeforeZero[] = {
     Flag("/optimizer/params/eps_inside_sqrt", "0.1.0", "false", kRefuses).For("lamb onebitadam"),
     Number("/optimizer/params/lr_decay", "", "0", kHonors).From(0).For(kAdagrad),
     Number("/optimizer/params/initial_accumulator_value", "", "0", kRefuses).From(0).For(kAdagrad),
-    Int("/optimizer/params/freeze_step", "0.3.0", "100000", kHonors).From(1).For(kOneBit),
-    Flag("/optimizer/params/cuda_aware", "0.3.0", "false", kWarns).Exact().For(kOneBit),
+    Int("/optimizer/params/freeze_step", "0.3.0", "100000", kHonors)
+        .From(1)
+        .For(kOneBit)
+        .Until(kNoOneBit),
+    Flag("/optimizer/params/cuda_aware", "0.3.0", "false", kWarns)
+        .Exact()
+        .For(kOneBit)
+        .Until(kNoOneBit),
     Text("/optimizer/params/comm_backend_name", "0.3.14", "\"nccl\"", kWarns)
         .Exact()
         .OneOf("nccl mpi hccl compressed")
-        .For(kOneBit),
+        .For(kOneBit)
+        .Until(kNoOneBit),
     Flag("/zero_allow_untested_optimizer", "0.1.0", "false", kHonors)
         .Exact()
         .Note("must be true for SGD and Lamb with ZeRO, as in DeepSpeed"),

@@ -44,6 +44,7 @@ constexpr Key kKeys[] = {
     Flag("/zero_optimization/reduce_scatter", "0.2.0", "true", kHonors)
         .Rounding()
         .SeveralRanks()
+        .FromStage(1)
         .SearchedFromStage(2, kSwitch),
     Flag("/zero_optimization/contiguous_gradients", "0.2.0", "true", kHonors)
         .Rounding()
