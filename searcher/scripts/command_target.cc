@@ -258,8 +258,7 @@ std::string CommandTarget::Misfit(const LaunchRequest& request) const {
   }
   const std::vector<HookReport> reports = FilesOf(request).ReadReports(spec_.slots_per_trial);
   for (size_t rank = 0; rank < reports.size(); ++rank) {
-    const std::string batches =
-        MisfitOfBatches(reports[rank], MicroBatchOf(request), spec_.ds_config, fed_);
+    const std::string batches = MisfitOfBatches(reports[rank], MicroBatchOf(request), fed_);
     if (!batches.empty()) return batches;
     const std::vector<double>& losses = reports[rank].losses;
     if (!losses.empty() && !std::isfinite(losses.back())) {
@@ -457,7 +456,10 @@ Outcome CommandTarget::Classify(const LaunchRequest& request, const ExitReport& 
   if (const auto ran = FilesOf(request).ReadRan(); ran && ran->data_parallel_size > 0)
     data_parallel_size_ = ran->data_parallel_size;
   const std::vector<HookReport> reports = FilesOf(request).ReadReports(1);
-  if (!reports.empty() && !request.full_run) fed_[MicroBatchOf(request)] = reports[0].largest_batch;
+  if (!reports.empty() && !request.full_run) {
+    int64_t& fed = fed_[MicroBatchOf(request)];  // A launch may crash before its first batch.
+    fed = std::max(fed, reports[0].largest_batch);
+  }
   given_.erase(request.dir);
   if (const auto outcome = OutcomeOfFiles(request)) return *outcome;
   const bool ended_well = exit.first_failed_rank < 0 && !exit.killed_by_us;

@@ -165,20 +165,20 @@ std::string MisfitOfRanks(const HookReport& report, const ExperimentSpec& spec) 
       replicas, spec.slots_per_trial, expected, *spec.options.train_batch_size, stages);
 }
 
-std::string MisfitOfBatches(const HookReport& report, int64_t micro_batch, const Json& submitted,
+std::string MisfitOfBatches(const HookReport& report, int64_t micro_batch,
                             const std::map<int64_t, int64_t>& others) {
   const int64_t fed = report.largest_batch;
   if (fed == 0) return "";
-  const Json* own = FindAtPointer(submitted, kMicroBatchKey);
-  if (fed < micro_batch || (own != nullptr && *own == fed && fed != micro_batch)) {
+  if (fed < micro_batch) {
     return fmt::format(
         "the script fed batches of at most {} samples, and the config says {}: its data loader has "
         "its own batch size, or too little data",
         fed, micro_batch);
   }
-  // More samples than the micro-batch may be views of them, which grow with it.
+  // More samples than the micro-batch may be views of them, which grow with it. Fewer than another
+  // size asked for are all that there are.
   for (const auto& [size, other_fed] : others) {
-    if (size == micro_batch || other_fed != fed || fed <= size) continue;
+    if (size == micro_batch || other_fed != fed || fed < size) continue;
     return fmt::format(
         "the script feeds batches of {} samples, with train_micro_batch_size_per_gpu {} as with "
         "{}: build its data loader with dsat.get_ds_config(config)"

@@ -52,9 +52,9 @@ std::optional<RanConfig> ReadConfigDump(std::string_view log);
 std::string MisfitOfRanks(const HookReport& report, const ExperimentSpec& spec);
 
 // Why the samples of the rank's forward passes are not those of a trial with `micro_batch`; "" if
-// they are, or if the report does not say. `submitted` is the submitted ds_config, and `others` has
-// the largest batches of earlier launches by their micro-batch sizes.
-std::string MisfitOfBatches(const HookReport& report, int64_t micro_batch, const Json& submitted,
+// they are, or if the report does not say. `others` has the largest batches of earlier launches by
+// their micro-batch sizes.
+std::string MisfitOfBatches(const HookReport& report, int64_t micro_batch,
                             const std::map<int64_t, int64_t>& others);
 
 // "train_micro_batch_size_per_gpu is 8 instead of 51, ..." for all settings that `asked`, the

@@ -159,6 +159,13 @@ TEST_F(NodeCommandTest, AScriptWhoseBatchesDoNotFollowItsConfigIsNotMeasured) {
               HasSubstr("feeds batches of 8 samples, with train_micro_batch_size_per_gpu 2 as with "
                         "1: build its data loader with dsat.get_ds_config(config)"));
   EXPECT_THAT(launch(*own, TrialKind::kSearch, 8, 8).reason, HasSubstr("8 as with 1"));
+  // Half of the submitted size has as many views as that has samples.
+  EXPECT_EQ(launch(*views, TrialKind::kSearch, 1, 2).reason, "");
+  // A search that goes on does not know what its profiling trial fed.
+  const auto resumed = MakeCommandTarget(spec);
+  EXPECT_EQ(launch(*resumed, TrialKind::kSearch, 8, 8).reason, "");
+  EXPECT_THAT(launch(*resumed, TrialKind::kConfirm, 1, 8).reason, HasSubstr("1 as with 8"));
+  EXPECT_THAT(launch(*resumed, TrialKind::kSearch, 4, 8).reason, HasSubstr("4 as with 1"));
   // Too little data for one size is enough for another.
   const auto little = MakeCommandTarget(spec);
   EXPECT_THAT(launch(*little, TrialKind::kSearch, 16, 12).reason,
