@@ -14,6 +14,7 @@ Json ToJson(const EarlierSearch& earlier) {
     trials.push_back({{"id", trial.id},
                       {"kind", ToString(trial.kind)},
                       {"state", ToString(trial.state)},
+                      {"reason", trial.reason},
                       {"ds_config", trial.ds_config},
                       {"points", std::move(points)},
                       {"started_s", trial.times.started_s},
@@ -35,6 +36,7 @@ EarlierSearch EarlierSearchFromJson(const Json& json) {
     trial.id = entry.at("id").get<TrialId>();
     trial.kind = ParseTrialKind(entry.at("kind").get<std::string>());
     trial.state = ParseTrialState(entry.at("state").get<std::string>());
+    trial.reason = entry.value("reason", "");  // Older logs have none.
     trial.ds_config = entry.at("ds_config");
     trial.times = {.started_s = entry.at("started_s").get<double>(),
                    .ended_s = entry.at("ended_s").get<double>()};

@@ -19,8 +19,8 @@ struct EarlierSearch {
   // Devices, driver and versions are the same as those of the new search.
   bool same_machine = false;
   SearchSpace space;
-  // Those that succeeded or did not fit, with their ds_config, points and times. Their numbers are
-  // those of the earlier experiment.
+  // Those that succeeded or did not fit, with their reason, ds_config, points and times. Their
+  // numbers are those of the earlier experiment.
   std::vector<Trial> trials;
 };
 

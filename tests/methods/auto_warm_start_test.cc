@@ -124,6 +124,25 @@ TEST(AutoWarmStartTest, TheRecordedFormKeepsWhatCounts) {
   EXPECT_GE(json["trials"].size(), 4u);
 }
 
+// By forecasts, a script needs 6.4 of 10 GB at size 16. The earlier search ran out of memory at 2.
+TEST(AutoWarmStartTest, WhatRanOutOfMemoryBeforeCountsWhateverFormulasSay) {
+  Machine machine = SmallMachine();
+  Trial small = EndOf(machine, {{"/zero_optimization/stage", 0}, {kMicroBatchKey, 1}}, 1);
+  Trial large = EndOf(machine, {{"/zero_optimization/stage", 0}, {kMicroBatchKey, 2}}, 2);
+  small.points[0].measurement.erase("peak_bytes");
+  large.points.clear();
+  large.state = TrialState::kInfeasible;
+  const auto first_size = [&](const std::string& reason) {
+    large.reason = reason;
+    machine.options.prior = ToJson(EarlierSearch{
+        .experiment = 3, .same_machine = true, .space = machine.space, .trials = {small, large}});
+    AutoMethod method(machine.space, machine.options);
+    return MicroBatchOf(method.Ask().value().assignment);
+  };
+  EXPECT_GE(first_size("invalid configuration"), 8);
+  EXPECT_LE(first_size("out of device memory: CUDA out of memory"), 2);
+}
+
 // A search and then rounds of its pick and another configuration, as a confirmation has them.
 std::optional<MachineDrift> DriftOf(double per_hour, uint64_t seed) {
   Machine machine = SmallMachine();
