@@ -23,7 +23,7 @@ class PlanBuilder {
   // Elements on this stage.
   int64_t Size(int unit) const { return plan_.units[unit].present ? units_[unit].num_elems : 0; }
   int64_t SliceElems(int unit) const { return Size(unit) / options_.world_size; }
-  int64_t RowCapacity(int64_t bucket_elems) const;
+  std::vector<int64_t> RowCapacities(int first_bucket, int64_t bucket_elems) const;
 
   void PlaceUnits();
   void PlaceState();
@@ -204,15 +204,23 @@ void PlanBuilder::MakeBucketPools() {
   reduce_.like.state = State::kGrad;
   reduce_.like.collective = scatter ? Collective::kReduceScatter : Collective::kAllReduce;
   reduce_.like.to = plan_.optimizer_home;
-  reduce_.row_capacity = RowCapacity(options_.reduce_bucket_elems);
+  reduce_.row_capacities = RowCapacities(reduce_.first_bucket, options_.reduce_bucket_elems);
   reduce_.shared = options_.share_reduce_buckets;
   gather_.first_bucket = options_.overlap ? 2 : 1;
-  gather_.row_capacity = RowCapacity(options_.gather_bucket_elems);
+  gather_.row_capacities = RowCapacities(gather_.first_bucket, options_.gather_bucket_elems);
   plan_.bucket_row_elems.resize(options_.overlap ? 4 : 2);
 }
 
-int64_t PlanBuilder::RowCapacity(int64_t bucket_elems) const {
-  return std::max<int64_t>(bucket_elems / options_.world_size / kAlignElems, 1) * kAlignElems;
+// One bucket, or two if collectives overlap computing, but none that the given ones lack.
+std::vector<int64_t> PlanBuilder::RowCapacities(int first_bucket, int64_t bucket_elems) const {
+  const int64_t most =
+      std::max<int64_t>(bucket_elems / options_.world_size / kAlignElems, 1) * kAlignElems;
+  std::vector<int64_t> capacities(options_.overlap ? 2 : 1, most);
+  const std::vector<int64_t>& given = options_.given_bucket_row_elems;
+  for (size_t i = 0; !given.empty() && i < capacities.size(); ++i)
+    capacities[i] = std::min(most, given[static_cast<size_t>(first_bucket) + i]);
+  std::erase(capacities, 0);
+  return capacities;
 }
 
 void PlanBuilder::MakeSubGroups() {

@@ -42,6 +42,9 @@ struct PlanOptions {
   // calls.
   int64_t reduce_bucket_elems = 500'000'000;
   int64_t gather_bucket_elems = 500'000'000;
+  // Plan::bucket_row_elems of a plan with the same overlap, whose buckets the transfers have to
+  // fit. Empty: there are buckets for this plan.
+  std::vector<int64_t> given_bucket_row_elems = {};
   bool share_reduce_buckets = true;  // Several units' gradients in one call.
   bool reduce_scatter = true;        // false: an all-reduce, of which each rank keeps its slice.
   bool gather_updated = true;        // false: updated parameters are broadcast, slice by slice.

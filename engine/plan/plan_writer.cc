@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/error.h"
+
 namespace dsat::engine {
 
 void PlanWriter::Append(BucketPool& pool, int unit, int64_t slice_elems) {
@@ -11,21 +13,27 @@ void PlanWriter::Append(BucketPool& pool, int unit, int64_t slice_elems) {
     if (pool.open < 0) Open(pool);
     const int t = pool.open;
     Transfer& transfer = plan_.transfers[t];
-    const int64_t count = std::min(slice_elems - offset, pool.row_capacity - transfer.row_elems);
+    const int64_t capacity = RowCapacity(pool);
+    const int64_t count = std::min(slice_elems - offset, capacity - transfer.row_elems);
     transfer.segments.push_back({unit, offset, count});
     transfer.row_elems += count;
     offset += count;
     EmitTransfer(Op::kPack, t, unit);
-    if (transfer.row_elems == pool.row_capacity) Flush(pool);
+    if (transfer.row_elems == capacity) Flush(pool);
   }
   if (!pool.shared) Flush(pool);
 }
 
+int64_t PlanWriter::RowCapacity(const BucketPool& pool) const {
+  return pool.row_capacities[plan_.transfers[pool.open].bucket - pool.first_bucket];
+}
+
 void PlanWriter::Open(BucketPool& pool) {
+  DSAT_CHECK(!pool.row_capacities.empty());
   pool.open = static_cast<int>(plan_.transfers.size());
   Transfer transfer = pool.like;
-  transfer.bucket = pool.first_bucket + (plan_.overlap ? pool.num_opened % 2 : 0);
-  ++pool.num_opened;
+  transfer.bucket =
+      pool.first_bucket + static_cast<int>(pool.num_opened++ % pool.row_capacities.size());
   for (const int t : std::vector<int>(in_flight_)) {
     if (plan_.transfers[t].bucket == transfer.bucket) Wait(t);
   }

@@ -2,6 +2,7 @@
 #ifndef DSAT_ENGINE_PLAN_PLAN_WRITER_H_
 #define DSAT_ENGINE_PLAN_PLAN_WRITER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -10,13 +11,13 @@
 
 namespace dsat::engine {
 
-// The buckets of one kind of transfer: one, or two if collectives overlap computing.
+// The buckets of one kind of transfer, which are used in turn.
 struct BucketPool {
   Transfer like;  // A template of its transfers.
   int first_bucket = 0;
-  int64_t row_capacity = 0;  // Elements per row of a full bucket.
-  bool shared = true;        // Several units in one bucket.
-  int num_opened = 0;
+  std::vector<int64_t> row_capacities;  // Elements per row of a full bucket, by bucket.
+  bool shared = true;                   // Several units in one bucket.
+  size_t num_opened = 0;
   int open = -1;  // The transfer that is being filled.
 };
 
@@ -51,6 +52,8 @@ class PlanWriter {
     plan_.instructions.push_back({op, phase_, unit, -1, transfer});
   }
   void Open(BucketPool& pool);
+  // Of the transfer that is being filled.
+  int64_t RowCapacity(const BucketPool& pool) const;
   void Wait(int transfer);
 
   Plan& plan_;

@@ -349,8 +349,8 @@ void Engine::Parts::ForEachBatch(const Dataset& data, const BatchSizes& sizes, i
                                  int64_t end,
                                  const std::function<void(int64_t batch, Executor&)>& on_batch) {
   if (begin >= end) return;
-  const Plan evaluation = EvaluationPlanFor(resources.model, config, resources.group.size(),
-                                            groups.stage(), sizes.accumulation_steps);
+  const Plan evaluation =
+      EvaluationPlanFor(resources.model, config, plan, groups.stage(), sizes.accumulation_steps);
   BatchLoader batches(&data, resources.memory.device, resources.memory.kernels, sizes,
                       resources.seq_len, groups.data().rank(), groups.data().size(),
                       resources.model.image);
@@ -376,8 +376,8 @@ std::vector<float> Engine::Predict(const Batch& batch) {
   }
   CheckBatch(batch, parts_->resources.model, parts_->resources.model.max_seq_len, false);
   const Memory& memory = parts_->resources.memory;
-  const Plan plan = EvaluationPlanFor(parts_->resources.model, parts_->config,
-                                      parts_->resources.group.size(), 0, 1);
+  const Plan plan =
+      EvaluationPlanFor(parts_->resources.model, parts_->config, parts_->plan, /*stage=*/0, 1);
   const int64_t num_classes = parts_->resources.model.vocab_size;
   Buffer buffer = memory.device.Allocate(DType::kF32, batch.B * num_classes, "logits");
   const Tensor logits = buffer.AsTensor(DType::kF32).Slice(0, batch.B * num_classes);

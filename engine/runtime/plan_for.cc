@@ -118,9 +118,11 @@ Plan UnreducedPlanFor(const Model& model, const DsConfig& config, int world_size
   return BuildPlan(PlanUnitsOf(model, options.world_size), options);
 }
 
-Plan EvaluationPlanFor(const Model& model, const DsConfig& config, int world_size, int stage,
+Plan EvaluationPlanFor(const Model& model, const DsConfig& config, const Plan& training, int stage,
                        int64_t num_micro_batches) {
+  const int world_size = training.world_size * config.pipeline.num_stages;
   PlanOptions options = OptionsFor(model, config, world_size, stage);
+  options.given_bucket_row_elems = training.bucket_row_elems;
   options.backward = false;
   options.accumulation_steps = num_micro_batches;
   return BuildPlan(PlanUnitsOf(model, options.world_size), options);

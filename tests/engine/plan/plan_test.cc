@@ -284,6 +284,20 @@ void CheckLaws(const std::vector<PlanUnit>& units, const Plan& plan) {
     EXPECT_EQ(plan.units[unit].param.placement, Placement::kReplicate);
 }
 
+TEST(PlanTest, GivenBucketsCutWhatTheyDoNotHoldAndAreNotUsedIfTheyAreEmpty) {
+  PlanOptions options = Options(3, 2);
+  options.backward = false;
+  options.overlap = true;
+  options.given_bucket_row_elems = {0, 0, 48, 0};
+  const Plan plan = BuildPlan(kTwoUnits, options);
+  EXPECT_THAT(Transfers(plan),
+              testing::ElementsAre(
+                  "t0: all-gather param to replicate, bucket 2, rows of 32: unit 0 [0, +32)",
+                  "t1: all-gather param to replicate, bucket 2, rows of 48: unit 1 [0, +48)",
+                  "t2: all-gather param to replicate, bucket 2, rows of 16: unit 1 [48, +16)"));
+  CheckLaws(kTwoUnits, plan);
+}
+
 TEST(PlanTest, EveryPlanObeysTheLawsOfBucketsAndParameters) {
   int num_plans = 0;
   for (int stage = 0; stage <= 3; ++stage) {

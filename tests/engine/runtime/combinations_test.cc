@@ -109,6 +109,14 @@ Combination DrawValid(std::mt19937& random) {
   }
 }
 
+// Of every second model some layers, but not the one before the last, which has parameters.
+void Freeze(Model& model, std::mt19937& random) {
+  const size_t num_layers = model.layers.size();
+  model.frozen.assign(random() % 2 == 0 ? num_layers : 0, false);
+  for (size_t u = 0; u < model.frozen.size(); ++u)
+    model.frozen[u] = u + 2 != num_layers && random() % 2 == 0;
+}
+
 void ExpectAsPlain(const Model& model, const Combination& c) {
   SCOPED_TRACE(fmt::format("{} ranks {}", c.world_size, c.all.dump()));
   const auto runs = Train(model, c.config, c.world_size, kNumSteps);
@@ -125,9 +133,49 @@ void ExpectAsPlain(const Model& model, const Combination& c) {
 
 TEST(CombinationsTest, WhatOnlyMovesStateChangesNoBitAndIsPredicted) {
   std::mt19937 random(1);
-  const Model models[] = {TinyGpt2(), TinyLlama(), TinyMlp(), TinyResnet()};
-  for (int i = 0; i < kNumCombinations && !testing::Test::HasFailure(); ++i)
+  for (int i = 0; i < kNumCombinations && !testing::Test::HasFailure(); ++i) {
+    Model models[] = {TinyGpt2(), TinyLlama(), TinyMlp(), TinyResnet()};
+    Freeze(models[i % 4], random);
     ExpectAsPlain(models[i % 4], DrawValid(random));
+  }
+}
+
+// Its gathers are others than those of training: which units one call carries, and in which of two
+// buckets, depends on what comes next.
+TEST(CombinationsTest, AnEvaluationFitsTheBucketsOfTraining) {
+  std::mt19937 random(2);
+  for (int i = 0; i < 4 * kNumCombinations; ++i) {
+    Model models[] = {TinyGpt2(), TinyLlama(), TinyMlp(), TinyResnet()};
+    Model& model = models[i % 4];
+    Freeze(model, random);
+    const Combination c = DrawValid(random);
+    const int stages = c.config.pipeline.num_stages;
+    const int64_t num_micro_batches = i % 2 == 0 ? 1 : c.config.batch.accumulation_steps;
+    for (int stage = 0; stage < stages; ++stage) {
+      SCOPED_TRACE(fmt::format("{} ranks {}", c.world_size, c.all.dump()));
+      const Plan training = PlanFor(model, c.config, c.world_size, stage);
+      const Plan evaluation =
+          EvaluationPlanFor(model, c.config, training, stage, num_micro_batches);
+      for (size_t b = 0; b < training.bucket_row_elems.size(); ++b)
+        ASSERT_LE(evaluation.bucket_row_elems[b], training.bucket_row_elems[b]);
+    }
+  }
+}
+
+TEST(CombinationsTest, AnEvaluationWhoseGathersAreCutGivesTheSameLoss) {
+  const Model model = TinyGpt2();
+  const auto data = Synthetic();
+  for (const bool overlap : {false, true}) {
+    DsConfig config = TinyConfig(3, 2, 2);
+    config.zero.overlap_comm = overlap;
+    config.zero.stage3_prefetch_bucket_size = 10'000;
+    RunRanks(2, [&](ProcessGroup& group) {
+      TestDevice device(group);
+      Engine engine(device.For(model, data.get(), kSeqLen), config, 7);
+      Engine plain(device.For(model, data.get(), kSeqLen), TinyConfig(0, 2, 2), 7);
+      EXPECT_EQ(engine.Evaluate(*data, 2), plain.Evaluate(*data, 2));
+    });
+  }
 }
 
 }  // namespace
