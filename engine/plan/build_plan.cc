@@ -384,7 +384,8 @@ void PlanBuilder::OptimizerStep() {
     if (plan_.units[u].trained && plan_.units[u].holders.size() > 1) writer_.Emit(Op::kSumTied, u);
   }
   writer_.Emit(Op::kNorm);
-  if (plan_.num_trust_ratios > 0) writer_.Emit(Op::kTrustRatios);
+  const bool trains_any = !plan_.sub_groups.empty();  // Not a pipeline stage of frozen units.
+  if (plan_.num_trust_ratios > 0 && trains_any) writer_.Emit(Op::kTrustRatios);
   for (int g = 0; !plan_.reduces_grads && g < static_cast<int>(plan_.sub_groups.size()); ++g)
     writer_.EmitSubGroup(Op::kAverageMomentum, g);
   gather_.like.collective =

@@ -8,7 +8,7 @@ namespace dsat::engine {
 
 Updater::Updater(const Model& model, const Plan& plan, UnitStates& states, ProcessGroup& group)
     : plan_(plan), states_(states) {
-  if (plan.sub_groups.empty()) return;  // Evaluation.
+  if (plan.sub_groups.empty()) return;  // Evaluation, or a pipeline stage of frozen units.
   for (const SubGroup& sub_group : plan.sub_groups) {
     pieces_.push_back(PiecesOf(model, plan, states, sub_group));
     const UnitPlan& unit = plan.units[sub_group.unit];

@@ -141,6 +141,25 @@ TEST(PipelineTest, StagesTrainAsOneDoes) {
   }
 }
 
+TEST(PipelineTest, AStageMayHaveFrozenLayersAlone) {
+  Model model = ThreeBlocks();
+  model.frozen = {true, true, true, false, false};
+  for (const char* type : {"adamw", "lamb"}) {
+    for (const int stage : {0, 1}) {
+      SCOPED_TRACE(fmt::format("{} ZeRO {}", type, stage));
+      DsConfig config = PipelineConfig(stage, 2, 2, 3);
+      config.optimizer.type = type;
+      config.pipeline.partition = "uniform";
+      DsConfig plain = config;
+      plain.pipeline = {};
+      const auto runs = Train(model, config, 4, 2);
+      EXPECT_EQ(WholeParams(model, runs, config),
+                WholeParams(model, Train(model, plain, 2, 2), plain));
+      ExpectPredicted(model, config, runs);
+    }
+  }
+}
+
 struct Row {
   const char* name;
   int min_stage;
