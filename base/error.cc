@@ -6,6 +6,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <new>
+#include <system_error>
 
 namespace dsat {
 namespace {
@@ -63,6 +66,21 @@ Error::Error(ErrorCode code, const std::string& message)
 
 void ThrowErrno(const std::string& what, int errno_value) {
   throw Error(CodeFromErrno(errno_value), what + ": " + std::strerror(errno_value));
+}
+
+std::string MessageOf(const std::exception& error) {
+  if (const auto* file = dynamic_cast<const std::filesystem::filesystem_error*>(&error)) {
+    const std::string path = file->path1().string();  // None: it asked for the current folder.
+    return WithShortWords(
+        fmt::format("{}: {}", path.empty() ? "the current folder" : path, file->code().message()));
+  }
+  const auto* system = dynamic_cast<const std::system_error*>(&error);
+  if (system != nullptr && system->code() == std::errc::resource_unavailable_try_again) {
+    return fmt::format("cannot start a thread: {}; allow more processes (ulimit -u) and memory",
+                       system->code().message());
+  }
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return "out of memory";
+  return error.what();
 }
 
 void CheckFailed(const char* condition, const char* file, int line, const std::string& message) {

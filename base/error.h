@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -57,6 +58,10 @@ template <typename... Args>
 
 // Throws the Error for a failed system call: "<what>: <strerror(errno_value)>".
 [[noreturn]] void ThrowErrno(const std::string& what, int errno_value);
+
+// What a user reads about an exception. Those of the standard library say too little: which file it
+// was, or that a thread could not be started.
+std::string MessageOf(const std::exception& error);
 
 // Prints the condition, its source location and `message`, then aborts.
 [[noreturn]] void CheckFailed(const char* condition, const char* file, int line,

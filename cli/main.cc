@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <exception>
-#include <filesystem>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -32,13 +31,8 @@ int main(int argc, char** argv) {
                   "cannot write to standard output: it does not have the whole result");
     }
     return exit_code;
-  } catch (const std::filesystem::filesystem_error& error) {
-    const dsat::Error shown(dsat::ErrorCode::kUnavailable,
-                            error.path1().string() + ": " + error.code().message());
-    std::fprintf(stderr, "dsat: %s\n", dsat::Printable(shown.what()).c_str());
-    return failure;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "dsat: %s\n", dsat::Printable(error.what()).c_str());
+    std::fprintf(stderr, "dsat: %s\n", dsat::Printable(dsat::MessageOf(error)).c_str());
     return failure;
   }
 }

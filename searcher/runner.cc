@@ -133,7 +133,7 @@ ExperimentState Runner::Impl::Run() {
   const RunnerLock held = std::move(lock);  // To the end of this call.
   const RunnerLock folder = ClaimFolder();
   Open();
-  const auto failed = [this](ErrorCode code, const char* what) {
+  const auto failed = [this](ErrorCode code, const std::string& what) {
     attempts.clear();
     return Error(code, fmt::format("{}; every running trial was stopped and what had ended is "
                                    "recorded: fix this, then run `dsat resume {}`",
@@ -145,7 +145,7 @@ ExperimentState Runner::Impl::Run() {
   } catch (const Error& error) {
     throw failed(error.code(), error.what());
   } catch (const std::exception& error) {
-    throw failed(ErrorCode::kInternal, error.what());
+    throw failed(ErrorCode::kInternal, MessageOf(error));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <exception>
 #include <string_view>
 
+#include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "engine/runtime/rank_variables.h"
@@ -31,7 +32,7 @@ int Main(const char* task_path) {
     return RunTrial(task, environment, reporter);
   } catch (const std::exception& e) {
     if (!IsCommand(task)) throw;
-    std::fprintf(stderr, "dsat: %s\n", e.what());
+    std::fprintf(stderr, "dsat: %s\n", MessageOf(e).c_str());
     return kExitError;
   }
 }
@@ -52,7 +53,7 @@ int main(int argc, char** argv) {
   try {
     return dsat::engine::Main(argv[1]);
   } catch (const std::exception& e) {
-    dsat::Log(dsat::LogLevel::kError, e.what());
+    dsat::Log(dsat::LogLevel::kError, dsat::MessageOf(e));
     return dsat::kExitError;
   }
 }

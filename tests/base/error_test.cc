@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <new>
 #include <string>
+#include <system_error>
 
 #include "base/log.h"
 
@@ -32,6 +35,22 @@ TEST(ErrorTest, NoCharacterIsCut) {
 TEST(ErrorTest, BytesThatOnlyContinueACharacterAreCutToo) {
   const std::string bytes(600, '\x80');
   EXPECT_STREQ(Error(ErrorCode::kInvalidArgument, bytes).what(), "... (600 bytes)");
+}
+
+TEST(ErrorTest, ExceptionsOfTheStandardLibrarySayWhatFailed) {
+  namespace fs = std::filesystem;
+  const auto code = [](std::errc error) { return std::make_error_code(error); };
+  EXPECT_EQ(MessageOf(fs::filesystem_error("cannot remove all", "/a/b",
+                                           code(std::errc::too_many_files_open))),
+            "/a/b: Too many open files");
+  EXPECT_EQ(MessageOf(fs::filesystem_error("cannot get current path",
+                                           code(std::errc::no_such_file_or_directory))),
+            "the current folder: No such file or directory");
+  EXPECT_EQ(MessageOf(std::system_error(code(std::errc::resource_unavailable_try_again))),
+            "cannot start a thread: Resource temporarily unavailable; allow more processes "
+            "(ulimit -u) and memory");
+  EXPECT_EQ(MessageOf(std::bad_alloc()), "out of memory");
+  EXPECT_EQ(MessageOf(Error(ErrorCode::kNotFound, "f.json: no such file")), "f.json: no such file");
 }
 
 TEST(LogTest, WordsAreShortAndAPrefixComesFirst) {
