@@ -4,6 +4,7 @@
 #include <sqlite3.h>
 
 #include <cerrno>
+#include <cstring>
 
 #include "base/error.h"
 
@@ -58,6 +59,7 @@ ErrorCode CodeOf(int sqlite_code, int system_errno) {
     case SQLITE_RANGE:
       return ErrorCode::kInvalidArgument;
     case SQLITE_CANTOPEN:
+      if (system_errno == EMFILE || system_errno == ENFILE) return ErrorCode::kResourceExhausted;
       return system_errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kPermissionDenied;
     case SQLITE_IOERR:
       return system_errno == ENOSPC || system_errno == EDQUOT ? ErrorCode::kResourceExhausted
@@ -149,6 +151,10 @@ void Database::ThrowCode(int code, const std::string& what) const {
   }
   if ((code & 0xff) == SQLITE_FULL || (is_io && error == ErrorCode::kResourceExhausted)) {
     Throw(error, "{}: the disk is full; nothing was written, free some space and try again", path_);
+  }
+  if (system_errno != 0 && (is_io || (code & 0xff) == SQLITE_CANTOPEN)) {
+    Throw(error, "{}: cannot {} the database: {}", path_, is_io ? "read or write" : "open",
+          std::strerror(system_errno));  // SQLite's message does not say why.
   }
   // The message is read last: the calls above do not change it.
   Throw(error, "{}: {}: {}", path_, what,

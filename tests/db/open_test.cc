@@ -1,11 +1,13 @@
 // Opens files that are not intact databases of dsat: the error is clear, and the file unchanged.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -245,6 +247,22 @@ TEST_F(OpenTest, ALockedDatabaseIsUnavailableAfterTheTimeOut) {
     EXPECT_EQ(store.Trials(1).size(), 20U);  // Readers do not wait.
   }
   EXPECT_EQ(store.CreateExperiment(SampleSpec()), 2);
+}
+
+TEST_F(OpenTest, TheReasonOfTheSystemIsNamed) {
+  MakeDatabase(1);
+  const int free = dup(STDERR_FILENO);
+  close(free);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{static_cast<rlim_t>(free), before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  std::string message;
+  const auto open = [&] { Database::Open(path(), Database::Access::kReadOnly, kShort); };
+  const std::optional<ErrorCode> code = CodeOf(open, &message);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(code, ErrorCode::kResourceExhausted);
+  EXPECT_EQ(message, path() + ": cannot open the database: Too many open files");
 }
 
 TEST_F(OpenTest, AReadOnlyStoreReadsAndRefusesToWrite) {
