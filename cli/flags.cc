@@ -1,7 +1,11 @@
 // Parses the command line, and defines the options of the commands that show results.
 #include "cli/flags.h"
 
+#include <algorithm>
+#include <array>
 #include <cstdio>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -30,14 +34,12 @@ void AddResultCommands(Parser& parser) {
   AddExperiment(best, parser.best.experiment);
   best.add_option("--out", parser.best.out_dir,
                   "Write ds_config.json, metrics.json and command.txt to this folder")
-      ->check(NotEmpty())
       ->type_name("DIR");
   CLI::App& report = parser.Add(
       "report", "Write one HTML page with the answer, plots and all trials", parser.report);
   report.add_option("experiment", parser.report.experiment,
                     "Number or name of the experiment (default: the newest one)");
   report.add_option("--out", parser.report.out, "The file (default: dsat-report-NUMBER.html)")
-      ->check(NotEmpty())
       ->type_name("FILE.html");
   CLI::App& query =
       parser.Add("query", "Run read-only SQL on the database (docs/schema.md)", parser.query);
@@ -99,7 +101,6 @@ void CheckUsage(const TellFlags& tell) {
 void AddDb(CLI::App& app, Flags& flags) {
   // CLI11 would let the variable replace the option of a subcommand.
   app.add_option("--db", flags.db, "Database file (default: $DSAT_DB, or else dsat.db)")
-      ->check(NotEmpty())
       ->type_name("FILE");
 }
 
@@ -148,6 +149,36 @@ std::string UnknownCommand(const CLI::App& app, int argc, const char* const* arg
                      nearest.empty() ? "" : fmt::format(" (did you mean {}?)", nearest), parent);
 }
 
+// Refuses empty values, which come from variables of a script that are not set.
+void RefuseEmptyValues(CLI::App& app) {
+  // Texts, and what DeepSpeed's launcher may be given empty.
+  constexpr std::array kMayBeEmpty = {"--prompt",     "--infeasible",    "--failed",
+                                      "--slurm-args", "--include-hosts", "--exclude-hosts",
+                                      "--master_addr"};
+  for (CLI::Option* option : app.get_options()) {
+    const bool has_value = option->get_items_expected_max() > 0;
+    if (has_value && std::ranges::find(kMayBeEmpty, option->get_name()) == kMayBeEmpty.end())
+      option->check(NotEmpty());
+  }
+  for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; }))
+    RefuseEmptyValues(*command);
+}
+
+// The arguments, the last one first, as CLI11 takes them. It would read the word after "--out=" as
+// the value.
+std::vector<std::string> Words(int argc, const char* const* argv) {
+  std::vector<std::string> words;
+  for (int i = argc - 1; i > 0; --i) {
+    std::string word = argv[i];
+    if (word.starts_with("--") && word.find('=') == word.size() - 1) {
+      word.pop_back();
+      words.emplace_back();
+    }
+    words.push_back(std::move(word));
+  }
+  return words;
+}
+
 }  // namespace
 
 std::variant<Flags, int> ParseFlags(int argc, const char* const* argv) {
@@ -161,6 +192,7 @@ std::variant<Flags, int> ParseFlags(int argc, const char* const* argv) {
   AddTrainingCommands(parser);
   AddResultCommands(parser);
   AddAskTellCommands(parser);
+  RefuseEmptyValues(parser.app);
   for (int i = 1; i < argc; ++i) {
     const std::string word = ValidUtf8(argv[i]);
     if (word == argv[i]) continue;
@@ -173,7 +205,7 @@ std::variant<Flags, int> ParseFlags(int argc, const char* const* argv) {
     return kExitUsage;
   }
   try {
-    parser.app.parse(argc, argv);
+    parser.app.parse(Words(argc, argv));
   } catch (const CLI::Success& success) {  // --help, --version
     return parser.app.exit(success);
   } catch (const CLI::ParseError& error) {

@@ -55,16 +55,10 @@ void AddSlurm(CLI::App& app, HostFlags& hosts, CLI::Option* hostfile) {
 
 CLI::Option* AddHosts(CLI::App& app, HostFlags& hosts, FilterNames names) {
   const bool deepspeeds = names == FilterNames::kAndDeepSpeeds;
-  CLI::Option* const hostfile =
-      app.add_option("-H,--hostfile", hosts.hostfile,
-                     "File of hosts, one line \"NAME slots=N\" for each")
-          ->type_name("FILE")
-          ->check(CLI::Validator(
-              [](const std::string& path) {
-                return path.empty() ? std::string("expected the name of a file") : "";
-              },
-              ""))
-          ->group(kGroup);
+  CLI::Option* const hostfile = app.add_option("-H,--hostfile", hosts.hostfile,
+                                               "File of hosts, one line \"NAME slots=N\" for each")
+                                    ->type_name("FILE")
+                                    ->group(kGroup);
   const auto add = [&](const char* name, auto& value, const char* text) {
     return app.add_option(name, value, text)->needs(hostfile)->group(kGroup);
   };

@@ -15,7 +15,6 @@ void AddRunFlags(CLI::App& app, RunFlags& run) {
   app.add_option("--out", run.out_dir,
                  "Folder for ds_config.json, metrics.json and the trials' logs "
                  "(default: dsat-out/EXPERIMENT)")
-      ->check(NotEmpty())
       ->type_name("DIR");
   app.add_option(
          "--slots", run.num_slots,
@@ -83,7 +82,6 @@ void AddObjectiveOptions(CLI::App& app, SearchOptions& options, std::string& tra
                  "The global batch of every trial: a number, \"keep\" for the submitted one, or "
                  "\"any\": it follows the micro-batch size (default: keep if the ds_config gives "
                  "train_batch_size, else any)")
-      ->check(NotEmpty())
       ->type_name("N|keep|any");
   app.add_option("--divisible-by", options.divisible_by,
                  "Try only micro-batch sizes that are multiples of this")
@@ -415,7 +413,6 @@ void AddAskTellCommands(Parser& parser) {
           "--listen", parser.serve.listen,
           "unix:/PATH, unix-abstract:NAME, 127.0.0.1:PORT, [::1]:PORT or localhost:PORT (0 = a "
           "free one)")
-      ->check(NotEmpty())
       ->capture_default_str();
 }
 

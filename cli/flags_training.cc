@@ -54,7 +54,6 @@ void AddTrainCommand(Parser& parser) {
       .add_option("--ds-config", parser.train.ds_config,
                   "Train with this ds_config.json, such as one written by a search, or a strategy "
                   "such as stage_2_offload")
-      ->check(NotEmpty())
       ->type_name("FILE");
   train.add_option("--steps", parser.train.steps, "Optimizer steps (default: searcher.max_length)")
       ->check(WholeNumberFrom1());
@@ -62,7 +61,6 @@ void AddTrainCommand(Parser& parser) {
       .add_option("--out", parser.train.run.out_dir,
                   "Folder for logs and the newest checkpoint; training continues from a checkpoint "
                   "that is already in it (default: dsat-out/train)")
-      ->check(NotEmpty())
       ->type_name("DIR");
   TrainingOptions& training = parser.train.training;
   train
@@ -160,6 +158,7 @@ void AddCluster(CLI::App& sub, EstimateFlags& flags) {
   sub.add_option("--flops", flags.flops, "Peak FLOP/s of a device, such as 312e12")
       ->check(NumberAbove0());
   sub.add_option("--efficiency", flags.efficiency, "Share of the peak that training reaches")
+      ->check(NumberAbove0())  // Not a NaN, which Range lets pass.
       ->check(CLI::Range(0.001, 1.0));
   sub.add_option("--link", flags.link, "Bytes per second between devices of a node, such as 300GB");
   sub.add_option("--network", flags.network, "Bytes per second between nodes");
@@ -183,7 +182,6 @@ void AddEstimateCommand(Parser& parser) {
   sub.add_option("--ds-config", flags.ds_config,
                  "A ds_config.json, or a strategy such as stage_2_offload (default: the "
                  "experiment file's, or stage_2)")
-      ->check(NotEmpty())
       ->type_name("FILE");
   sub.add_option("--set", flags.settings,
                  "Override a key of the ds_config, such as /zero_optimization/stage=3; may be "

@@ -168,6 +168,8 @@ TEST_F(EstimateTest, WhatItCannotUnderstandIsRefusedByName) {
   ExpectRefused({"--model", "124M", "--device-memory", "0"}, "--device-memory: 0; expected more");
   ExpectRefused({"--model", "124M", "--flops", "1e-300"},
                 "--flops: 1e-300; expected 1000000 or more");
+  EXPECT_THAT(Estimate({"--model", "124M", "--efficiency", "nan"}).err,
+              HasSubstr("--efficiency: nan; expected a number above 0"));
   ExpectRefused({"--params", "1"}, "--params: 1; expected a number from 1e6");
   ExpectRefused({"--model", "124M", "--device", "z80"}, "v100, a100, h100, h200, cpu");
   ExpectRefused({"--model", "124M", "--set", "stage=3"}, "--set: \"stage=3\"; expected /KEY=JSON");

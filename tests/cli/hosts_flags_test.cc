@@ -54,7 +54,7 @@ TEST_F(HostsFlagsTest, CombinationsThatMeanNothingAreUsageErrors) {
            {{"train", "x.yaml", "--exclude", "a"}, "--exclude-hosts requires --hostfile"},
            {{"train", "x.yaml", "--ssh", "ssh"}, "--ssh requires --hostfile"},
            {{"train", "x.yaml", "--master_addr", "a"}, "--master_addr requires --hostfile"},
-           {{"train", "x.yaml", "--hostfile", ""}, "--hostfile: expected the name of a file"},
+           {{"train", "x.yaml", "--hostfile", ""}, "--hostfile: it is empty"},
            {{"asha", "x.yaml", "-H", "hosts", "--slots", "2"}, "--slots excludes --hostfile"},
            {{"asha", "x.yaml", "--launcher", "slurm", "--slots", "2"},
             "--slots excludes --launcher"},
@@ -73,7 +73,7 @@ TEST_F(HostsFlagsTest, CombinationsThatMeanNothingAreUsageErrors) {
            {{"train", "x.yaml", "-H", "hosts", "--num_nodes", "0"},
             "--num_nodes: 0; expected a whole number of 1 or more"},
            {{"train", "x.yaml", "-H", "hosts", "--ssh", "ssh '"}, "--ssh ssh ': the quote"},
-           {{"train", "x.yaml", "-H", "hosts", "--ssh", ""}, "--ssh \"\": expected a command"},
+           {{"train", "x.yaml", "-H", "hosts", "--ssh", ""}, "--ssh: it is empty"},
            {{"train", "x.yaml", "-H", "hosts", "--ssh", "ssh | cat"},
             "--ssh \"ssh | cat\": expected a command without"},
        }) {

@@ -154,6 +154,30 @@ TEST_F(OutputTest, UsageErrorsEndWithCode2AndOneLine) {
   EXPECT_FALSE(std::filesystem::exists(work.Path("dsat.db")));
 }
 
+TEST_F(OutputTest, EmptyValuesAreRefusedAndTakeNoOtherArgument) {
+  for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
+           {"asha", "deepspeed.yaml", "--out=", "--json"},
+           {"asha", "deepspeed.yaml", "--db=", "--max-trials", "2"},
+           {"asha", "--train-batch-size=", "deepspeed.yaml"},
+           {"asha", "deepspeed.yaml", ""},
+           {"asha", "deepspeed.yaml", "--include", ""},
+           {"asha", "deepspeed.yaml", "--hostfile", ""},
+           {"train", "deepspeed.yaml", "--trace", ""},
+           {"check", ""},
+           {"collate", "", "model.safetensors"},
+           {"eval", "deepspeed.yaml", "--checkpoint="},
+           {"aio-bench", ""},
+           {"create", "asha", "deepspeed.yaml", "--profile", ""}}) {
+    const Finished run = work.Dsat(args);
+    EXPECT_EQ(run.exit_code, 2) << args[0];
+    EXPECT_EQ(CountLines(run.err), 1) << run.err;
+    EXPECT_THAT(run.err, HasSubstr(": it is empty"));
+  }
+  EXPECT_FALSE(std::filesystem::exists(work.Path("dsat.db")));
+  EXPECT_THAT(work.Dsat({"asha", "nowhere.yaml", "--slurm-args="}).err,
+              HasSubstr("--slurm-args requires"));
+}
+
 TEST_F(OutputTest, BadInputIsRefusedInOneLineAndLeavesTheDatabaseAsItWas) {
   ASSERT_EQ(Create().exit_code, 0);
   const std::string before = ReadFile(work.Path("dsat.db"));
