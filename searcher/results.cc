@@ -201,14 +201,17 @@ void WriteResults(const Experiment& experiment, const std::string& out_dir) {
     WriteFileAtomic(
         out_dir + "/command.txt",
         ProductionCommand(search.spec(), config, out_dir, ByHook(search, *verdict.pick)) + "\n");
-    for (const char* name : {"fastest", "safest"}) {
-      const std::string path = fmt::format("{}/ds_config.{}.json", out_dir, name);
-      const auto found = std::ranges::find(verdict.alternatives, name, &Alternative::name);
-      if (found == verdict.alternatives.end()) {
-        std::filesystem::remove(path);  // Of an earlier answer.
-      } else {
-        WriteJsonFile(path, ConfigToKeep(search, found->trial));
-      }
+  } else {  // What was the answer has dropped out.
+    std::filesystem::remove(out_dir + "/ds_config.json");
+    std::filesystem::remove(out_dir + "/command.txt");
+  }
+  for (const char* name : {"fastest", "safest"}) {
+    const std::string path = fmt::format("{}/ds_config.{}.json", out_dir, name);
+    const auto found = std::ranges::find(verdict.alternatives, name, &Alternative::name);
+    if (found == verdict.alternatives.end()) {
+      std::filesystem::remove(path);  // Of an earlier answer.
+    } else {
+      WriteJsonFile(path, ConfigToKeep(search, found->trial));
     }
   }
   WriteJsonFile(out_dir + "/metrics.json", MetricsJson(experiment, verdict, config));

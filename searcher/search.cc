@@ -294,7 +294,7 @@ std::string Search::FailureReason() const {
   for (const auto& [id, trial] : s.trials) {
     if (trial.kind == TrialKind::kProfile && !s.profile) last = &trial;
     if (trial.kind == TrialKind::kProfile) continue;
-    if (trial.state == TrialState::kSucceeded) return "";
+    if (trial.state == TrialState::kSucceeded) return s.WhyNoAnswer();
     last = &trial;
   }
   const bool is_profile = last != nullptr && last->kind == TrialKind::kProfile;

@@ -94,8 +94,9 @@ class Search {
 
   // No trial is running and none will come. Throws as Ask.
   bool Finished() const;
-  // Set once Finished: why the experiment counts as failed, either because the profiling trial did
-  // not succeed or because no trial after it did. "" if it does not count as failed.
+  // Set once Finished: why the experiment counts as failed, because the profiling trial did not
+  // succeed, no trial after it did, or each that did has dropped out. "" if it does not count as
+  // failed.
   std::string FailureReason() const;
 
   const ExperimentSpec& spec() const;

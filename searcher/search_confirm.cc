@@ -57,6 +57,20 @@ bool Search::State::MayWin(const std::optional<TrialId>& id) const {
   return id && trials.at(*id).state == TrialState::kSucceeded && !Dropped().contains(*id);
 }
 
+// Why no configuration that was measured can be the answer, "" if one can. A check has none.
+std::string Search::State::WhyNoAnswer() const {
+  const std::map<TrialId, std::string> dropped = Dropped();
+  const bool has_answer = std::ranges::any_of(trials, [&](const auto& entry) {
+    const auto& [id, trial] = entry;
+    return !RunsAgain(trial.kind) && trial.kind != TrialKind::kProfile && MayWin(id) &&
+           !NeedsWhatRanOut(trial);
+  });
+  if (Compares() || has_answer || dropped.empty()) return "";
+  const auto found = submitted ? dropped.find(*submitted) : dropped.end();
+  const auto& [id, reason] = found == dropped.end() ? *dropped.begin() : *found;
+  return fmt::format("no configuration that was measured runs again; trial {} {}", id, reason);
+}
+
 // What is measured again: the submitted configuration and the finalists that may beat it; nothing
 // if there is nothing to compare. A check measures its candidate alone if the submitted one does
 // not fit.

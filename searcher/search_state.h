@@ -55,6 +55,7 @@ struct Search::State {
   bool HasCapacity(bool is_replay) const;  // A replayed search may have had higher limits.
   std::map<TrialId, std::string> Dropped() const;
   bool MayWin(const std::optional<TrialId>& id) const;
+  std::string WhyNoAnswer() const;
   bool HasLostMany() const;
   bool NeedsWhatRanOut(const Trial& trial) const;
   bool HasLostFinalists() const;

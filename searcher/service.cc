@@ -166,7 +166,9 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
       reply->set_spec_json(ToJson(store_.GetSpec(id)).dump());
       reply->set_state(ToString(row.state));
       reply->set_reason(row.reason);
-      reply->set_best_trial(row.best_trial);
+      const auto best_trials = store_.BestTrials();
+      const auto best = best_trials.find(id);
+      reply->set_best_trial(best == best_trials.end() ? -1 : best->second.trial);
       for (const Trial& trial : store_.Trials(id))
         *reply->add_trials() = ToProto(trial);
     });

@@ -134,6 +134,21 @@ TEST(DroppedOutTest, WhatNeedsAsMuchMemoryAsAnArmThatRanOutOfItIsNoFinalist) {
   EXPECT_LE(ConfigPoint(search.trials().at(*verdict.pick)).micro_batch_size, 4);
 }
 
+TEST(DroppedOutTest, WithoutOneThatRunsAgainTheExperimentFails) {
+  Store store = Store::InMemory();
+  ExperimentSpec spec = ConfirmedSpec(2);
+  spec.options.max_trials = 3;
+  spec.options.soak_steps = 10;
+  Experiment experiment = Experiment::Create(store, spec);
+  while (const std::optional<Trial> trial = experiment.Ask())
+    RunOne(experiment, *trial, RunsAgain(trial->kind));
+  ASSERT_TRUE(experiment.FinishIfDone());
+  EXPECT_FALSE(VerdictOf(experiment.search()).pick);
+  EXPECT_EQ(experiment.state(), ExperimentState::kFailed);
+  EXPECT_EQ(experiment.reason(),
+            "no configuration that was measured runs again; trial 1 infeasible: simulated");
+}
+
 TEST(DroppedOutTest, TheSafestAlternativeIsAsFastInTheConfirmation) {
   Search search(ConfirmedSpec(6));
   // In the search all seem to be as fast as the submitted configuration, which needs least memory.

@@ -150,6 +150,8 @@ TEST_F(ResultsTest, MetricsNameTheBestTheSubmittedAndTheGain) {
 
 TEST_F(ResultsTest, WithoutASuccessThereIsNoConfigButMetrics) {
   experiment_.TellExternal(experiment_.Ask()->id, {TrialState::kFailed, "crash"}, {}, {});
+  for (const char* name : {"ds_config.json", "command.txt", "ds_config.safest.json"})
+    WriteFileAtomic(folder_ / name, "of an answer that has dropped out");
   WriteResults(experiment_, folder_.path());
   EXPECT_THAT(folder_.Names(), ElementsAre("metrics.json"));
   const Json metrics = Written("metrics.json");
