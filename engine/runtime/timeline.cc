@@ -142,7 +142,7 @@ double Timeline::UpdateMs(const SubGroup& group) const {
   const DType master = config_.master_dtype();
   const int64_t moments = NumMoments(config_.optimizer) * BytesPerElem(config_.moment_dtype());
   const int64_t elem_bytes = 2 * (BytesPerElem(master) + moments) +
-                             BytesPerElem(config_.grad_accum_type.value_or(config_.dtype())) +
+                             BytesPerElem(config_.grad_dtype()) +
                              (config_.dtype() == master ? 0 : BytesPerElem(config_.dtype()));
   const bool on_device = plan_.units[group.unit].reduced_grad_tier() == Tier::kDevice;
   return MsFor(static_cast<double>(group.num_elems * elem_bytes),
@@ -151,7 +151,7 @@ double Timeline::UpdateMs(const SubGroup& group) const {
 
 // Every gradient is read once.
 double Timeline::NormMs() const {
-  const int64_t elem_bytes = BytesPerElem(config_.grad_accum_type.value_or(config_.dtype()));
+  const int64_t elem_bytes = BytesPerElem(config_.grad_dtype());
   double ms = 0;
   for (const SubGroup& group : plan_.sub_groups) {
     const bool on_device = plan_.units[group.unit].reduced_grad_tier() == Tier::kDevice;
