@@ -158,7 +158,11 @@ LossCheck CompareLosses(const std::vector<LossCurve>& submitted, const LossCurve
       MedianOver(steps, [&](const Step& s) { return std::abs(steps[0].mean - s.mean); });
   const double median = MedianOver(steps, [](const Step& s) { return std::abs(s.mean); });
   const double loss = median > 0 ? median : 1;  // Of losses of 0, differences have no share.
-  const double first = std::abs(curve[steps[0].index] - steps[0].mean);
+  const auto difference_at = [&curve](const Step& s) {
+    const double difference = curve[s.index] - s.mean;
+    return std::isfinite(difference) ? difference : std::numeric_limits<double>::infinity();
+  };
+  const double first = std::abs(difference_at(steps[0]));
   const double rounding = kRoundoffs * limits.unit_roundoff * learned + kLeastRounding * loss;
   const double allowed = noise + rounding;
 
@@ -173,8 +177,7 @@ LossCheck CompareLosses(const std::vector<LossCurve>& submitted, const LossCurve
     check.allowed += (kSemanticPart * learned + random) / loss;
   }
   check.difference = MedianOver(steps, [&](const Step& s) {
-    const double difference = curve[s.index] - s.mean;
-    if (!std::isfinite(difference)) return std::numeric_limits<double>::infinity();
+    const double difference = difference_at(s);
     return (check.only_learning ? difference : std::abs(difference)) / loss;
   });
   check.result =

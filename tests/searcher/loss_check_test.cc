@@ -78,6 +78,9 @@ TEST(CompareLossesTest, ASemanticChangeMayLearnABitLessButNotNothing) {
   EXPECT_EQ(CompareLosses(runs, Falling(10, 0.04), limits).result, Result::kAlike);
   EXPECT_EQ(CompareLosses(runs, Falling(10, 0.09), limits).result, Result::kAlike);
   EXPECT_EQ(CompareLosses(runs, Falling(10, 0), limits).result, Result::kDiffers);
+  LossCurve unread = Falling();  // Its first line shows no number.
+  unread[0] = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(CompareLosses(runs, unread, limits).result, Result::kAlike);
 }
 
 // As with dropout, whose random numbers depend on the split.
