@@ -40,6 +40,17 @@ std::vector<int64_t> WeightsOf(const Model& model, const std::string& method,
   return weights;
 }
 
+// The begins of stages of equal numbers of layers; if the number does not divide, the first stages
+// have one more (DeepSpeed's partition_uniform).
+std::vector<int> DivideEqually(int num_layers, int num_stages) {
+  std::vector<int> begins = {0};
+  for (int stage = 0; stage < num_stages; ++stage) {
+    const int rest = stage < num_layers % num_stages ? 1 : 0;
+    begins.push_back(begins.back() + num_layers / num_stages + rest);
+  }
+  return begins;
+}
+
 // The begins of stages that weigh at most `most` each, taking as many layers as they can; more than
 // num_stages + 1 of them if that is not enough.
 std::vector<int> Fill(const std::vector<int64_t>& weights, int num_stages, int64_t most) {
@@ -70,6 +81,7 @@ std::vector<int> PartitionLayers(const Model& model, int num_stages, const std::
           "{}: the model has {} layers; expected at least {}, one per stage", what, weights.size(),
           num_stages);
   }
+  if (method == "uniform") return DivideEqually(static_cast<int>(weights.size()), num_stages);
   // The least bound that num_stages stages can keep, by bisection.
   int64_t low = *std::ranges::max_element(weights);
   int64_t high = std::accumulate(weights.begin(), weights.end(), int64_t{0});

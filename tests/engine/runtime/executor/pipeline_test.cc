@@ -35,6 +35,23 @@ TEST(PartitionTest, LayersAreDividedByNumberByParametersOrByName) {
   EXPECT_THAT(PartitionLayers(model, 3, "type:^H\\.", "x"), ElementsAre(0, 2, 3, 5));
 }
 
+// As DeepSpeed divides them; the last stage is not left with what is over.
+TEST(PartitionTest, UniformStagesDifferByAtMostOneLayer) {
+  const auto begins = [](int num_layers, int num_stages) {
+    const Model model = MakeModel({{"type", "mlp"},
+                                   {"context", 1},
+                                   {"embedding", 4},
+                                   {"hidden", std::vector<int>(num_layers - 2, 4)},
+                                   {"vocab_size", 8}},
+                                  "/model");
+    return PartitionLayers(model, num_stages, "uniform", "x");
+  };
+  using testing::ElementsAre;
+  EXPECT_THAT(begins(7, 3), ElementsAre(0, 3, 5, 7));
+  EXPECT_THAT(begins(10, 4), ElementsAre(0, 3, 6, 8, 10));
+  EXPECT_THAT(begins(12, 4), ElementsAre(0, 3, 6, 9, 12));
+}
+
 // Over all ways to cut, none has a lighter heaviest stage.
 TEST(PartitionTest, TheHeaviestStageIsAsLightAsCanBe) {
   const Model model = ThreeBlocks();
