@@ -26,7 +26,7 @@ namespace {
 constexpr int64_t kTrimmedFrom = 6;
 constexpr int64_t kMinActivationBytes = 1 << 20;
 constexpr double kBatchTolerance = 0.005;
-constexpr double kMostOfModelInfo = 1e18;  // What ProfileFromJson() accepts.
+constexpr double kMostOfModelInfo = 1e17;  // What ProfileFromJson() accepts.
 
 bool Near(double a, double b, double tolerance) {
   return std::abs(a - b) <= tolerance * std::abs(b);
@@ -260,16 +260,16 @@ std::string ProblemOfModelInfo(const Json& file) {
   const auto number = [&](const char* key) { return FiniteNumber(file, key); };
   for (const char* key : {"num_params", "trainable_num_params"}) {
     const double value = number(key).value_or(0);
-    if (value < 1 || value > kMostOfModelInfo) return Problem(file, key, "a number from 1 to 1e18");
+    if (value < 1 || value > kMostOfModelInfo) return Problem(file, key, "a number from 1 to 1e17");
   }
   if (*number("trainable_num_params") > *number("num_params")) {
     return Problem(file, "trainable_num_params",
                    fmt::format("at most num_params, which is {}", file["num_params"].dump()));
   }
   if (number("activation_mem_per_gpu").value_or(HUGE_VAL) > kMostOfModelInfo)
-    return Problem(file, "activation_mem_per_gpu", "a number of at most 1e18");
+    return Problem(file, "activation_mem_per_gpu", "a number of at most 1e17");
   const bool fits = number("gpu_mem").value_or(0) <= kMostOfModelInfo;
-  return fits ? "" : Problem(file, "gpu_mem", "a number of at most 1e18");
+  return fits ? "" : Problem(file, "gpu_mem", "a number of at most 1e17");
 }
 
 std::optional<ModelProfile> NormalizeModelInfo(const Json& file, int64_t micro_batch_size) {

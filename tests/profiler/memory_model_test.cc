@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "profiler/deepspeed_memory.h"
+#include "tests/base/error_code.h"
 
 namespace dsat {
 namespace {
@@ -49,6 +50,22 @@ TEST(MemoryModelTest, SixteenBytesPerParameterAreSharedByTheStagesAsInTheZeroPap
   EXPECT_EQ(model.ForStage(1).fixed_bytes(), 31'406'250'000);
   EXPECT_EQ(model.ForStage(2).fixed_bytes(), 16'640'625'000);
   EXPECT_EQ(model.ForStage(3).fixed_bytes(), 1'875'000'000);
+}
+
+// Of which no sum overflows.
+TEST(MemoryModelTest, TheLargestModelThatAProfileMayHaveFitsNoDevice) {
+  int64_t largest = 1'000'000'000'000'000'000;
+  const auto is_refused = [&] {
+    const Json profile = ToJson(Profile(largest, largest, largest));
+    return CodeOf([&] { ProfileFromJson(profile, "p"); }) == ErrorCode::kInvalidArgument;
+  };
+  while (is_refused())
+    largest /= 10;
+  ASSERT_GE(largest, int64_t{1} << 50);
+  for (int stage = 0; stage < 4; ++stage) {
+    const MemoryModel model(Profile(largest, largest, largest), kFp16, 1, kDeepSpeed);
+    EXPECT_EQ(model.ApproxMaxMicroBatch(stage), 0) << stage;
+  }
 }
 
 TEST(MemoryModelTest, OnACpuABucketTakesNoMoreMemoryThanItHolds) {

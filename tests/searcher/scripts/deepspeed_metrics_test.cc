@@ -149,7 +149,7 @@ TEST(DeepSpeedMetricsTest, AProblemNamesTheKeyAndTheValue) {
   EXPECT_EQ(ProblemOfModelInfo(info),
             "trainable_num_params is 20; expected at most num_params, which is 10");
   info["num_params"] = 1e30;
-  EXPECT_EQ(ProblemOfModelInfo(info), "num_params is 1e+30; expected a number from 1 to 1e18");
+  EXPECT_EQ(ProblemOfModelInfo(info), "num_params is 1e+30; expected a number from 1 to 1e17");
   EXPECT_FALSE(NormalizeModelInfo(info, 1));
 }
 
