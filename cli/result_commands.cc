@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <map>
+
 #include "base/error.h"
 #include "base/files.h"
 #include "base/table.h"
@@ -18,7 +20,9 @@
 namespace dsat::cli {
 namespace {
 
-Json ToJson(const Store& store, const ExperimentRow& row) {
+using BestTrials = std::map<ExperimentId, BestTrial>;
+
+Json ToJson(const Store& store, const ExperimentRow& row, const BestTrials& best_trials) {
   Json json{{"id", row.id},
             {"name", row.name},
             {"method", row.method},
@@ -30,9 +34,9 @@ Json ToJson(const Store& store, const ExperimentRow& row) {
             {"metric", row.metric},
             {"best_trial", nullptr},
             {"best_value", nullptr}};
-  if (row.best_trial >= 0) {
-    json["best_trial"] = row.best_trial;
-    json["best_value"] = row.best_value;
+  if (const auto best = best_trials.find(row.id); best != best_trials.end()) {
+    json["best_trial"] = best->second.trial;
+    json["best_value"] = best->second.value;
   }
   return json;
 }
@@ -57,19 +61,22 @@ std::string FreeKey(const Json& object, const std::string& column) {
 int RunCommand(const Flags& flags, const ListFlags&) {
   const Store store = Store::Open(flags.db, Store::Mode::kReadOnly);
   const std::vector<ExperimentRow> rows = store.ListExperiments();
+  const BestTrials best_trials = store.BestTrials();
   if (flags.json) {
     Json json = Json::array();
     for (const ExperimentRow& row : rows)
-      json.push_back(ToJson(store, row));
+      json.push_back(ToJson(store, row, best_trials));
     fmt::print("{}\n", json.dump(2));
     return 0;
   }
   std::vector<std::vector<std::string>> cells;
   for (const ExperimentRow& row : rows) {
-    const bool has_best = row.best_trial >= 0;
-    cells.push_back({std::to_string(row.id), row.name, row.method, StateText(store, row),
-                     std::to_string(row.num_trials), has_best ? std::to_string(row.best_trial) : "",
-                     has_best ? DescribeMetric(row.metric, row.best_value) : "", row.created_at});
+    const auto best = best_trials.find(row.id);
+    const bool has_best = best != best_trials.end();
+    cells.push_back(
+        {std::to_string(row.id), row.name, row.method, StateText(store, row),
+         std::to_string(row.num_trials), has_best ? std::to_string(best->second.trial) : "",
+         has_best ? DescribeMetric(row.metric, best->second.value) : "", row.created_at});
   }
   fmt::print("{}", FormatTable({"id", "name", "method", "state", "trials", "best trial", "measured",
                                 "created (UTC)"},

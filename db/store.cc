@@ -111,8 +111,7 @@ void CheckContent(const std::string& path, FileContent content, Store::Mode mode
 
 constexpr std::string_view kSelectExperiments =
     "SELECT e.id, e.name, e.method, e.state, e.reason, e.created_at, e.metric,"
-    " (SELECT count(*) FROM trials AS t WHERE t.experiment = e.id), b.trial, b.metric_value"
-    " FROM experiments AS e LEFT JOIN best_trials AS b ON b.experiment = e.id";
+    " (SELECT count(*) FROM trials AS t WHERE t.experiment = e.id) FROM experiments AS e";
 
 ExperimentRow ReadExperimentRow(const Statement& row) {
   ExperimentRow experiment;
@@ -124,10 +123,6 @@ ExperimentRow ReadExperimentRow(const Statement& row) {
   experiment.created_at = row.Text(5);
   experiment.metric = row.Text(6);
   experiment.num_trials = row.Int(7);
-  if (!row.IsNull(8)) {
-    experiment.best_trial = row.Int(8);
-    experiment.best_value = row.Real(9);
-  }
   return experiment;
 }
 
@@ -280,6 +275,14 @@ std::vector<ExperimentRow> Store::ListExperiments() const {
   for (ExperimentRow& experiment : experiments)
     experiment.has_runner = HasRunner(experiment.id);
   return experiments;
+}
+
+std::map<ExperimentId, BestTrial> Store::BestTrials() const {
+  std::map<ExperimentId, BestTrial> best;
+  Statement rows(impl_->db, "SELECT experiment, trial, metric_value FROM best_trials");
+  while (rows.Step())
+    best[rows.Int(0)] = {rows.Int(1), rows.Real(2)};
+  return best;
 }
 
 ExperimentId Store::FindExperiment(const std::string& name_or_id) const {

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -28,10 +29,14 @@ struct ExperimentRow {
   std::string reason;
   std::string created_at;  // UTC, ISO 8601.
   int64_t num_trials = 0;
-  int64_t best_trial = -1;  // -1 if none has succeeded.
   std::string metric;
-  double best_value = 0;
   bool has_runner = false;  // A search runner asks for its trials, not another program.
+};
+
+// A row of the view best_trials.
+struct BestTrial {
+  TrialId trial = 0;
+  double value = 0;  // Of the experiment's metric.
 };
 
 // Not thread-safe. Several processes may open the same file; one writes at a time (SQLite's WAL
@@ -71,6 +76,9 @@ class Store {
   // GetExperiment.
   bool HasRunner(ExperimentId id) const;
   std::vector<ExperimentRow> ListExperiments() const;
+  // Of the experiments in which a trial has succeeded. It reads the measurements of all of them,
+  // the functions above none.
+  std::map<ExperimentId, BestTrial> BestTrials() const;
   // The experiment with that number or, if `name_or_id` is not a number, the newest one of that
   // name.
   ExperimentId FindExperiment(const std::string& name_or_id) const;

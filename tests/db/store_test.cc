@@ -80,7 +80,7 @@ TEST_P(StoreTest, ExperimentsAreNumberedFromOneAndListedInOrder) {
   EXPECT_EQ(rows[1].metric, "latency");
   EXPECT_EQ(rows[1].state, ExperimentState::kActive);
   EXPECT_EQ(rows[1].num_trials, 0);
-  EXPECT_EQ(rows[1].best_trial, -1);
+  EXPECT_TRUE(store_.BestTrials().empty());
   EXPECT_THAT(rows[1].created_at, ::testing::MatchesRegex("20[0-9-]+T[0-9:]+\\.[0-9]+Z"));
 }
 
@@ -160,8 +160,8 @@ TEST_P(StoreTest, LogsOfTwoExperimentsDoNotMix) {
   EXPECT_EQ(store_.Events(a).size(), 10U);
   EXPECT_EQ(store_.Events(b).size(), 5U);
   EXPECT_EQ(store_.Trials(a).size(), 2U);
-  EXPECT_EQ(store_.GetExperiment(a).best_value, 30);
-  EXPECT_EQ(store_.GetExperiment(b).best_value, 20);
+  EXPECT_EQ(store_.BestTrials().at(a).value, 30);
+  EXPECT_EQ(store_.BestTrials().at(b).value, 20);
 }
 
 TEST_P(StoreTest, AppendBehindTheLogIsAbortedAndWritesNothing) {
@@ -260,10 +260,10 @@ TEST_P(StoreTest, TheBestTrialIsTheLargestOrTheSmallestByMetric) {
     AddTrial(id, 3, 40);  // A tie: the first one stays.
     AddTrial(id, 4, 20);
   }
-  EXPECT_EQ(store_.GetExperiment(fast).best_trial, 2);
-  EXPECT_EQ(store_.GetExperiment(fast).best_value, 40);
-  EXPECT_EQ(store_.GetExperiment(quick).best_trial, 2);  // Latency is 8000 / throughput.
-  EXPECT_EQ(store_.GetExperiment(quick).best_value, 200);
+  EXPECT_EQ(store_.BestTrials().at(fast).trial, 2);
+  EXPECT_EQ(store_.BestTrials().at(fast).value, 40);
+  EXPECT_EQ(store_.BestTrials().at(quick).trial, 2);  // Latency is 8000 / throughput.
+  EXPECT_EQ(store_.BestTrials().at(quick).value, 200);
   EXPECT_THAT(store_
                   .Query("SELECT experiment, trial, micro_batch_size, zero_stage FROM best_trials"
                          " ORDER BY experiment")
@@ -277,17 +277,17 @@ TEST_P(StoreTest, TheBestTrialIsThePickAndNeverAConfirmation) {
   AddTrial(id, 0, 40);
   AddTrial(id, 1, 50);
   AddTrial(id, 2, 90, SampleConfirm(2, 0));
-  EXPECT_EQ(store_.GetExperiment(id).best_trial, 1);
+  EXPECT_EQ(store_.BestTrials().at(id).trial, 1);
   EXPECT_EQ(store_.Trials(id)[2].confirms, 0);
   EXPECT_THAT(store_.Query("SELECT trial, kind, confirms FROM trial_metrics").rows,
               ElementsAre(ElementsAre(0, "search", Json()), ElementsAre(1, "search", Json()),
                           ElementsAre(2, "confirm", 0)));
   Append(id,
          {SearchEndedEvent("max_trials"), StateChangedEvent(ExperimentState::kCompleted, "", 0)});
-  EXPECT_EQ(store_.GetExperiment(id).best_trial, 0);
-  EXPECT_EQ(store_.GetExperiment(id).best_value, 40);
+  EXPECT_EQ(store_.BestTrials().at(id).trial, 0);
+  EXPECT_EQ(store_.BestTrials().at(id).value, 40);
   Append(id, {LimitsRaisedEvent({})});
-  EXPECT_EQ(store_.GetExperiment(id).best_trial, 1);
+  EXPECT_EQ(store_.BestTrials().at(id).trial, 1);
 }
 
 TEST_P(StoreTest, OnlyAConfirmationConfirms) {

@@ -50,7 +50,9 @@ void ExpectRowsAreTheSearch(const Store& store, const Experiment& experiment) {
       EXPECT_EQ(row.points[i].point.micro_batch_size, trial.points[i].point.micro_batch_size);
     }
   }
-  EXPECT_EQ(store.GetExperiment(experiment.id()).best_trial,
+  const auto best_trials = store.BestTrials();
+  const auto best = best_trials.find(experiment.id());
+  EXPECT_EQ(best == best_trials.end() ? -1 : best->second.trial,
             experiment.search().Best().value_or(-1));
 }
 
