@@ -120,7 +120,7 @@ Engine::Parts::Parts(const Resources& given_resources, const DsConfig& given_con
 Communicators Engine::Parts::MakeCommunicators() {
   Communicators communicators{.world = groups.world(), .data = groups.data()};
   if (groups.num_stages() == 1) return communicators;
-  tied.emplace(plan, config.grad_dtype(), groups, resources.memory.device);
+  tied.emplace(resources.model, plan, config.grad_dtype(), groups, resources.memory.device);
   communicators.pipeline = &groups.pipeline();
   communicators.tied = &*tied;
   SetMessageBytes(config.batch.micro_batch_size, communicators);

@@ -114,11 +114,13 @@ Traffic Groups::traffic() const {
   return sum;
 }
 
-TiedUnits::TiedUnits(const Plan& plan, DType dtype, const Groups& groups, Arena& arena) {
+TiedUnits::TiedUnits(const Model& model, const Plan& plan, DType dtype, const Groups& groups,
+                     Arena& arena) {
   std::vector<int> holders;
   int64_t most_elems = 0;
   for (size_t u = 0; u < plan.units.size(); ++u) {
-    if (plan.units[u].holders.size() < 2) continue;
+    const bool frozen = !model.frozen.empty() && model.frozen[u];
+    if (frozen || plan.units[u].holders.size() < 2) continue;
     if (!holders.empty() && plan.units[u].holders != holders) {
       Throw(ErrorCode::kUnimplemented,
             "/pipeline/stages: two layers are tied across different stages; expected ties between "

@@ -47,13 +47,13 @@ class Groups {
   std::unique_ptr<ProcessGroup> pipeline_;
 };
 
-// Sums the gradients of units that several stages hold a copy of (tied embeddings), so that every
-// copy takes the same update.
+// Sums the gradients of trained units that several stages hold a copy of (tied embeddings), so that
+// every copy takes the same update.
 class TiedUnits {
  public:
   // A collective call if the plan has such units. `groups` must outlive this. Throws
   // kUnimplemented if they are not all held by the same stages, OutOfMemory for the bucket.
-  TiedUnits(const Plan& plan, DType dtype, const Groups& groups, Arena& arena);
+  TiedUnits(const Model& model, const Plan& plan, DType dtype, const Groups& groups, Arena& arena);
   // grad (n) = its sum over the stages. REQUIRES: one of the constructor's units' gradients, which
   // rests on `tier`; `kernels` are the device's.
   void Sum(Tensor grad, Tier tier, Kernels& kernels);

@@ -177,6 +177,22 @@ TEST(PipelineTest, AStageMayHaveFrozenLayersAlone) {
   }
 }
 
+// A bucket in which the stages would sum its gradients would be of the type that they accumulate
+// in.
+TEST(PipelineTest, AFrozenTiedEmbeddingNeedsNoBucket) {
+  Model model = ThreeBlocks();
+  for (const bool frozen : {false, true}) {
+    model.frozen.assign(model.layers.size(), false);
+    model.frozen[0] = frozen;
+    DsConfig config = PipelineConfig(0, 2, 1, 3);
+    config.bf16 = true;
+    const auto state_bytes = [&] { return Predict(model, config, kSeqLen, 1, 2, 1).state_bytes; };
+    const int64_t before = state_bytes();
+    config.grad_accum_type = DType::kF32;
+    EXPECT_EQ(state_bytes() > before, !frozen);
+  }
+}
+
 struct Row {
   const char* name;
   int min_stage;
