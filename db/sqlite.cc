@@ -141,6 +141,12 @@ bool Database::InTransaction() const {
   return sqlite3_get_autocommit(handle()) == 0;
 }
 
+bool Database::Moved() const {
+  int moved = 0;
+  sqlite3_file_control(handle(), "main", SQLITE_FCNTL_HAS_MOVED, &moved);
+  return moved != 0;
+}
+
 void Database::ThrowCode(int code, const std::string& what) const {
   const int system_errno = handle_ ? sqlite3_system_errno(handle()) : 0;
   const ErrorCode error = CodeOf(code, system_errno);

@@ -51,6 +51,8 @@ class Database {
   int64_t Changes() const;
   int64_t LastInsertId() const;
   bool InTransaction() const;
+  // Whether the file at path() is no longer the one that was opened.
+  bool Moved() const;
 
   const std::string& path() const { return path_; }
   sqlite3* handle() const { return handle_.get(); }

@@ -166,6 +166,15 @@ void ReadTexts(const std::string& path, ExperimentId id, const Read& read) {
 struct Store::Impl {
   Database db;
 
+  // What is written to a file without its name is lost with this process.
+  void CheckPlace() const {
+    if (!db.Moved()) return;
+    Throw(ErrorCode::kFailedPrecondition,
+          "{}: the database was moved, replaced or deleted while this process had it open; move it "
+          "back beside its -wal file",
+          db.path());
+  }
+
   int64_t LastSeq(ExperimentId id) const {
     Statement last(db, "SELECT coalesce(max(seq), 0) FROM events WHERE experiment = ?", id);
     last.Step();
@@ -223,6 +232,7 @@ const std::string& Store::path() const {
 
 ExperimentId Store::CreateExperiment(const ExperimentSpec& spec) {
   const std::string spec_text = SpecText(spec);
+  impl_->CheckPlace();
   Transaction transaction(impl_->db);
   Run(impl_->db,
       "INSERT INTO experiments (name, method, metric, smaller_is_better, state, reason, created_at,"
@@ -317,6 +327,7 @@ std::vector<Event> Store::Events(ExperimentId id, int64_t after_seq) const {
 }
 
 int64_t Store::Append(ExperimentId id, int64_t expected_seq, std::span<const Event> events) {
+  impl_->CheckPlace();
   Transaction transaction(impl_->db);
   const int64_t last_seq = impl_->LastSeq(id);
   if (last_seq != expected_seq) {

@@ -91,9 +91,9 @@ class Store {
   // ones. `expected_seq` is the last seq the caller has seen: throws kAborted, having written
   // nothing, if another process has appended since. Returns the new last seq. Throws
   // kResourceExhausted if the disk is full, kUnavailable if the database stays locked for longer
-  // than the busy time-out, kPermissionDenied if it was opened read-only, kInvalidArgument if an
-  // event cannot follow the log (an attempt of a trial that was never asked for); nothing is
-  // written then.
+  // than the busy time-out, kPermissionDenied if it was opened read-only, kFailedPrecondition if
+  // the file was moved or deleted meanwhile, kInvalidArgument if an event cannot follow the log (an
+  // attempt of a trial that was never asked for); nothing is written then.
   int64_t Append(ExperimentId id, int64_t expected_seq, std::span<const Event> events);
 
   // Trials of an experiment from the row tables, by id.

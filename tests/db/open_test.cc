@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <string>
@@ -247,6 +248,27 @@ TEST_F(OpenTest, ALockedDatabaseIsUnavailableAfterTheTimeOut) {
     EXPECT_EQ(store.Trials(1).size(), 20U);  // Readers do not wait.
   }
   EXPECT_EQ(store.CreateExperiment(SampleSpec()), 2);
+}
+
+TEST_F(OpenTest, AMovedFileTakesNoMoreEventsAndLosesNone) {
+  MakeDatabase(1);
+  const std::string elsewhere = folder_ / "elsewhere.db";
+  {
+    Store store = Store::Open(path(), Mode::kReadWrite);
+    EXPECT_EQ(store.CreateExperiment(SampleSpec()), 2);
+    std::filesystem::rename(path(), elsewhere);
+    std::string message;
+    const std::vector<Event> events = {AskedEvent(SampleTrial(1))};
+    EXPECT_EQ(CodeOf([&] { store.Append(1, 2, events); }, &message),
+              ErrorCode::kFailedPrecondition);
+    EXPECT_THAT(message, HasSubstr(path() + ": the database was moved"));
+    EXPECT_EQ(CodeOf([&] { store.CreateExperiment(SampleSpec()); }),
+              ErrorCode::kFailedPrecondition);
+  }
+  std::filesystem::rename(elsewhere, path());
+  Store store = Store::Open(path(), Mode::kReadWrite);
+  EXPECT_EQ(store.ListExperiments().size(), 2U);
+  EXPECT_EQ(store.Append(1, 2, std::vector<Event>{AskedEvent(SampleTrial(1))}), 3);
 }
 
 TEST_F(OpenTest, TheReasonOfTheSystemIsNamed) {
