@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <ranges>
 #include <set>
 #include <sstream>
 #include <string>
@@ -54,14 +55,20 @@ Json DefaultOf(const Key& key, int stage, const engine::KeyTable& keys) {
 
 // The largest legal micro-batch size up to `most`; 0 if there is none.
 int64_t LegalSize(const SearchSpace& space, int64_t most) {
-  const std::vector<int64_t>& given = space.micro_batch_sizes;
-  if (space.samples_per_step > 0) most = std::min(most, space.samples_per_step);
-  for (int64_t size = most; size > 0; --size) {
-    if (size % space.divisible_by != 0) continue;
-    if (space.samples_per_step > 0 && space.samples_per_step % size != 0) continue;
-    if (given.empty() || std::ranges::find(given, size) != given.end()) return size;
+  const int64_t step = space.divisible_by, samples = space.samples_per_step;
+  if (samples > 0) most = std::min(most, samples);
+  const auto is_legal = [&](int64_t size) {
+    return size <= most && size % step == 0 && (samples == 0 || samples % size == 0);
+  };
+  if (!space.micro_batch_sizes.empty()) {
+    const auto given = std::ranges::reverse_view(space.micro_batch_sizes);
+    const auto found = std::ranges::find_if(given, is_legal);
+    return found == given.end() ? 0 : *found;
   }
-  return 0;
+  int64_t size = most / step * step;
+  while (size > 0 && !is_legal(size))
+    size -= step;
+  return size;
 }
 
 // Whether the DeepSpeed that the command imports has the key, by whatever name.

@@ -243,6 +243,16 @@ TEST(PlacesTest, ACommandOffloadsWhereItsMicroBatchDoesNotFitOtherwise) {
   }
 }
 
+// A byte of activations allows more sizes than can be tried one after another.
+TEST(PlacesTest, FewSizesAreFoundBelowAnyLargestOne) {
+  ExperimentSpec spec = BuiltinSpec();
+  spec.entrypoint = {"python3", "t.py", "--deepspeed_config", "d"};
+  spec.search_space = {{kMicroBatchKey, {2, 4}}};
+  ModelProfile profile = BuiltinProfile(1'000'000'000'000'000);
+  profile.activation_bytes_per_sample = 1;
+  EXPECT_THAT(SpaceOf(spec, profile).micro_batch_sizes, testing::ElementsAre(2, 4));
+}
+
 TEST(PlacesTest, ACommandHasTheKeysOfItsDeepSpeed) {
   ExperimentSpec spec = CommandSpec();
   spec.ds_config["compile"] = {{"backend", "inductor"}};
