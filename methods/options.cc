@@ -85,14 +85,16 @@ void ValidateOptions(const SearchOptions& options) {
   CheckMetric(options.metric);
   CheckStages(options.zero_stages);
   CheckSpace(options);
-  CheckRange("--start-profile-step", options.start_profile_step, 0);
-  CheckRange("--end-profile-step", options.end_profile_step, options.start_profile_step);
+  constexpr int64_t kMostSteps = 1'000'000'000;  // Further ones are added to them.
+  CheckRange("--start-profile-step", options.start_profile_step, 0, kMostSteps);
+  CheckRange("--end-profile-step", options.end_profile_step, options.start_profile_step,
+             kMostSteps);
   if (options.train_batch_size) CheckRange("--train-batch-size", *options.train_batch_size, 1);
   CheckRange("--divisible-by", options.divisible_by, 1);
   constexpr int64_t kMostRounds = 100;
   CheckRange("--confirm", options.confirm_rounds, 0, kMostRounds);
   CheckRange("confirm_looks", options.confirm_looks, 1, kMostRounds);
-  CheckRange("--soak", options.soak_steps, 0);
+  CheckRange("--soak", options.soak_steps, 0, kMostSteps);
   CheckLossPattern(options.loss_pattern);
   CheckPositive("--max-time", options.max_time_s);
   CheckPositive("--max-device-hours", options.max_device_hours);
@@ -108,7 +110,7 @@ void ValidateOptions(const SearchOptions& options) {
   constexpr int64_t kMostRungs = 64;
   CheckRange("--max-rungs", options.max_rungs, 1, kMostRungs);
   CheckRange("--min-binary-search-trials", options.min_binary_search_trials, 1);
-  CheckRange("--asha-early-stopping", options.asha_early_stopping, 0);
+  CheckRange("--asha-early-stopping", options.asha_early_stopping, 0, kMostRungs);
   CheckRange("--divisor", options.divisor, 2);
 }
 

@@ -87,6 +87,11 @@ TEST(OptionsTest, EveryBadValueIsRefusedByItsFlag) {
       {"--max-rungs: 0", [](SearchOptions& o) { o.max_rungs = 0; }},
       {"--min-binary-search-trials: 0", [](SearchOptions& o) { o.min_binary_search_trials = 0; }},
       {"--asha-early-stopping: -1", [](SearchOptions& o) { o.asha_early_stopping = -1; }},
+      // Numbers to which others are added.
+      {"--asha-early-stopping: 65", [](SearchOptions& o) { o.asha_early_stopping = 65; }},
+      {"--end-profile-step: 9223372036854775807",
+       [](SearchOptions& o) { o.end_profile_step = INT64_MAX; }},
+      {"--soak: 9223372036854775807", [](SearchOptions& o) { o.soak_steps = INT64_MAX; }},
       {"--divisor: 1", [](SearchOptions& o) { o.divisor = 1; }},
   };
   for (const BadOption& bad : cases) {
