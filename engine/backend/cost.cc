@@ -38,10 +38,6 @@ int64_t CudaAttentionScratchBytes(const AttentionShape& shape) {
     Throw(ErrorCode::kUnimplemented, "attention heads of {} channels on a GPU; expected at most {}",
           shape.HeadChannels(), kMaxCudaHeadChannels);
   }
-  if (shape.B > kMaxCudaSequences) {
-    Throw(ErrorCode::kUnimplemented, "attention over {} sequences on a GPU; expected at most {}",
-          shape.B, kMaxCudaSequences);
-  }
   return shape.B * shape.H * shape.T * BytesPerElem(DType::kF32);
 }
 

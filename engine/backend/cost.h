@@ -27,11 +27,8 @@ int CpuAttentionThreads(const AttentionShape& shape, int num_threads);
 // The scratch bytes of all threads. Shared by the CPU and the counting backend.
 int64_t CpuAttentionScratchBytes(const AttentionShape& shape, int num_threads);
 
-// The most sequences of a micro-batch in CUDA attention, whose grids have a dimension for them.
-inline constexpr int64_t kMaxCudaSequences = 65535;
 // Scratch bytes of CUDA attention: a number for each query of each head. Throws kUnimplemented if a
-// head has more than kMaxCudaHeadChannels, or a micro-batch more than kMaxCudaSequences. Shared by
-// the CUDA and the counting backend.
+// head has more than kMaxCudaHeadChannels. Shared by the CUDA and the counting backend.
 int64_t CudaAttentionScratchBytes(const AttentionShape& shape);
 // The unit of CUDA's memory: cudaMalloc takes whole pages of 2 MiB from the driver.
 inline constexpr int64_t kCudaGranuleBytes = int64_t{2} << 20;

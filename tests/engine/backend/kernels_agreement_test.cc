@@ -306,16 +306,6 @@ TEST(CountingTest, AttentionCountsFullProducts) {
   EXPECT_EQ(counting->flops(), 12 * 2 * 128 * 128 * 64);
 }
 
-// CUDA C++ Programming Guide, "Compute Capabilities": the grid's second and third dimension.
-TEST(CountingTest, MoreSequencesThanAGridHasAreRefused) {
-  const auto cpu = MakeCountingKernels(1), cuda = MakeCountingKernels(1, DeviceKind::kCuda);
-  AttentionShape s{.B = 65535, .T = 2, .C = 8, .H = 1};
-  EXPECT_EQ(cuda->AttentionScratchBytes(s), 65535 * 2 * 4);
-  ++s.B;
-  EXPECT_THROW(cuda->AttentionScratchBytes(s), Error);
-  EXPECT_NO_THROW(cpu->AttentionScratchBytes(s));
-}
-
 TEST(CountingTest, ConvolutionsCountTheirTaps) {
   const ConvShape s{.N = 2, .H = 8, .W = 6, .in = 3, .out = 5, .kernel = 3, .stride = 2};
   const Tensor null = Null(1 << 10);
