@@ -2,6 +2,7 @@
 #include "engine/backend/cuda/cuda_kernels.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <mutex>
 #include <utility>
 
@@ -61,6 +62,27 @@ static_assert(cuda::kMaxHeadChannels == kMaxCudaHeadChannels);
 
 cuda::AttentionArgs AttentionOf(const AttentionShape& shape) {
   return {.B = shape.B, .T = shape.T, .C = shape.C, .H = shape.H, .G = shape.KvHeads()};
+}
+
+// Calls launch(args) for as many sequences at a time as a grid has in the dimension that the
+// kernels use for them.
+template <typename Fn>
+void ForSequences(const cuda::AttentionArgs& all, const Fn& launch) {
+  constexpr int64_t kMost = 65535;
+  const int64_t hd = all.C / all.H, elem_bytes = all.qkv.type == cuda::Type::kF32 ? 4 : 2;
+  for (int64_t begin = 0; begin < all.B; begin += kMost) {
+    cuda::AttentionArgs part = all;
+    part.B = std::min(kMost, all.B - begin);
+    const auto skip = [&](std::initializer_list<cuda::View*> views, int64_t sequence_bytes) {
+      for (cuda::View* view : views)
+        if (view->data != nullptr)
+          view->data = static_cast<char*>(view->data) + begin * sequence_bytes;
+    };
+    skip({&part.out, &part.dout}, all.T * all.C * elem_bytes);
+    skip({&part.qkv, &part.dqkv}, all.T * (all.C + 2 * all.G * hd) * elem_bytes);
+    skip({&part.lse, &part.delta}, all.H * all.T * static_cast<int64_t>(sizeof(float)));
+    launch(part);
+  }
 }
 
 class CudaLayers final : public AnyLayerKernels<CudaLayers> {
@@ -175,7 +197,9 @@ class CudaLayers final : public AnyLayerKernels<CudaLayers> {
     args.out = ViewOf(op.out);
     args.lse = ViewOf(op.lse);
     args.qkv = ViewOf(op.qkv);
-    if (!cudnn_.Forward(args)) cuda::AttentionForward(args);
+    ForSequences(args, [&](const cuda::AttentionArgs& part) {
+      if (!cudnn_.Forward(part)) cuda::AttentionForward(part);
+    });
   }
   void Launch(const op::AttentionBackward& op) {
     DSAT_CHECK(op.scratch.bytes() >= AttentionScratchBytes(op.shape), "{} bytes",
@@ -194,7 +218,7 @@ class CudaLayers final : public AnyLayerKernels<CudaLayers> {
             "divides, or more heads",
             op.shape.HeadChannels());
     }
-    cuda::AttentionBackward(args);
+    ForSequences(args, cuda::AttentionBackward);
   }
 
   void Launch(const op::CrossEntropyInPlace& op) {

@@ -152,6 +152,31 @@ TEST_P(KernelsTest, AttentionBackwardIsTheDerivative) {
   }
 }
 
+// More than a grid of CUDA has in its second and third dimension. A token alone sees itself.
+TEST_P(KernelsTest, AttentionTakesAnyNumberOfSequences) {
+  if (dtype() != DType::kBF16) return;  // It takes some seconds on the emulated GPU.
+  constexpr int64_t kC = 4;
+  constexpr AttentionShape kMany{.B = 65537, .T = 1, .C = kC, .H = 1};
+  TestTensor qkv = Random(7).Normal(dtype(), kMany.B * 3 * kC);
+  TestTensor out = TestTensor::Poisoned(dtype(), kMany.B * kC);
+  TestTensor lse = TestTensor::Poisoned(DType::kF32, kMany.B);
+  TestTensor scratch =
+      TestTensor::Poisoned(DType::kF32, kernels().AttentionScratchBytes(kMany) / 4);
+  kernels().Run(op::AttentionForward{out.get(), lse.get(), qkv.get(), scratch.get(), kMany});
+  TestTensor dqkv = TestTensor::Poisoned(dtype(), kMany.B * 3 * kC);
+  kernels().Run(op::AttentionBackward{dqkv.get(), out.get(), out.get(), qkv.get(), lse.get(),
+                                      scratch.get(), kMany});
+  const Doubles in = qkv.Values(), attended = out.Values(), grad = dqkv.Values();
+  for (const size_t b : {0, 65534, 65535, 65536}) {
+    const size_t value = (3 * b + 2) * kC;  // Of the sequence, behind its query and its key.
+    for (size_t c = 0; c < kC; ++c) {
+      EXPECT_NEAR(attended[b * kC + c], in[value + c], 0.01 * std::abs(in[value + c])) << b;
+      EXPECT_NEAR(grad[value + c], in[value + c], 0.01 * std::abs(in[value + c])) << b;
+      EXPECT_NEAR(grad[3 * b * kC + c], 0, 0.05) << b;
+    }
+  }
+}
+
 // Sequences of a batch, and heads, know nothing of each other: exactly, in any place of them.
 TEST_P(KernelsTest, AttentionOfASequenceIsThatOfItAlone) {
   constexpr AttentionShape kTwo{.B = 2, .T = 37, .C = 128, .H = 2, .G = 1};
