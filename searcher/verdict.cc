@@ -251,7 +251,8 @@ Verdict VerdictOf(const Search& search) {
   verdict.warm_start = found.conclusion.warm_start;
   verdict.device_seconds = search.SlotSeconds();
   if (!verdict.pick) return verdict;
-  verdict.probability_near_best = search.ProbabilityNearBest(*verdict.pick);
+  if (FailedLikeAllOthers(search) == nullptr)
+    verdict.probability_near_best = search.ProbabilityNearBest(*verdict.pick);
   verdict.bound = search.BoundOf(*verdict.pick);
   verdict.speed =
       confirmed ? confirmation->MeanSpeed(*verdict.pick) : SearchSpeed(search, *verdict.pick);
@@ -265,6 +266,16 @@ Verdict VerdictOf(const Search& search) {
   if (peak && *peak <= budget) verdict.free_bytes = budget - *peak;
   verdict.repaid_after_steps = RepaidAfter(search, verdict);
   return verdict;
+}
+
+const Trial* FailedLikeAllOthers(const Search& search) {
+  const Trial* last = nullptr;
+  for (const auto& [id, trial] : search.trials()) {
+    if (trial.kind != TrialKind::kSearch) continue;
+    if (trial.state == TrialState::kSucceeded) return nullptr;
+    if (trial.state == TrialState::kFailed) last = &trial;
+  }
+  return last;
 }
 
 std::string ShortName(const std::string& pointer) {

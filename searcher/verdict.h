@@ -55,7 +55,8 @@ struct Verdict {
   double device_seconds = 0;  // Slots times the time that trials ran.
   // Optimizer steps after which the pick has repaid the search; nullopt if it never does.
   std::optional<int64_t> repaid_after_steps;
-  std::optional<double> probability_near_best;  // Of the pick (methods/method.h).
+  // Of the pick (methods/method.h); nullopt if FailedLikeAllOthers().
+  std::optional<double> probability_near_best;
   double num_considered = 0;
   std::string bound;
   std::optional<MachineDrift> drift;
@@ -64,6 +65,10 @@ struct Verdict {
 
 // A function of what the search was told. While the search runs, it is the best answer so far.
 Verdict VerdictOf(const Search& search);
+
+// The last failed trial of the method if none of its trials has succeeded: then nothing says how
+// fast other configurations are. nullptr if one has succeeded or none has failed.
+const Trial* FailedLikeAllOthers(const Search& search);
 
 // The last word of a pointer, with the section before it for keys of offload: "device" says little,
 // "offload_param.device" enough.

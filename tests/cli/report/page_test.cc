@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "cli/answer.h"
 #include "cli/output.h"
 #include "cli/report/report.h"
 #include "searcher/results.h"
