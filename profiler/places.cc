@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <ranges>
 #include <set>
 #include <sstream>
 #include <string>
@@ -17,6 +16,7 @@
 #include "engine/config/validate.h"
 #include "profiler/conditions.h"
 #include "profiler/effective_key.h"
+#include "proto/micro_batch.h"
 #include "proto/search_policy.h"
 
 namespace dsat {
@@ -51,24 +51,6 @@ bool IsOffload(const std::string& pointer) {
 
 Json DefaultOf(const Key& key, int stage, const engine::KeyTable& keys) {
   return keys.Default(key, stage);
-}
-
-// The largest legal micro-batch size up to `most`; 0 if there is none.
-int64_t LegalSize(const SearchSpace& space, int64_t most) {
-  const int64_t step = space.divisible_by, samples = space.samples_per_step;
-  if (samples > 0) most = std::min(most, samples);
-  const auto is_legal = [&](int64_t size) {
-    return size <= most && size % step == 0 && (samples == 0 || samples % size == 0);
-  };
-  if (!space.micro_batch_sizes.empty()) {
-    const auto given = std::ranges::reverse_view(space.micro_batch_sizes);
-    const auto found = std::ranges::find_if(given, is_legal);
-    return found == given.end() ? 0 : *found;
-  }
-  int64_t size = most / step * step;
-  while (size > 0 && !is_legal(size))
-    size -= step;
-  return size;
 }
 
 // Whether the DeepSpeed that the command imports has the key, by whatever name.
@@ -276,7 +258,8 @@ class Lister {
       engine::ValidateDsConfig(engine::ConfigForTrial(config, {}, world_size), "ds_config",
                                world_size);
       candidate.largest = predictor.LargestMicroBatch(config);
-      const int64_t size = candidate.legal = LegalSize(space, candidate.largest);
+      const int64_t legal = LegalMicroBatch(space, candidate.largest);
+      const int64_t size = candidate.legal = legal <= candidate.largest ? legal : 0;
       if (size == 0) return;
       const int64_t accumulation =
           space.samples_per_step > 0 ? space.samples_per_step / size : submitted;

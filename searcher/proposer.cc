@@ -6,8 +6,8 @@
 #include "engine/config/settings.h"
 #include "engine/config/validate.h"
 #include "methods/methods.h"
-#include "methods/micro_batch.h"
 #include "profiler/effective_key.h"
+#include "proto/micro_batch.h"
 #include "proto/search_policy.h"
 
 namespace dsat {

@@ -5,7 +5,7 @@
 // rule of ds_config or a condition of the experiment (ExperimentSpec::where), or that the caller
 // refuses, is infeasible without a trial. Every other proposal becomes a trial. With --compat
 // determined equal configurations run again, and so does a proposal that asks to be repeated. A
-// micro-batch size that the space does not allow is rounded down (methods/micro_batch.h).
+// micro-batch size that the space does not allow is rounded down (proto/micro_batch.h).
 #ifndef DSAT_SEARCHER_PROPOSER_H_
 #define DSAT_SEARCHER_PROPOSER_H_
 

@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "base/parse_number.h"
 #include "engine/config/batch.h"
-#include "methods/micro_batch.h"
+#include "proto/micro_batch.h"
 #include "proto/search_policy.h"
 
 namespace dsat {

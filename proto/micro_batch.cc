@@ -1,5 +1,5 @@
 // Rounds down to an allowed size: a multiple, a divisor of the fixed batch.
-#include "methods/micro_batch.h"
+#include "proto/micro_batch.h"
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 // The micro-batch sizes that a search may use.
-#ifndef DSAT_METHODS_MICRO_BATCH_H_
-#define DSAT_METHODS_MICRO_BATCH_H_
+#ifndef DSAT_PROTO_MICRO_BATCH_H_
+#define DSAT_PROTO_MICRO_BATCH_H_
 
 #include <cstdint>
 
@@ -15,4 +15,4 @@ int64_t LegalMicroBatch(const SearchSpace& space, int64_t size);
 
 }  // namespace dsat
 
-#endif  // DSAT_METHODS_MICRO_BATCH_H_
+#endif  // DSAT_PROTO_MICRO_BATCH_H_

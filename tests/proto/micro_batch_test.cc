@@ -1,5 +1,5 @@
 // Tests which micro-batch sizes a search may use.
-#include "methods/micro_batch.h"
+#include "proto/micro_batch.h"
 
 #include <gtest/gtest.h>
 
