@@ -62,7 +62,8 @@ std::string Search::State::WhyNoAnswer() const {
   const std::map<TrialId, std::string> dropped = Dropped();
   const bool has_answer = std::ranges::any_of(trials, [&](const auto& entry) {
     const auto& [id, trial] = entry;
-    return !RunsAgain(trial.kind) && trial.kind != TrialKind::kProfile && MayWin(id) &&
+    return !RunsAgain(trial.kind) && trial.kind != TrialKind::kProfile &&
+           trial.state == TrialState::kSucceeded && !dropped.contains(id) &&
            !NeedsWhatRanOut(trial);
   });
   if (Compares() || has_answer || dropped.empty()) return "";
