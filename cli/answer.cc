@@ -242,7 +242,8 @@ std::string CostText(const Verdict& verdict) {
   if (verdict.device_seconds <= 0) return "";
   std::string text = DeviceTime(verdict.device_seconds);
   if (verdict.repaid_after_steps)
-    text += fmt::format(", repaid after {} training steps", *verdict.repaid_after_steps);
+    text += fmt::format(", repaid after {} training steps of the submitted batch size",
+                        *verdict.repaid_after_steps);
   return text;
 }
 

@@ -114,8 +114,11 @@ void AutoMethod::Learn(const Trial& finished, const AutoConfig* proposed, int64_
   fresh_ = false;
   const double took_s = finished.times.ended_s - finished.times.started_s;
   if (finished.id >= 0) spent_s_ += took_s > 0 ? took_s : launch_s_;
+  const Point point = ConfigPoint(finished);
+  if (finished.kind == TrialKind::kSubmitted)
+    submitted_samples_ = static_cast<double>(point.micro_batch_size * point.accumulation_steps);
   const std::optional<AutoConfig> config =
-      proposed != nullptr ? *proposed : space_.ConfigOf(finished, ConfigPoint(finished));
+      proposed != nullptr ? *proposed : space_.ConfigOf(finished, point);
   if (finished.state == TrialState::kInfeasible) {
     if (!config) return;
     LearnFailure(*config, /*is_final=*/true);

@@ -111,7 +111,7 @@ class AutoMethod : public Method {
   double ProbabilityFits(const AutoConfig& config) const;
 
   double StepSeconds(double log_value, const AutoConfig& config) const;
-  // How long the training to come takes, in seconds.
+  // How long the training to come takes, in seconds: a larger batch needs fewer steps.
   double TrainingSeconds(const Outlook& outlook) const;
   double CostOf(double log_value, const AutoConfig& config, double fits, bool new_launch) const;
   double GainOf(const Outlook& outlook, Eigen::Index i) const;
@@ -156,6 +156,7 @@ class AutoMethod : public Method {
   double launch_s_ = 20;
   double num_launch_s_ = 0;
   double spent_s_ = 0;                // By all trials that have ended.
+  std::optional<double> submitted_samples_;  // Of a step and a rank.
   std::optional<double> log_step_s_;  // log(seconds of a step) less its predicted logarithm.
 
   bool fresh_ = false;  // regression_ and screened_ know everything that was told.

@@ -168,9 +168,11 @@ double AutoMethod::StepSeconds(double log_value, const AutoConfig& config) const
 
 double AutoMethod::TrainingSeconds(const Outlook& outlook) const {
   if (!options_.run_steps || !log_step_s_) return kTrainingPerSearch * spent_s_;
-  const auto best = static_cast<size_t>(*outlook.incumbent);
-  return static_cast<double>(*options_.run_steps) *
-         StepSeconds(outlook.view.mean[*outlook.incumbent], outlook.view.points[best].config);
+  const AutoConfig& best = outlook.view.points[static_cast<size_t>(*outlook.incumbent)].config;
+  double steps = static_cast<double>(*options_.run_steps);
+  if (submitted_samples_ && !SmallerIsBetter(options_.metric))
+    steps *= *submitted_samples_ / best.samples();
+  return steps * StepSeconds(outlook.view.mean[*outlook.incumbent], best);
 }
 
 double AutoMethod::CostOf(double log_value, const AutoConfig& config, double fits,

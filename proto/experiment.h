@@ -54,7 +54,7 @@ struct SearchOptions {
   // Budgets of the search with the first rounds of its confirmation; nullopt: none.
   std::optional<double> max_time_s;        // Wall-clock time.
   std::optional<double> max_device_hours;  // Slots times the time that trials run.
-  std::optional<int64_t> run_steps;        // Optimizer steps of the training to come.
+  std::optional<int64_t> run_steps;        // Of the training to come, as submitted.
   // True: the methods behave exactly as Determined's published ones (docs/methods.md lists the
   // differences).
   bool compat_determined = false;

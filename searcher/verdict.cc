@@ -198,13 +198,14 @@ void AddProof(const Search& search, Verdict& verdict) {
   verdict.losses = CheckOf(search, *verdict.pick, verdict.soak);
 }
 
-// The search has cost slot-seconds; every step with the pick saves some.
+// The search has cost slot-seconds; the samples of every submitted step save some with the pick.
 std::optional<int64_t> RepaidAfter(const Search& search, const Verdict& verdict) {
   if (!verdict.factor || verdict.nothing_better || verdict.factor->value <= 1) return std::nullopt;
   // A shorter step of a smaller batch saves nothing.
-  const Json& submitted = search.trials().at(*search.Submitted()).ds_config;
-  if (SmallerIsBetter(search.spec().options.metric) &&
-      GlobalBatch(search.BestConfigOf(*verdict.pick)) != GlobalBatch(submitted))
+  const auto batch = static_cast<double>(GlobalBatch(search.BestConfigOf(*verdict.pick)));
+  const auto submitted_batch =
+      static_cast<double>(GlobalBatch(search.trials().at(*search.Submitted()).ds_config));
+  if (SmallerIsBetter(search.spec().options.metric) && batch != submitted_batch)
     return std::nullopt;
   const std::string& metric = search.spec().options.metric;
   // ms, as confirmed if that was done: a launch of the search may have been a lucky one.
@@ -226,7 +227,8 @@ std::optional<int64_t> RepaidAfter(const Search& search, const Verdict& verdict)
   const bool is_of_step = !SmallerIsBetter(metric) || metric == "latency";
   const double saved_ms = is_of_step ? *latency * (verdict.factor->value - 1) : *was - *latency;
   if (saved_ms <= 0) return std::nullopt;
-  const double saved_s = saved_ms / 1e3 * static_cast<double>(search.spec().slots_per_trial);
+  const double saved_s = saved_ms / 1e3 * (submitted_batch / batch) *
+                         static_cast<double>(search.spec().slots_per_trial);
   return static_cast<int64_t>(std::ceil(verdict.device_seconds / saved_s));
 }
 

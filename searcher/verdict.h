@@ -53,7 +53,8 @@ struct Verdict {
   std::string no_soak;
   LossCheck losses;
   double device_seconds = 0;  // Slots times the time that trials ran.
-  // Optimizer steps after which the pick has repaid the search; nullopt if it never does.
+  // Optimizer steps of the submitted batch size after whose samples the pick has repaid the search;
+  // nullopt if it never does.
   std::optional<int64_t> repaid_after_steps;
   // Of the pick (methods/method.h); nullopt if FailedLikeAllOthers().
   std::optional<double> probability_near_best;

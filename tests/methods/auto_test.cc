@@ -267,6 +267,26 @@ TEST(AutoTest, ALongerTrainingIsWorthALongerSearch) {
   EXPECT_LT(by_default, num_proposals(1'000'000'000));
 }
 
+// A larger batch takes fewer steps of the submitted batch size for the same samples.
+TEST(AutoTest, TheStepsOfTheTrainingHaveTheSubmittedBatchSize) {
+  Machine machine = SmallMachine();
+  machine.noise = 0.05;
+  const auto num_proposals = [&](int64_t submitted_size, int64_t run_steps) {
+    machine.options.run_steps = run_steps;
+    AutoMethod method(machine.space, machine.options);
+    Trial submitted = EndedTrial(1000, TrialState::kInfeasible);
+    submitted.kind = TrialKind::kSubmitted;
+    submitted.ds_config = {{"train_micro_batch_size_per_gpu", submitted_size},
+                           {"zero_optimization", {{"stage", 2}}}};
+    method.Observe(submitted);
+    return Search(machine, method, 1).proposals.size();
+  };
+  const size_t few = num_proposals(64, 10), many = num_proposals(64, 10'000'000);
+  EXPECT_LT(few, many);
+  EXPECT_EQ(num_proposals(6400, 100'000), many);
+  EXPECT_EQ(num_proposals(64'000'000, 10), many);
+}
+
 TEST(AutoTest, TheSubmittedConfigurationIsEvidenceAndCanBeTheFinalist) {
   Machine machine = SmallMachine();
   // Nothing else comes near what was submitted.
