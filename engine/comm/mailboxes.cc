@@ -60,8 +60,8 @@ void Mailboxes::GrowTo(Side& side, int64_t bytes) {
   const int64_t capacity = RoundUpToPage(bytes);
   const int64_t offset = file_.Reserve(capacity);
   if (offset < 0) {
-    Throw(ErrorCode::kResourceExhausted, "communication memory, a message of {} bytes: {}", bytes,
-          std::strerror(static_cast<int>(-offset)));
+    SharedFile::ThrowNotReserved(fmt::format("communication memory, a message of {} bytes", bytes),
+                                 offset);
   }
   Mapping memory = file_.Map(offset, capacity);
   file_.Release(side.offset, side.memory.bytes());

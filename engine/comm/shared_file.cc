@@ -32,7 +32,7 @@ static_assert(std::atomic<int64_t>::is_always_lock_free);
 SharedFile::SharedFile(int fd, int64_t head_bytes)
     : file_(Duplicate(fd)), head_end_(HeadOffset() + head_bytes) {
   if (const int error = TakePages(file_.get(), 0, head_end_); error != 0) {
-    ThrowErrno("the process group's memory file", error);
+    ThrowNotReserved("the process group's memory file", -error);
   }
   mapping_ = Map(0, HeadOffset());
   given_bytes_ = reinterpret_cast<std::atomic<int64_t>*>(mapping_.data());
@@ -45,6 +45,16 @@ int64_t SharedFile::Reserve(int64_t bytes) {
   const int64_t offset = head_end_ + given_bytes_->fetch_add(bytes);
   const int error = TakePages(file_.get(), offset, bytes);
   return error == 0 ? offset : -error;
+}
+
+void SharedFile::ThrowNotReserved(const std::string& what, int64_t result) {
+  if (result == -EFBIG) {
+    Throw(ErrorCode::kFailedPrecondition,
+          "{}: more than the limit of file sizes (ulimit -f), which holds for shared memory, too; "
+          "raise it",
+          what);
+  }
+  ThrowErrno(what, static_cast<int>(-result));
 }
 
 void SharedFile::Release(int64_t offset, int64_t bytes) {

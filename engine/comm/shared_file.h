@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <string>
 
 #include "base/unique_fd.h"
 #include "engine/comm/mapping.h"
@@ -22,6 +23,9 @@ class SharedFile {
   // an error here and not a SIGBUS later. Returns the offset, or -errno. `bytes` is a multiple of
   // the page size.
   int64_t Reserve(int64_t bytes);
+  // Throws what a negative result of Reserve means for `what`: kResourceExhausted for a lack of
+  // memory, kFailedPrecondition for a limit of file sizes, with which no configuration can run.
+  [[noreturn]] static void ThrowNotReserved(const std::string& what, int64_t result);
   // Releases the pages of a range, which no rank may access afterwards.
   void Release(int64_t offset, int64_t bytes);
   Mapping Map(int64_t offset, int64_t bytes) const { return Mapping(file_.get(), offset, bytes); }

@@ -90,8 +90,8 @@ int64_t ShmGroup::ReserveTable() {
   const int64_t bytes = Mailboxes::TableBytes(size());
   const int64_t offset = ReserveTogether({.kind = Call::Kind::kJoin, .count = size()}, bytes);
   if (offset < 0) {
-    Throw(ErrorCode::kResourceExhausted, "communication memory, {} bytes for mailboxes: {}", bytes,
-          std::strerror(static_cast<int>(-offset)));
+    SharedFile::ThrowNotReserved(fmt::format("communication memory, {} bytes for mailboxes", bytes),
+                                 offset);
   }
   return offset;
 }
@@ -104,8 +104,8 @@ CommBuffer ShmGroup::Allocate(int64_t bytes) {
   const int64_t region_bytes = block_bytes * size();
   const int64_t offset = ReserveTogether(call, region_bytes);
   if (offset < 0) {
-    Throw(ErrorCode::kResourceExhausted, "communication memory, {} bytes on each of {} ranks: {}",
-          bytes, size(), std::strerror(static_cast<int>(-offset)));
+    SharedFile::ThrowNotReserved(
+        fmt::format("communication memory, {} bytes on each of {} ranks", bytes, size()), offset);
   }
   Region region{file_->Map(offset, region_bytes), offset, block_bytes};
   char* data =
@@ -222,9 +222,8 @@ std::unique_ptr<ProcessGroup> ShmGroup::Split(std::span<const int> color_of_rank
   const int64_t offset = leads ? file_->Reserve(Rendezvous::HeaderBytes()) : 0;
   rendezvous_.Synchronize(SplitCall(color_of_rank), static_cast<double>(offset));
   for (int rank = 0; rank < size(); ++rank) {
-    if (rendezvous_.ValueOf(rank) >= 0) continue;
-    Throw(ErrorCode::kResourceExhausted, "communication memory for subgroups: {}",
-          std::strerror(static_cast<int>(-rendezvous_.ValueOf(rank))));
+    const auto result = static_cast<int64_t>(rendezvous_.ValueOf(rank));
+    if (result < 0) SharedFile::ThrowNotReserved("communication memory for subgroups", result);
   }
   if (subgroup.size == 0) return nullptr;
   if (subgroup.size == 1)

@@ -14,6 +14,7 @@
 #include "engine/comm/run_together.h"
 #include "engine/comm/shared_file.h"
 #include "tests/base/error_code.h"
+#include "tests/base/file_size_limit.h"
 #include "tests/engine/runtime/checkpoint/child.h"
 #include "tests/engine/runtime/run_ranks.h"
 
@@ -393,6 +394,22 @@ TEST(ProcessGroupFaultTest, TooLargeABufferIsRefusedAndTheGroupGoesOn) {
     group.AllReduce(buffer, DType::kF32, 1);
     EXPECT_EQ(*static_cast<float*>(buffer.data), 2);
   });
+}
+
+TEST(ProcessGroupFaultTest, ALimitOfFileSizesIsNamedAndNoLackOfMemory) {
+  RunRanks(2, [](ProcessGroup& group) {
+    std::optional<FileSizeLimit> limit;
+    if (group.rank() == 0) limit.emplace(1 << 20);
+    const Error error = ErrorOf([&] { (void)group.Allocate(1 << 20); });
+    EXPECT_EQ(error.code(), ErrorCode::kFailedPrecondition);
+    EXPECT_THAT(error.what(), HasSubstr("1048576 bytes on each of 2 ranks: more than the limit of "
+                                        "file sizes (ulimit -f)"));
+    group.Barrier();  // Rank 0 has the limit until here.
+  });
+  const UniqueFd file = MakeMemoryFile();
+  const FileSizeLimit limit(4096);
+  EXPECT_THAT(ErrorOf([&] { (void)MakeShmGroup(file.get(), 0, 2, kTestTimeout); }).what(),
+              HasSubstr("memory file: more than the limit of file sizes"));
 }
 
 TEST(ProcessGroupFaultTest, WrongFileIsAnError) {

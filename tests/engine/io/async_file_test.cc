@@ -8,7 +8,6 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -21,6 +20,7 @@
 
 #include "base/error.h"
 #include "tests/base/error_code.h"
+#include "tests/base/file_size_limit.h"
 #include "tests/temp_folder.h"
 
 namespace dsat::engine {
@@ -186,24 +186,6 @@ TEST_P(AsyncFileTest, AFailedBlockIsNamedAndTheFileGoesOn) {
   Memory memory(4096);
   Read(*file, 12'288, memory.data(), 4096);
 }
-
-// While alive, this process writes no file beyond so many bytes.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) {
-    signal(SIGXFSZ, SIG_IGN);
-    getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{bytes, before_.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileSizeLimit() {
-    setrlimit(RLIMIT_FSIZE, &before_);
-    signal(SIGXFSZ, SIG_DFL);
-  }
-
- private:
-  rlimit before_{};
-};
 
 TEST_P(AsyncFileTest, AShortWriteGoesOnWhereItStopped) {
   const auto file = Create(100'000, {.block_size = 65'536});
