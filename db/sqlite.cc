@@ -13,7 +13,8 @@ namespace {
 
 // The "file:" URI of a path, with the special characters of URIs escaped.
 std::string FileUri(const std::string& path, const std::string& query) {
-  std::string uri = "file:";
+  // Without the empty authority, SQLite would read one in //home/x.db.
+  std::string uri = path.starts_with('/') ? "file://" : "file:";
   for (const char c : path) {
     if (c == '%' || c == '?' || c == '#') {
       uri += fmt::format("%{:02x}", static_cast<unsigned char>(c));
@@ -148,9 +149,11 @@ bool Database::Moved() const {
 }
 
 void Database::ThrowCode(int code, const std::string& what) const {
-  const int system_errno = handle_ ? sqlite3_system_errno(handle()) : 0;
-  const ErrorCode error = CodeOf(code, system_errno);
+  const int last_errno = errno;
   const bool is_io = (code & 0xff) == SQLITE_IOERR;  // Such as without room for the -shm file.
+  int system_errno = handle_ ? sqlite3_system_errno(handle()) : 0;
+  if (is_io && system_errno == 0) system_errno = last_errno;  // Of a COMMIT, SQLite keeps none.
+  const ErrorCode error = CodeOf(code, system_errno);
   if (error == ErrorCode::kUnavailable && !is_io) {
     Throw(error, "{}: another process has kept the database locked for more than {} ms; try again",
           path_, busy_timeout_.count());

@@ -18,6 +18,7 @@
 #include "db/sqlite.h"
 #include "db/store.h"
 #include "tests/base/error_code.h"
+#include "tests/base/file_size_limit.h"
 #include "tests/db/store_fixtures.h"
 #include "tests/temp_folder.h"
 
@@ -285,6 +286,20 @@ TEST_F(OpenTest, TheReasonOfTheSystemIsNamed) {
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_EQ(code, ErrorCode::kResourceExhausted);
   EXPECT_EQ(message, path() + ": cannot open the database: Too many open files");
+}
+
+TEST_F(OpenTest, TheReasonOfTheSystemIsNamedWhereACommitFails) {
+  Store store = Store::Open(path(), Mode::kCreate);
+  std::string message;
+  const FileSizeLimit limit(8192);
+  EXPECT_EQ(CodeOf([&] { store.CreateExperiment(SampleSpec()); }, &message),
+            ErrorCode::kUnavailable);
+  EXPECT_EQ(message, path() + ": cannot read or write the database: File too large");
+}
+
+TEST_F(OpenTest, APathMayBeginWithTwoSlashes) {
+  MakeDatabase(3);
+  EXPECT_EQ(Store::Open("/" + path(), Mode::kReadWrite).Trials(1).size(), 3U);
 }
 
 TEST_F(OpenTest, AReadOnlyStoreReadsAndRefusesToWrite) {
