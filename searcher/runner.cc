@@ -135,8 +135,8 @@ ExperimentState Runner::Impl::Run() {
   Open();
   const auto failed = [this](ErrorCode code, const std::string& what) {
     attempts.clear();
-    return Error(code, fmt::format("{}; every running trial was stopped and what had ended is "
-                                   "recorded: fix this, then run `dsat resume {}`",
+    return Error(code, fmt::format("{}; every running trial was stopped: fix this, then run "
+                                   "`dsat resume {}`, which runs again what is not recorded",
                                    what, experiment.id()));
   };
   try {

@@ -388,7 +388,9 @@ TEST_F(RunnerTest, AnErrorOnTheWayStopsTheTrialsAndSaysHowToGoOn) {
   });
   const Error error = ErrorOf([&] { runner.Run(); });
   EXPECT_THAT(error.what(), HasSubstr("out/trials"));
-  EXPECT_THAT(error.what(), HasSubstr(fmt::format("dsat resume {}", experiment.id())));
+  EXPECT_THAT(error.what(),
+              HasSubstr(fmt::format("`dsat resume {}`, which runs again what is not recorded",
+                                    experiment.id())));
   ExpectNothingRuns();
   fs::remove(trials);
   Experiment again = Experiment::Open(store, experiment.id());
