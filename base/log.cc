@@ -16,17 +16,14 @@ namespace {
 std::atomic<const char*> log_prefix = "";
 
 std::string Quoted(const std::string& value) {
-  if (!value.empty() && value.find_first_of(" \t\n\"=") == std::string::npos) return value;
+  if (!value.empty() && value.find_first_of(" \t\n\"=") == std::string::npos)
+    return Printable(value);
   std::string out = "\"";
   for (const char c : value) {
-    if (c == '\n') {
-      out += "\\n";
-      continue;
-    }
     if (c == '"' || c == '\\') out += '\\';
     out += c;
   }
-  return out + '"';
+  return Printable(out) + '"';
 }
 
 }  // namespace

@@ -58,11 +58,11 @@ TEST(LogTest, WordsAreShortAndAPrefixComesFirst) {
   SetLogPrefix("<clear>");
   Log(LogLevel::kWarn, "f.json: /" + std::string(5000, 'k') + ": unknown key");
   SetLogPrefix("");
-  Log(LogLevel::kInfo, "next", {{"file", "a b"}});
+  Log(LogLevel::kInfo, "next", {{"host", "a\x1b"}, {"file", "a b\n"}});
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_TRUE(said.starts_with("<clear>W ")) << said;
   EXPECT_NE(said.find("kkk... (5002 bytes) unknown key\nI "), said.npos) << said;
-  EXPECT_TRUE(said.ends_with(" next file=\"a b\"\n")) << said;
+  EXPECT_TRUE(said.ends_with(" next host=a\\x1b file=\"a b\\n\"\n")) << said;
 }
 
 }  // namespace
