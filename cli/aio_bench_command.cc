@@ -33,8 +33,11 @@ struct Measured {
 
 int64_t SizeInBlocks(const AioBenchFlags& bench) {
   const int64_t bytes = ParseBytes(bench.size, "--size");
-  if (bytes < 1)
-    Throw(ErrorCode::kInvalidArgument, "--size: {}; expected at least one byte", bench.size);
+  constexpr int64_t kMost = int64_t{1} << 50;
+  if (bytes < 1 || bytes > kMost) {
+    Throw(ErrorCode::kInvalidArgument, "--size: {}; expected at least one byte and at most {}",
+          bench.size, HumanBytes(kMost));
+  }
   return engine::RoundUpForAio(bytes);
 }
 

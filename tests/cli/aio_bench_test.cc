@@ -87,7 +87,8 @@ TEST_F(AioBenchTest, RefusesWhatItCannotUseInOneLine) {
   ExpectRefused(work.Dsat({"aio-bench", "disk", "--size", "1000TiB"}), "No space left on device");
   ExpectRefused(work.Dsat({"aio-bench", "disk", "--size", "much"}), "--size");
   ExpectRefused(work.Dsat({"aio-bench", "disk", "--size", "0"}),
-                "--size: 0; expected at least one byte");
+                "--size: 0; expected at least one byte and at most 1.0 PiB");
+  ExpectRefused(work.Dsat({"aio-bench", "disk", "--size", "9223372036854775806"}), "1.0 PiB");
   ExpectRefused(work.Dsat({"aio-bench", "disk", "--block-sizes", "1MiB,1000"}),
                 "/aio/block_size: 1000; expected a multiple of 4096");
   ExpectRefused(work.Dsat({"aio-bench", "disk", "--queue-depths", "0"}),
