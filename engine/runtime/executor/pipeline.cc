@@ -51,23 +51,44 @@ std::vector<int> DivideEqually(int num_layers, int num_stages) {
   return begins;
 }
 
-// The begins of stages that weigh at most `most` each, taking as many layers as they can; more than
-// num_stages + 1 of them if that is not enough.
-std::vector<int> Fill(const std::vector<int64_t>& weights, int num_stages, int64_t most) {
-  std::vector<int> begins = {0};
-  int64_t weight = 0;
+// The begins of stages of one layer or more. The heaviest stage weighs as little as possible; of
+// the divisions of which this is true, it is one whose lightest stage weighs the most.
+std::vector<int> DivideByWeight(const std::vector<int64_t>& weights, int num_stages) {
   const int num_layers = static_cast<int>(weights.size());
-  for (int layer = 0; layer < num_layers; ++layer) {
-    // Every later stage needs a layer.
-    const int stages_left = num_stages - static_cast<int>(begins.size());
-    const bool must_cut = num_layers - layer == stages_left;
-    if (layer > begins.back() && (weight + weights[layer] > most || must_cut)) {
-      begins.push_back(layer);
-      weight = 0;
+  std::vector<int64_t> sums = {0};  // Of the first layers.
+  for (const int64_t weight : weights)
+    sums.push_back(sums.back() + weight);
+  // Of these many first stages with these many layers; -1: not possible.
+  const std::vector<int64_t> none(num_layers + 1, -1);
+  std::vector<std::vector<int64_t>> most(num_stages + 1, none), least(num_stages + 1, none);
+  std::vector<std::vector<int>> last_begin(num_stages + 1, std::vector<int>(num_layers + 1, 0));
+  most[0][0] = 0;
+  least[0][0] = sums.back();
+  const auto for_each_last_stage = [&](const auto& visit) {
+    for (int stages = 1; stages <= num_stages; ++stages) {
+      for (int layers = stages; layers <= num_layers; ++layers) {
+        for (int begin = stages - 1; begin < layers; ++begin) {
+          const bool is_possible = most[stages - 1][begin] >= 0;
+          if (is_possible) visit(stages, layers, begin, sums[layers] - sums[begin]);
+        }
+      }
     }
-    weight += weights[layer];
-  }
-  begins.push_back(num_layers);
+  };
+  for_each_last_stage([&](int stages, int layers, int begin, int64_t weight) {
+    int64_t& best = most[stages][layers];
+    const int64_t heaviest = std::max(most[stages - 1][begin], weight);
+    if (best < 0 || heaviest < best) best = heaviest;
+  });
+  for_each_last_stage([&](int stages, int layers, int begin, int64_t weight) {
+    if (weight > most[num_stages][num_layers]) return;
+    const int64_t lightest = std::min(least[stages - 1][begin], weight);
+    if (lightest < 0 || lightest < least[stages][layers]) return;
+    least[stages][layers] = lightest;
+    last_begin[stages][layers] = begin;
+  });
+  std::vector<int> begins = {num_layers};
+  for (int stages = num_stages; stages > 0; --stages)
+    begins.insert(begins.begin(), last_begin[stages][begins.front()]);
   return begins;
 }
 
@@ -82,15 +103,7 @@ std::vector<int> PartitionLayers(const Model& model, int num_stages, const std::
           num_stages);
   }
   if (method == "uniform") return DivideEqually(static_cast<int>(weights.size()), num_stages);
-  // The least bound that num_stages stages can keep, by bisection.
-  int64_t low = *std::ranges::max_element(weights);
-  int64_t high = std::accumulate(weights.begin(), weights.end(), int64_t{0});
-  while (low < high) {
-    const int64_t middle = low + (high - low) / 2;
-    const bool enough = std::ssize(Fill(weights, num_stages, middle)) <= num_stages + 1;
-    enough ? high = middle : low = middle + 1;
-  }
-  return Fill(weights, num_stages, low);
+  return DivideByWeight(weights, num_stages);
 }
 
 Groups::Groups(ProcessGroup& world, int num_stages) : world_(world) {
