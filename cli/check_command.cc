@@ -22,7 +22,6 @@
 #include "cli/status_line.h"
 #include "engine/config/batch.h"
 #include "engine/config/ds_config.h"
-#include "engine/config/strategies.h"
 #include "searcher/hosts/placement.h"
 #include "searcher/input/preflight.h"
 #include "searcher/results.h"
@@ -59,7 +58,8 @@ std::string RecordedPath(const CheckFlags& check, const Json& record, const char
   return path;
 }
 
-ExperimentSpec MakeSpec(const CheckFlags& check, const Json& record) {
+ExperimentSpec MakeSpec(const CheckFlags& check, const Json& record,
+                        std::vector<std::string>* read) {
   const Json candidate = ReadJsonFile(check.ds_config);
   const std::string config =
       check.config.empty() ? RecordedPath(check, record, "/experiment/config_path", "--config FILE")
@@ -71,15 +71,14 @@ ExperimentSpec MakeSpec(const CheckFlags& check, const Json& record) {
           check.ds_config);
   }
   const bool recorded = check.config.empty() && check.model_dir.empty();
-  std::vector<std::string> warnings;
   ExperimentSpec spec =
       ReadSpec(config,
                recorded ? RecordedPath(check, record, "/experiment/model_dir", "--model-dir DIR")
                         : check.model_dir,
-               &warnings);
+               read);
   spec.method = "check";
   spec.candidate = candidate;
-  if (!check.against.empty()) spec.ds_config = engine::ReadDsConfig(check.against);
+  if (!check.against.empty()) UseDsConfig(check.against, spec);
   spec.options.confirm_rounds = check.rounds;
   const std::string recorded_metric = TextAt(record, "/experiment/metric");
   const std::vector<std::string>& metrics = SearchMetrics();
@@ -251,12 +250,14 @@ std::string Text(const CheckFlags& check, const Search& search, const Finding& f
 int RunCommand(const Flags& flags, const CheckFlags& check) {
   RunnerOptions options = MakeRunnerOptions(check.run);
   const Json record = ReadRecord(check);
-  ExperimentSpec spec = MakeSpec(check, record);
+  std::vector<std::string> read;
+  ExperimentSpec spec = MakeSpec(check, record, &read);
   PlanSlurm(spec, &options);
-  CheckSpec(spec, AreElsewhere(options.machines.hosts));
+  LogNew(CheckSpec(spec, AreElsewhere(options.machines.hosts)), read);
   if (IsBuiltin(spec)) {
     std::vector<std::string> warnings;
     engine::ParseDsConfig(spec.candidate, check.ds_config, spec.slots_per_trial, &warnings);
+    LogNew(warnings, read);
   } else {
     engine::ResolveBatchSizes(spec.candidate, check.ds_config, spec.slots_per_trial);
   }

@@ -4,7 +4,9 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "engine/config/strategies.h"
 #include "searcher/input/experiment_file.h"
+#include "searcher/scripts/trainer_command.h"
 
 namespace dsat::cli {
 
@@ -14,6 +16,14 @@ ExperimentSpec ReadSpec(const std::string& config, const std::string& model_dir,
   for (const std::string& warning : *warnings)
     Log(LogLevel::kWarn, warning);
   return spec;
+}
+
+void UseDsConfig(const std::string& path, ExperimentSpec& spec) {
+  spec.ds_config = engine::ReadDsConfig(path);
+  spec.ds_config_path = path;
+  if (IsBuiltin(spec)) return;
+  for (const std::string& note : CheckCommandConfig(path, &spec))
+    Log(LogLevel::kWarn, note);
 }
 
 Store OpenForNew(const std::string& db, const ExperimentSpec& spec) {

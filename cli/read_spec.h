@@ -13,6 +13,8 @@ namespace dsat::cli {
 // Reads an experiment file, logs its warnings and returns them in `warnings`.
 ExperimentSpec ReadSpec(const std::string& config, const std::string& model_dir,
                         std::vector<std::string>* warnings);
+// Replaces the ds_config by that of a file or a strategy, and logs what it means for a command.
+void UseDsConfig(const std::string& path, ExperimentSpec& spec);
 // Logs the warnings that are not in `logged`.
 void LogNew(const std::vector<std::string>& warnings, const std::vector<std::string>& logged);
 

@@ -6,17 +6,14 @@
 
 #include "base/error.h"
 #include "base/file_writer.h"
-#include "base/log.h"
 #include "cli/commands.h"
 #include "cli/full_run.h"
 #include "cli/read_spec.h"
 #include "cli/runner_options.h"
 #include "cli/status_line.h"
-#include "engine/config/strategies.h"
 #include "searcher/hosts/placement.h"
 #include "searcher/input/preflight.h"
 #include "searcher/processes/supervisor.h"
-#include "searcher/scripts/trainer_command.h"
 
 namespace dsat::cli {
 namespace {
@@ -88,14 +85,7 @@ int RunCommand(const Flags& flags, const TrainFlags& train) {
   RunnerOptions options = MakeRunnerOptions(train.run);
   std::vector<std::string> read;
   ExperimentSpec spec = ReadSpec(train.config, train.model_dir, &read);
-  if (!train.ds_config.empty()) {
-    spec.ds_config = engine::ReadDsConfig(train.ds_config);
-    spec.ds_config_path = train.ds_config;
-    if (!IsBuiltin(spec)) {
-      for (const std::string& note : CheckCommandConfig(train.ds_config, &spec))
-        Log(LogLevel::kWarn, note);
-    }
-  }
+  if (!train.ds_config.empty()) UseDsConfig(train.ds_config, spec);
   if (!IsBuiltin(spec)) RefuseOptionsOfBuiltin(train, spec);
   if (train.steps) spec.max_length_steps = *train.steps;
   PlanSlurm(spec, &options);

@@ -51,6 +51,21 @@ class CheckTest : public testing::Test {
   Workspace work;
 };
 
+TEST_F(CheckTest, WhatIsWrongOrIgnoredIsNamedWithItsFile) {
+  work.Write("deepspeed.yaml", ExperimentFile("6MiB"));
+  work.Write("ds_config.json", DsConfig(1, ""));
+  work.Write("other.json", DsConfig(7, ""));
+  const Finished wrong = work.Dsat(
+      {"check", "ds_config.json", "--config", "deepspeed.yaml", "--against", "other.json"});
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("other.json: /zero_optimization/stage is 7"));
+  work.Write("other.json", DsConfig(1, R"("unknown": 1, )"));
+  const Finished ignored = work.Dsat({"check", "other.json", "--config", "deepspeed.yaml", "--out",
+                                      "deepspeed.yaml"});  // No folder: nothing runs.
+  EXPECT_EQ(ignored.exit_code, 2);
+  EXPECT_THAT(ignored.err, HasSubstr("other.json: /unknown is not a key"));
+}
+
 TEST_F(CheckTest, ASearchIsConfirmedAndItsResultCanBeCheckedAgain) {
   const Finished search = Search("4", "2");
   ASSERT_EQ(search.exit_code, 0) << search.err;
