@@ -1,7 +1,6 @@
 """Merges DeepSpeed configs with the overrides of the experiment file and the config of a trial."""
 from __future__ import annotations
 
-import atexit
 import copy
 import json
 import os
@@ -10,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Union
 
-from dsat._trial import Config, read_json, trial
+from dsat._trial import Config, at_exit, read_json, trial
 
 _STRATEGY = re.compile("(deepspeed_)?stage_[0-3](_offload|_offload_optimizer|_nvme)?")
 ConfigSource = Union[str, "os.PathLike[str]", Mapping[str, Any]]
@@ -123,9 +122,7 @@ def _write_temporary(config: Config) -> str:
     descriptor, path = tempfile.mkstemp(prefix="ds_config-", suffix=".json")
     with open(descriptor, "w", encoding="utf-8") as file:
         json.dump(config, file, indent=2)
-    owner = os.getpid()
-    # A forked process inherits the handler, but not the file.
-    atexit.register(lambda: os.getpid() == owner and Path(path).unlink(missing_ok=True))
+    at_exit(lambda: Path(path).unlink(missing_ok=True))
     return path
 
 

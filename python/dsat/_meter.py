@@ -1,14 +1,14 @@
 """Measures optimizer steps where DeepSpeed's hooks do not, and writes the files that they write."""
 from __future__ import annotations
 
-import atexit
 import functools
 import statistics
 import sys
 import time
 from typing import Any, Callable, Dict, List, Optional
 
-from dsat._trial import Trial, has_result, note_result, rank, rank_file, world_size, write_json
+from dsat._trial import (Trial, at_exit, has_result, note_result, rank, rank_file, world_size,
+                         write_json)
 from dsat._window import StepWindow
 
 
@@ -131,7 +131,7 @@ class StepLog:
             if not failed and not has_result():
                 finish()
         if not self._finishes_at_exit:
-            atexit.register(run)
+            at_exit(run)
         self._finishes_at_exit = True
 
     def write(self) -> None:

@@ -8,7 +8,7 @@ import re
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, Callable, Dict, Optional, Sequence
 
 Config = Dict[str, Any]
 # "1" once this Python, or one that has started it, has read the trial's config, and "0" until then.
@@ -16,7 +16,7 @@ Config = Dict[str, Any]
 _READ = "DSAT_CONFIG_READ"
 
 
-_STRING_OR_COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_STRING_OR_COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|(?:#|//)[^\n]*|/\*.*?\*/', re.DOTALL)
 _STRING_OR_LAST_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])', re.DOTALL)
 
 
@@ -25,7 +25,7 @@ def read_json(path: "str | os.PathLike[str]") -> Config:
 
     Raises ValueError with the file's name if it is none.
     """
-    text = Path(path).read_text(encoding="utf-8")
+    text = Path(path).read_text(encoding="utf-8-sig")
     for pattern in (_STRING_OR_COMMENT, _STRING_OR_LAST_COMMA):
         text = pattern.sub(lambda match: match[1] or "", text)
     try:
@@ -42,6 +42,12 @@ def write_json(path: "str | os.PathLike[str]", value: Config) -> None:
     temporary = Path(f"{path}.{os.getpid()}.tmp")
     temporary.write_text(json.dumps(value), encoding="utf-8")
     temporary.replace(path)
+
+
+def at_exit(function: Callable[[], None]) -> None:
+    """Calls the function when this process ends, but not when one ends that it has forked."""
+    owner = os.getpid()
+    atexit.register(lambda: function() if os.getpid() == owner else None)
 
 
 @dataclass(frozen=True)
@@ -222,7 +228,7 @@ class RankFile:
     def __init__(self, of: Trial) -> None:
         self._trial = of
         self._content: Config = {}
-        atexit.register(self.write)
+        at_exit(self.write)
 
     def add(self, values: Config) -> None:
         """Adds or replaces keys, and writes the file."""

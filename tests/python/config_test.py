@@ -45,8 +45,9 @@ def test_a_config_that_is_no_json_object_is_named(tmp_path):
 
 def test_a_config_may_have_comments_and_trailing_commas(tmp_path):
     path = tmp_path / "ds_config.json"
-    path.write_text('{"a": "x // y,}", // one\n /* two\n */ "b": [1, 2, ], // three\n}')
-    assert dsat.overwrite_deepspeed_config(path, {}) == {"a": "x // y,}", "b": [1, 2]}
+    path.write_text('\ufeff{"a": "x // y,}#", // one\n /* two\n */ "b": [1, 2, ], # three\n}',
+                    encoding="utf-8")
+    assert dsat.overwrite_deepspeed_config(path, {}) == {"a": "x // y,}#", "b": [1, 2]}
 
 
 def test_what_names_no_file_is_named(tmp_path):

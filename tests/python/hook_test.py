@@ -332,6 +332,20 @@ atexit.register(print, "handler")
     assert (done.stderr, done.returncode) == ("", 0)
 
 
+def test_a_process_that_a_rank_forks_writes_no_file_of_the_rank(run_trial):
+    run_trial.write_config()
+    done = python(run_trial, """
+import dsat, os
+dsat.log({"accuracy": 0.5})
+if os.fork() == 0:
+    raise SystemExit
+os.wait()
+print(os.listdir(os.environ["DSAT_TRIAL_DIR"]))
+""")
+    assert done.stdout == "['ds_config.json']\n"
+    assert (run_trial.folder / "hook-rank0.json").exists()
+
+
 def test_outside_of_a_trial_nothing_is_changed(run_trial):
     done = python(run_trial, "import sys; print(len(sys.meta_path))", DSAT_DS_CONFIG="")
     plain = subprocess.run([sys.executable, "-c", "import sys; print(len(sys.meta_path))"],
