@@ -44,7 +44,7 @@ def _run(program: Optional[str], arguments: Sequence[str],
         raise DsatError(f"{name}: there is no such program; install dsat, or set DSAT_PROGRAM to "
                         "its path")
     done = subprocess.run([path, *arguments, "--json"], input=text or "", capture_output=True,
-                          text=True, check=False)
+                          encoding="utf-8", errors="replace", check=False)
     if done.returncode != 0:
         raise DsatError(done.stderr.strip() or f"{path} {' '.join(arguments)}: exit code "
                                                f"{done.returncode}")

@@ -80,9 +80,12 @@ def results(path: "str | os.PathLike[str] | None" = None,
     try:
         connection.row_factory = sqlite3.Row
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version > _SCHEMA_VERSION:
-            raise ValueError(f"{file}: schema version {version} is newer than this package's, "
-                             f"{_SCHEMA_VERSION}; install a newer one")
+        if version != _SCHEMA_VERSION:
+            raise ValueError(
+                f"{file}: schema version {version} is "
+                + (f"newer than this package's, {_SCHEMA_VERSION}; install a newer one"
+                   if version > _SCHEMA_VERSION else
+                   f"older than this package's, {_SCHEMA_VERSION}; `dsat list` migrates the file"))
         number = None if experiment is None else _number_of(connection, experiment)
         rows = connection.execute(_QUERY, {"experiment": number}).fetchall()
     except sqlite3.DatabaseError as error:
@@ -93,12 +96,16 @@ def results(path: "str | os.PathLike[str] | None" = None,
 
 
 def _number_of(connection: Any, experiment: Union[int, str]) -> int:
-    known = connection.execute("SELECT id, name FROM experiments ORDER BY id").fetchall()
-    found = [row["id"] for row in known if experiment in (row["id"], str(row["id"]), row["name"])]
-    if not found:
+    # As Store::FindExperiment in db/store.cc.
+    found = connection.execute(
+        "SELECT id FROM experiments WHERE CAST(id AS TEXT) = :it OR name = :it"
+        " ORDER BY CAST(id AS TEXT) = :it DESC, method = 'check', id DESC LIMIT 1",
+        {"it": str(experiment)}).fetchone()
+    if found is None:
+        known = connection.execute("SELECT id, name FROM experiments ORDER BY id")
         names = ", ".join(f"{row['id']} ({row['name']})" for row in known) or "none"
         raise ValueError(f"no experiment {experiment}; there are: {names}")
-    return int(found[-1])
+    return int(found["id"])
 
 
 def _result_of(row: Any) -> TrialResult:

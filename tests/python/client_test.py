@@ -2,6 +2,7 @@
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 
 import dsat
@@ -160,12 +161,24 @@ def test_the_database_of_the_environment_is_the_default(files, monkeypatch):
     assert dsat.results() == dsat.results(files / "other.db")
 
 
-def test_a_database_of_a_newer_version_is_refused(files):
-    import sqlite3
+@pytest.mark.parametrize("change, message", [(1, "newer than this package's"),
+                                             (-1, "`dsat list` migrates the file")])
+def test_a_database_of_another_version_is_refused(files, change, message):
     create(files, profile=PROFILE)
     with sqlite3.connect(files / "dsat.db") as connection:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        connection.execute(f"PRAGMA user_version = {version + 1}")
+        connection.execute(f"PRAGMA user_version = {version + change}")
     assert version == dsat._results._SCHEMA_VERSION
-    with pytest.raises(ValueError, match="newer than this package's"):
+    with pytest.raises(ValueError, match=message):
         dsat.results(files / "dsat.db")
+
+
+def test_a_name_means_the_experiment_that_dsat_takes_it_for(files):
+    for _ in range(3):
+        create(files, profile=PROFILE).ask()
+    with sqlite3.connect(files / "dsat.db") as connection:
+        connection.execute("UPDATE experiments SET method = 'check' WHERE id = 3")
+        connection.execute("UPDATE experiments SET name = '1' WHERE id = 2")
+    for name, number in (("told", 1), ("1", 1), (2, 2)):
+        assert dsat.results(files, experiment=name) == dsat.results(files, experiment=number)
+        assert {trial.experiment for trial in dsat.results(files, experiment=name)} == {number}
