@@ -18,10 +18,11 @@
 namespace dsat::engine {
 
 // The first layer of every stage, and the number of layers: stage s has layers [begins[s], begins[s
-// + 1]). `method` is DeepSpeed's partition_method: "uniform" divides layers, "parameters" and "best"
-// divide parameters, "type:REGEX" divides the layers whose name matches, whatever the case. The
-// heaviest stage has as few of them as possible and then the lightest as many. Throws kInvalidArgument naming `what`, the method and the way out
-// if it is none of these, matches nothing, or there are fewer layers than stages.
+// + 1]). `method` is DeepSpeed's partition_method: "uniform" divides layers, "parameters" and
+// "best" divide parameters, "type:REGEX" divides the layers whose name matches, whatever the case.
+// The heaviest stage has as few of them as possible, and then the lightest one as many as possible.
+// Throws kInvalidArgument naming `what`, the method and the way out if it is none of these, matches
+// nothing, or there are fewer layers than stages.
 std::vector<int> PartitionLayers(const Model& model, int num_stages, const std::string& method,
                                  const std::string& what);
 
