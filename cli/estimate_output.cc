@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "base/files.h"
 #include "base/table.h"
+#include "profiler/deepspeed_memory.h"
 
 namespace dsat::cli {
 namespace {
@@ -77,6 +79,23 @@ std::string Verdict(const Estimate& estimate) {
              : "It fits: the devices have no limit.\n";
 }
 
+// What DeepSpeed's documented estimator says of a variant; nothing where it has no formula.
+std::optional<DeepSpeedMemory> DeepSpeedEstimateOf(const Planner& planner,
+                                                   const std::string& variant) {
+  const engine::Cluster& cluster = planner.cluster();
+  DeepSpeedSetup setup;
+  setup.total_params = engine::NumParams(planner.model());
+  setup.largest_layer_params = planner.LargestParam();
+  setup.gpus_per_node = std::min(cluster.num_ranks, cluster.ranks_per_node);
+  setup.num_nodes = cluster.num_nodes();
+  setup.offload_optimizer = variant.find("_offload") != std::string::npos;
+  setup.offload_params = variant == "stage_3_offload";
+  if (variant == "stage_2" || variant == "stage_2_offload") return DeepSpeedStage2Estimate(setup);
+  if (variant.starts_with("stage_3") && variant.find("nvme") == std::string::npos)
+    return DeepSpeedStage3Estimate(setup);
+  return std::nullopt;
+}
+
 std::vector<std::string> VariantRow(const Planner& planner, const Variant& variant) {
   if (!variant.estimate) return {variant.name, "", "", "", "", "refused", "", "", "", ""};
   const Estimate& e = *variant.estimate;
@@ -133,22 +152,6 @@ Json ToJson(const Prediction& rank) {
 }
 
 }  // namespace
-
-std::optional<DeepSpeedMemory> DeepSpeedEstimateOf(const Planner& planner,
-                                                   const std::string& variant) {
-  const engine::Cluster& cluster = planner.cluster();
-  DeepSpeedSetup setup;
-  setup.total_params = engine::NumParams(planner.model());
-  setup.largest_layer_params = planner.LargestParam();
-  setup.gpus_per_node = std::min(cluster.num_ranks, cluster.ranks_per_node);
-  setup.num_nodes = cluster.num_nodes();
-  setup.offload_optimizer = variant.find("_offload") != std::string::npos;
-  setup.offload_params = variant == "stage_3_offload";
-  if (variant == "stage_2" || variant == "stage_2_offload") return DeepSpeedStage2Estimate(setup);
-  if (variant.starts_with("stage_3") && variant.find("nvme") == std::string::npos)
-    return DeepSpeedStage3Estimate(setup);
-  return std::nullopt;
-}
 
 std::string HeadText(const Planner& planner) {
   const engine::Cluster& cluster = planner.cluster();

@@ -2,19 +2,13 @@
 #ifndef DSAT_CLI_ESTIMATE_OUTPUT_H_
 #define DSAT_CLI_ESTIMATE_OUTPUT_H_
 
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/json.h"
-#include "profiler/deepspeed_memory.h"
 #include "profiler/planner.h"
 
 namespace dsat::cli {
-
-// What DeepSpeed's documented estimator says of a variant; nothing where it has no formula.
-std::optional<DeepSpeedMemory> DeepSpeedEstimateOf(const Planner& planner,
-                                                   const std::string& variant);
 
 // One configuration. `name` is what the user calls it.
 std::string EstimateText(const Planner& planner, const std::string& name, const Estimate& estimate);

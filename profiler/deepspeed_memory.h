@@ -1,5 +1,5 @@
 // The memory estimates that DeepSpeed documents, for comparison with what this engine counts. They
-// cover model states only, without activations and buckets.
+// cover model states only, without activations and buckets. Stage 3 makes parameters sharded.
 //
 // Formulas of estimate_zero2_model_states_mem_needs and estimate_zero3_model_states_mem_needs
 // (deepspeed/runtime/zero/stage_1_and_2.py, stage3.py; docs/code-docs/source/memory.rst).
@@ -17,8 +17,6 @@ struct DeepSpeedSetup {
   int64_t num_nodes = 1;
   bool offload_optimizer = false;
   bool offload_params = false;  // Stage 3 only.
-  bool zero_init = true;        // Stage 3: parameters are made sharded.
-  double buffer_factor = 1.5;
 };
 
 struct DeepSpeedMemory {
