@@ -66,18 +66,6 @@ Assignment CommonSettings(const Search& search) {
   return num_searched > 1 ? *common : Assignment();
 }
 
-// "reduce_bucket_size=5e8 overlap_comm=true": the settings of `assignment` that are not in
-// `without`.
-std::string SettingsText(const Assignment& assignment, const Assignment& without) {
-  std::string text;
-  for (const auto& [pointer, value] : assignment) {
-    if (!IsSetting(pointer) || without.contains(pointer)) continue;
-    const std::string key = ShortName(pointer);
-    text += fmt::format("{}{}={}", text.empty() ? "" : " ", key, ShortValue(value));
-  }
-  return text;
-}
-
 std::string LastCell(const Trial& trial, const std::string& metric, const Assignment& common) {
   const std::string of = trial.confirms ? fmt::format(" of {}", *trial.confirms) : "";
   const std::string what = trial.kind == TrialKind::kSearch
@@ -105,8 +93,13 @@ std::vector<std::string> Row(const Trial& trial, const std::string& metric,
 
 }  // namespace
 
-bool IsSetting(const std::string& pointer) {
-  return pointer != kStageKey && pointer != kMicroBatchKey;
+std::string SettingsText(const Assignment& assignment, const Assignment& without) {
+  std::string text;
+  for (const auto& [pointer, value] : assignment) {
+    if (pointer == kStageKey || pointer == kMicroBatchKey || without.contains(pointer)) continue;
+    text += fmt::format("{}{}={}", text.empty() ? "" : " ", ShortName(pointer), ShortValue(value));
+  }
+  return text;
 }
 
 bool IsRunning(const Store& store, const ExperimentRow& row) {
@@ -131,7 +124,7 @@ std::string SummaryText(const Experiment& experiment, size_t columns) {
   if (search.profile())
     text += DescribeProfile(experiment.search()) + DescribeLeftOut(experiment.search()) + "\n";
   const Assignment common_settings = CommonSettings(search);
-  const std::string common = SettingsText(common_settings, {});
+  const std::string common = SettingsText(common_settings);
   std::vector<std::vector<std::string>> rows;
   for (const Trial* trial : Ranked(search))
     rows.push_back(Row(*trial, metric, common_settings));

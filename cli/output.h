@@ -15,8 +15,9 @@ bool IsRunning(const Store& store, const ExperimentRow& row);
 // The state of an experiment for people: "interrupted" if it is active and its runner has died.
 std::string StateText(const Store& store, const ExperimentRow& row);
 
-// Whether tables list the key among the settings: the stage and the micro-batch size have columns.
-bool IsSetting(const std::string& pointer);
+// "reduce_bucket_size=5e8 overlap_comm=true": the settings of `assignment` that are not in
+// `without`. The stage and the micro-batch size are none, because tables have columns for them.
+std::string SettingsText(const Assignment& assignment, const Assignment& without = {});
 
 // The ranking of all trials, the profile and the factor over the submitted configuration. Settings
 // are wrapped at `columns`; 0 = one line per trial.

@@ -115,12 +115,6 @@ std::string BestTable(const Search& search, const Outlook& outlook, size_t colum
   if (outlook.best.empty()) return "No configuration of the space is predicted to fit.\n";
   std::vector<std::vector<std::string>> rows;
   for (const ForeseenConfig& config : outlook.best) {
-    std::string settings;
-    for (const auto& [pointer, value] : config.assignment) {
-      if (!IsSetting(pointer)) continue;
-      settings +=
-          fmt::format("{}{}={}", settings.empty() ? "" : " ", ShortName(pointer), value.dump());
-    }
     const auto text = [&](const char* pointer) {
       const Json* value = FindAtPointer(config.ds_config, pointer);
       return value == nullptr ? "" : value->dump();
@@ -132,7 +126,7 @@ std::string BestTable(const Search& search, const Outlook& outlook, size_t colum
                     is_timed ? fmt::format("{:.4g} ms", config.step_ms) : "",
                     is_timed ? fmt::format("{:.4g}", 1e3 * samples / config.step_ms)
                              : fmt::format("{:.3f} x the first", 1 / config.factor),
-                    settings});
+                    SettingsText(config.assignment)});
   }
   const bool exact = outlook.best[0].predicted.exact;
   return fmt::format("best configurations as predicted, not measured{}\n",
