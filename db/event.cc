@@ -32,18 +32,16 @@ constexpr EnumNames<ExperimentState, 4> kStateNames = {{
 // Runs `read` on the payload. A payload that does not fit its kind is damaged.
 template <typename Read>
 auto ReadPayload(const Event& event, const Read& read) {
-  const auto fail = [&event](const std::string& what) {
-    Throw(ErrorCode::kDataLoss, "event {} ({}, trial {}): {}", event.seq, ToString(event.kind),
-          event.trial, what);
-  };
+  std::string what;
   try {
     return read(event.payload);
   } catch (const Json::exception& error) {
-    fail(JsonMessage(error));
+    what = JsonMessage(error);
   } catch (const Error& error) {
-    fail(error.what());
+    what = error.what();
   }
-  std::abort();  // Not reached: `fail` throws.
+  Throw(ErrorCode::kDataLoss, "event {} ({}, trial {}): {}", event.seq, ToString(event.kind),
+        event.trial, what);
 }
 
 std::optional<int64_t> OptionalInteger(const Json& payload, const char* key) {

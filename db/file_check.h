@@ -7,10 +7,6 @@
 
 namespace dsat {
 
-// Files up to this size are checked page by page when they are opened (about 1 ms per MiB). Of
-// larger files only the header and the schema are checked; a damaged page is found when it is read.
-inline constexpr int64_t kMaxCheckedBytes = int64_t{64} << 20;
-
 enum class FileContent {
   kMissing,
   kEmpty,     // SQLite opens it as an empty database; a crash during creation leaves such a file.

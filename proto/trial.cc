@@ -238,20 +238,13 @@ constexpr int64_t kMostOfProfile = 100'000'000'000'000'000;
 ModelProfile ProfileFromJson(const Json& given, const std::string& what) {
   CheckObject(given, what);
   const Json json = WithOurProfileNames(given);
-  static const std::vector<std::string> kKeys = {"num_params",
-                                                 "trainable_num_params",
-                                                 "activation_bytes_per_sample",
-                                                 "device_memory_bytes",
-                                                 "forward_flops_per_sample",
-                                                 "two_units_num_params",
-                                                 "matmul_flops_per_s",
-                                                 "copy_bytes_per_s",
-                                                 "to_device_bytes_per_s",
-                                                 "to_host_bytes_per_s",
-                                                 "micro_batch_1_peak_bytes",
-                                                 "micro_batch_2_peak_bytes",
-                                                 "device",
-                                                 "num_threads"};
+  static const std::vector<std::string> kKeys = [] {
+    const Json numbers = ToJson(ModelProfile());
+    std::vector<std::string> names;
+    for (const auto& [name, value] : numbers.items())
+      names.push_back(name);
+    return names;
+  }();
   CheckKeys(json, kKeys, what);
   auto number = [&](const char* key, int64_t min) {
     if (!json.contains(key)) {
