@@ -25,7 +25,7 @@ using engine::Strategy;
 
 namespace {
 
-constexpr int64_t kMostMicroBatch = 65535;  // The sequences of a grid of CUDA (attention.cu).
+constexpr int64_t kMostMicroBatch = 1 << 16;
 // Predicting for P ranks takes time in proportion to P.
 constexpr int64_t kMostRanks = 1024;
 constexpr int64_t kMostTimesRanks = 4;
