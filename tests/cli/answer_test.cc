@@ -7,12 +7,14 @@
 #include <map>
 #include <string>
 
+#include "base/files.h"
 #include "tests/searcher/simulated_trials.h"
 
 namespace dsat::cli {
 namespace {
 
 using ::testing::Contains;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Key;
 using ::testing::Not;
@@ -49,6 +51,13 @@ TEST(AnswerTest, WhatDoesNotFitIsNoAnswer) {
   const auto lines = LinesWhereOthersAre({TrialState::kInfeasible, "out of memory"});
   EXPECT_THAT(lines, Contains(Pair("factor", HasSubstr("was measured to be faster"))));
   EXPECT_THAT(lines, Contains(Pair("certainty", HasSubstr("with probability"))));
+}
+
+TEST(AnswerTest, TheDocsNameEachFieldOfTheVerdict) {
+  const std::string docs = ReadFile(DSAT_SOURCE_DIR "/docs/proof.md");
+  const Json verdict = ToJson(Verdict{});
+  for (const auto& [field, value] : verdict.items())
+    EXPECT_THAT(docs, ContainsRegex("\n\\| [^|]*`" + field + "`[^|]*\\|"));
 }
 
 }  // namespace
