@@ -83,7 +83,8 @@ std::string PathOf(const UniqueFd& fd) {
 UniqueFd TaskFile(const TrialTask& task) {
   UniqueFd file(memfd_create("dsat-task", 0));
   if (!file) ThrowErrno("memfd_create", errno);
-  std::ofstream(PathOf(file)) << ToJson(task);
+  std::ofstream out(PathOf(file));
+  if (!(out << ToJson(task)).flush()) ThrowErrno("memory for the task", errno);
   return file;
 }
 

@@ -16,6 +16,7 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "base/unique_fd.h"
+#include "tests/base/file_size_limit.h"
 #include "tests/cli/run_dsat.h"
 
 namespace dsat {
@@ -75,6 +76,15 @@ TEST(InferenceTest, TextThatCannotBeWrittenIsAnErrorUnlessItsReaderHasGone) {
   reader.Reset();
   EXPECT_EQ(WaitFor(dsat), 1);
   EXPECT_EQ(ReadFile(work.Path("gone.err")), "");
+}
+
+TEST(InferenceTest, ATaskThatCannotBeWrittenIsAnError) {
+  const Workspace work;
+  ASSERT_NO_FATAL_FAILURE(TrainOneStep(work));
+  const FileSizeLimit limit(512);
+  const Finished run = work.Dsat({"generate", "deepspeed.yaml", "--prompt", "The "});
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_EQ(run.err, "dsat: memory for the task: File too large\n");
 }
 
 TEST(InferenceTest, TheEnvironmentOfTheExperimentFileHolds) {
