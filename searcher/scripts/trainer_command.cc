@@ -19,6 +19,7 @@
 #include "base/parse_number.h"
 #include "base/regex.h"
 #include "engine/config/settings.h"
+#include "engine/config/strategies.h"
 #include "engine/config/validate.h"
 #include "searcher/scripts/command_words.h"
 #include "searcher/scripts/deepspeed_command.h"
@@ -266,9 +267,8 @@ class Resolver {
     } else if (!flag) {
       number = NumberInScript(script_, argument);
     }
-    // A strategy's name is no path; its "auto" is filled in by trials alone.
-    const bool of_strategy =
-        !spec_.ds_config_path.empty() && spec_.ds_config_path.find('/') == std::string::npos;
+    // The "auto" of a strategy is filled in by trials alone.
+    const bool of_strategy = engine::FindStrategy(spec_.ds_config_path) != nullptr;
     if (engine::IsAuto(given) && !number && !of_strategy)
       Refuse(argument, flag ? TextOf(command_, *flag) : "");
     const bool is_open = engine::IsAuto(given) || (given.is_null() && !by_total);

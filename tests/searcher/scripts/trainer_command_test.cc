@@ -241,6 +241,8 @@ TEST_F(TrainerCommandTest, AnAutoThatNobodyShowsIsRefused) {
   const Json numbers = {{"train_batch_size", 4}};
   EXPECT_THAT(Complete({"python", "plain.py"}, numbers), IsEmpty());
   EXPECT_EQ(spec_.ds_config, numbers);
+  spec_.ds_config_path = "ds.json";  // In the current folder.
+  EXPECT_THAT(ErrorOf({"python", "plain.py"}, kAuto), HasSubstr("micro_batch_size_per_gpu is"));
   spec_.ds_config_path = "stage_3";  // Of dsat, where trials fill in what is open.
   EXPECT_THAT(Complete({"python", "plain.py"}, {{"train_micro_batch_size_per_gpu", "auto"}}),
               IsEmpty());
