@@ -55,6 +55,11 @@ class WheelTest(unittest.TestCase):
         self.assertRegex(self.run_in_venv("dsat", "--version"), r"^dsat \d+\.\d+\.\d+$")
         self.assertIn("device     cpu", self.run_in_venv("dsat", "doctor"))
 
+    def test_what_pip_leaves_in_the_source_tree_is_not_in_the_wheel(self):
+        (folder,) = self.folder.glob("venv/lib/*/site-packages/dsat/bin/python")
+        self.assertEqual({path.name for path in folder.iterdir()},
+                         {"dsat", "hook", "pyproject.toml"})
+
     def test_the_documents_that_messages_name_are_there(self):
         for name in ("README.md", "docs/experiment-file.md"):
             self.assertTrue((self.folder / "venv/share/doc/dsat" / name).exists())
