@@ -107,8 +107,9 @@ class _Finder:
 
 def _run_hidden_sitecustomize():
     here = os.path.dirname(os.path.abspath(__file__))
-    path = [folder for folder in sys.path if os.path.abspath(folder or ".") != here]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", path)
+    last = max((at for at, folder in enumerate(sys.path)
+                if os.path.abspath(folder or ".") == here), default=-1)
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path[last + 1:])
     if spec is None or spec.loader is None:
         return
     from importlib.util import module_from_spec
@@ -153,7 +154,7 @@ def _leave():
     os._exit(0)
 
 
-if os.environ.get("DSAT_DS_CONFIG"):
+if os.environ.get("DSAT_DS_CONFIG") and not hasattr(sys, "dsat_watches_config"):
     sys.meta_path.insert(0, _Finder())
     _watch_config(os.environ["DSAT_DS_CONFIG"])
     atexit.register(_leave)  # The first one that is registered is called last.

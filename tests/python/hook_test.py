@@ -1,5 +1,6 @@
 """The import hook with the real DeepSpeed and the real trainers, on ranks on the CPU."""
 import os
+import shutil
 import subprocess
 import sys
 
@@ -309,6 +310,14 @@ def test_the_sitecustomize_that_the_hook_hides_runs(run_trial, tmp_path):
     done = python(run_trial, "import sitecustomize; print(sitecustomize.__file__)", tmp_path)
     assert done.stdout == f"the own one\n{tmp_path}/sitecustomize.py\n"
     assert done.stderr == ""
+
+
+def test_of_the_hooks_of_two_installations_the_first_one_counts(run_trial, tmp_path):
+    shutil.copytree(ROOT / "python/hook", tmp_path / "hook")
+    (tmp_path / "sitecustomize.py").write_text("print('the own one')")
+    done = python(run_trial, "import sys; print([type(f).__name__ for f in sys.meta_path].count("
+                  "'_Finder'))", tmp_path / "hook", tmp_path)
+    assert (done.stdout, done.stderr) == ("the own one\n1\n", "")
 
 
 def test_python_without_deepspeed_loads_nothing_of_dsat(run_trial):
