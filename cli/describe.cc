@@ -31,7 +31,7 @@ std::string DescribeStage(const SearchSpace& space, int stage) {
     text += fmt::format("{} of model states and buffers, ", HumanBytes(plain.state_bytes));
   text += plain.approx_max_micro_batch > 0
               ? fmt::format("micro-batches up to {}{}", about, plain.approx_max_micro_batch)
-              : "predicted not to fit";
+              : "predicted not to fit with the submitted keys";
   if (places.size() == 1) return text;
   int64_t most = 0;
   for (const StageSpace* place : places)

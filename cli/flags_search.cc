@@ -351,7 +351,8 @@ void AddSearchCommands(Parser& parser) {
   }
   AddSpaceCommand(parser);
   CLI::App& resume =
-      parser.Add("resume", "Continue an experiment after a crash or Ctrl-C", parser.resume);
+      parser.Add("resume", "Continue an experiment after a crash or Ctrl-C, or with higher limits",
+                 parser.resume);
   AddExperiment(resume, parser.resume.experiment);
   AddLimits(resume, parser.resume.limits);
   AddRunFlags(resume, parser.resume.run);

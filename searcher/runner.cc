@@ -171,8 +171,8 @@ void Runner::Impl::Open() {
   if (const int64_t num_slots = NumSlots(hosts); spec.slots_per_trial > num_slots) {
     Notify(
         RunnerEvent::Kind::kNote, -1, 0, 0,
-        fmt::format("a trial needs {} slots, but there are {}: trials run one at a time and their "
-                    "ranks share cores, which makes them slower",
+        fmt::format("a trial needs {} slots, more than the {} to use here: trials run one at a "
+                    "time and their ranks share cores, which makes them slower",
                     spec.slots_per_trial, num_slots));
   }
 }

@@ -420,9 +420,8 @@ class SpecReader {
   // Checks what the launch target needs, and the merged config.
   void CheckTarget() {
     const std::string config = fmt::format("{}/{}", kHparams, kConfigKey);
-    if (spec_.ds_config_path.empty() && spec_.ds_config.empty()) {
-      document_.Fail(config, "is missing; expected the path of a ds_config file");
-    }
+    if (spec_.ds_config_path.empty() && spec_.ds_config.empty())
+      document_.Fail(config, "is missing; expected a file, or DeepSpeed's keys in /hyperparameters");
     const bool builtin = spec_.entrypoint[0] == "builtin";
     builtin ? CheckBuiltin() : CheckCommand();
     const std::string source =

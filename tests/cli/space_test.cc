@@ -96,6 +96,17 @@ TEST_F(SpaceTest, AWideSpaceHasStagesThatRefuseTheSubmittedOffload) {
   EXPECT_THAT(work.Dsat(published).err, HasSubstr("no stage of --zero-stages can be searched: "));
 }
 
+TEST_F(SpaceTest, AStageThatFitsWithOtherKeysIsNotSaidNotToFit) {
+  WriteScript("");
+  work.Write("profile.json", R"({"num_params": 1000000, "trainable_num_params": 1000000,
+                                 "activation_bytes_per_sample": 1000000,
+                                 "device_memory_bytes": 1000000000})");
+  const Finished run =
+      work.Dsat({"space", "deepspeed.yaml", "--profile", "profile.json", "--zero-stages", "2"});
+  EXPECT_THAT(run.out, AllOf(HasSubstr("predicted not to fit with the submitted keys, also with "),
+                             HasSubstr(" reduce_bucket_size=1e6 ")));
+}
+
 TEST_F(SpaceTest, ShowsKeysSizesWhatIsLeftOutAndTheBestAndLeavesNothing) {
   WriteBuiltin("where:\n  - /zero_optimization/overlap_comm == false\n");
   const Finished run = work.Dsat({"space", "deepspeed.yaml", "--zero-stages", "1,2"});

@@ -362,7 +362,9 @@ TEST_F(ExperimentFileTest, WhatATargetNeedsIsNamed) {
       {"entrypoint: python3 'train.py\n", "is never closed"},
       {"entrypoint: [python3, [x]]\n", "/entrypoint is [\"x\"]; expected texts only"},
       {"entrypoint: {a: b}\n", ":1: /entrypoint is"},
-      {"entrypoint: python3 train.py\n", "/hyperparameters/deepspeed_config is missing"},
+      {"entrypoint: python3 train.py\n",
+       "/hyperparameters/deepspeed_config is missing; expected a file, or DeepSpeed's keys in "
+       "/hyperparameters"},
       {"entrypoint: python3 train.py\nhyperparameters: {lr: 1}\n",
        ":2: /hyperparameters/deepspeed_config is missing"},
       {External("", "  train_batch_size: 4\n"),
