@@ -421,7 +421,7 @@ class SpecReader {
   void CheckTarget() {
     const std::string config = fmt::format("{}/{}", kHparams, kConfigKey);
     if (spec_.ds_config_path.empty() && spec_.ds_config.empty())
-      document_.Fail(config, "is missing; expected a file, or DeepSpeed's keys in /hyperparameters");
+      document_.Fail(config, "is missing; expected a file or DeepSpeed's keys in /hyperparameters");
     const bool builtin = spec_.entrypoint[0] == "builtin";
     builtin ? CheckBuiltin() : CheckCommand();
     const std::string source =

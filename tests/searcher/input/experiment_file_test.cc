@@ -363,7 +363,7 @@ TEST_F(ExperimentFileTest, WhatATargetNeedsIsNamed) {
       {"entrypoint: [python3, [x]]\n", "/entrypoint is [\"x\"]; expected texts only"},
       {"entrypoint: {a: b}\n", ":1: /entrypoint is"},
       {"entrypoint: python3 train.py\n",
-       "/hyperparameters/deepspeed_config is missing; expected a file, or DeepSpeed's keys in "
+       "/hyperparameters/deepspeed_config is missing; expected a file or DeepSpeed's keys in "
        "/hyperparameters"},
       {"entrypoint: python3 train.py\nhyperparameters: {lr: 1}\n",
        ":2: /hyperparameters/deepspeed_config is missing"},
