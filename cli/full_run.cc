@@ -255,9 +255,11 @@ FullRun RunFull(const ExperimentSpec& spec, const Json& ds_config, const RunnerO
           trained = trained || !step.validated;
         },
         [&interrupts] { return interrupts.load(); });
-  }  // Clears the status line.
-  ReadHistory(run);
-  if (builtin) run.checkpoint = NewestCheckpoint(options.out_dir);
+  }               // Clears the status line.
+  if (builtin) {  // In the folder of a script, both would be of another training.
+    ReadHistory(run);
+    run.checkpoint = NewestCheckpoint(options.out_dir);
+  }
   PrintEnd(run, builtin, trained, again);
   return run;
 }

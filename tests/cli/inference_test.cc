@@ -121,6 +121,18 @@ TEST(TrainingStartTest, WithoutTheFileLatestTheCommandKnowsWhatTheRanksContinueF
   EXPECT_THAT(said, HasSubstr("warning: train_batch_size was 2 and is 4 from now on"));
 }
 
+TEST(TrainingStartTest, AScriptHasNoResultsOfATrainingThatWasInItsFolder) {
+  const Workspace work;
+  ASSERT_NO_FATAL_FAILURE(TrainOneStep(work));
+  work.Write("script.yaml",
+             "entrypoint: python3 train.py --deepspeed_config ds_config.json\n"
+             "hyperparameters: {deepspeed_config: ds_config.json}\n");
+  work.Write("train.py", "");
+  const Finished trained = work.Dsat({"train", "script.yaml", "--json"});
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_TRUE(Json::parse(trained.out).at("last_step").is_null()) << trained.out;
+}
+
 TEST(TrainingStartTest, AFolderThatCannotTakeCheckpointsIsRefusedBeforeTheFirstStep) {
   const Workspace work;
   work.Write("deepspeed.yaml", std::string("entrypoint: builtin") + kSmallTraining);
