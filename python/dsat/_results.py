@@ -76,7 +76,12 @@ def results(path: "str | os.PathLike[str] | None" = None,
         file = file / "dsat.db"
     if not file.exists():
         raise FileNotFoundError(f"{file}: there is no such database")
-    connection = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)
+    file = file.resolve()
+    # Without a -wal file nobody writes; SQLite could not make one in a folder that is read-only.
+    is_alone = (not os.access(file.parent, os.W_OK, effective_ids=True)
+                and not Path(f"{file}-wal").exists())
+    connection = sqlite3.connect(f"{file.as_uri()}?{'immutable=1' if is_alone else 'mode=ro'}",
+                                 uri=True)
     try:
         connection.row_factory = sqlite3.Row
         version = connection.execute("PRAGMA user_version").fetchone()[0]

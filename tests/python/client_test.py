@@ -4,6 +4,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
+import tempfile
 
 import dsat
 import pytest
@@ -115,6 +116,21 @@ def test_numbers_that_are_none_are_refused_by_name(tmp_path):
     experiment = dsat.Experiment(1, tmp_path / "none.db")
     with pytest.raises(ValueError, match="metrics: throughput is nan; expected a finite number"):
         experiment.tell(0, metrics={"throughput": float("nan")})
+
+
+def test_results_in_a_folder_that_is_read_only(files):
+    run_all(create(files, profile=PROFILE))
+    found = dsat.results(files)
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copy(files / "dsat.db", folder)
+        os.chmod(folder, 0o555)
+        user = os.geteuid()
+        try:
+            os.seteuid(65534 if user == 0 else user)  # Root may write to every folder.
+            assert dsat.results(folder) == found
+        finally:
+            os.seteuid(user)
+            os.chmod(folder, 0o755)
 
 
 def test_results_as_a_pandas_frame(files):
