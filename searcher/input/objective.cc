@@ -1,6 +1,8 @@
 // Decides whether a search keeps the global batch fixed while configurations vary.
 #include "searcher/input/objective.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/parse_number.h"
 #include "engine/config/batch.h"
@@ -44,7 +46,7 @@ void CheckBatch(int64_t batch, int64_t ranks, const std::string& source,
           "{}: the fixed train_batch_size {} is not a multiple of the data-parallel size {} ({} "
           "ranks, {} pipeline stages); expected one, such as {}, or {} any",
           kFlag, batch, ranks, spec.slots_per_trial, spec.slots_per_trial / ranks,
-          (batch / ranks + 1) * ranks, kFlag);
+          std::max(batch / ranks, int64_t{1}) * ranks, kFlag);
   }
   CheckAccumulation(batch, ranks, source, spec);
   SearchSpace space;

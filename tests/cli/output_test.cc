@@ -200,6 +200,8 @@ TEST_F(OutputTest, BadInputIsRefusedInOneLineAndLeavesTheDatabaseAsItWas) {
                 "expected at most 100000 micro-batches");
   ExpectRefused(work.Dsat({"asha", "deepspeed.yaml", "--train-batch-size", "9"}),
                 "not a multiple of the data-parallel size 2");
+  ExpectRefused(work.Dsat({"asha", "deepspeed.yaml", "--train-batch-size", "9223372036854775807"}),
+                "such as 9223372036854775806,");
   ExpectRefused(work.Dsat({"create", "asha", "deepspeed.yaml", "--train-batch-size", "8",
                            "--divisible-by", "3"}),
                 "no micro-batch size is a multiple of 3");
