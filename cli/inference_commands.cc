@@ -57,6 +57,7 @@ TrialTask MakeTask(const CheckpointFlags& flags, TrialTask::Mode mode) {
           "can read",
           flags.config);
   }
+  if (mode == TrialTask::Mode::kEvaluate) RequireValidation(spec);
   TrialTask task;
   task.mode = mode;
   task.model = spec.hyperparameters.value("model", Json::object());

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "engine/config/strategies.h"
 #include "searcher/input/experiment_file.h"
@@ -24,6 +25,15 @@ void UseDsConfig(const std::string& path, ExperimentSpec& spec) {
   if (IsBuiltin(spec)) return;
   for (const std::string& note : CheckCommandConfig(path, &spec))
     Log(LogLevel::kWarn, note);
+}
+
+void RequireValidation(const ExperimentSpec& spec, const std::string& wanted_by) {
+  const Json* const data = FindAtPointer(spec.hyperparameters, "/data");
+  if (data != nullptr && data->contains("validation")) return;
+  Throw(ErrorCode::kInvalidArgument,
+        "{}{}: /hyperparameters/data has no \"validation\"; expected for example "
+        "{{\"split\": 0.05}} or {{\"path\": \"validation.txt\"}} (docs/models.md)",
+        wanted_by, spec.config_path);
 }
 
 Store OpenForNew(const std::string& db, const ExperimentSpec& spec) {

@@ -91,14 +91,8 @@ int RunCommand(const Flags& flags, const TrainFlags& train) {
   PlanSlurm(spec, &options);
   LogNew(CheckSpec(spec, AreElsewhere(options.machines.hosts)), read);
   CheckHosts(spec, options.machines.hosts);
-  const Json* const data = FindAtPointer(spec.hyperparameters, "/data");
-  if (train.training.eval_interval > 0 && IsBuiltin(spec) &&
-      (data == nullptr || !data->contains("validation"))) {
-    Throw(ErrorCode::kInvalidArgument,
-          "--eval-interval: {}: /hyperparameters/data has no \"validation\"; expected for example "
-          "{{\"split\": 0.05}} (docs/models.md)",
-          spec.config_path);
-  }
+  if (train.training.eval_interval > 0 && IsBuiltin(spec))
+    RequireValidation(spec, "--eval-interval: ");
   const std::string out = train.run.out_dir.empty() ? "dsat-out/train" : train.run.out_dir;
   options.out_dir = fs::absolute(out).string();
   options.training = train.training;

@@ -248,7 +248,7 @@ ModelProfile ProfileFromJson(const Json& given, const std::string& what) {
   CheckKeys(json, kKeys, what);
   auto number = [&](const char* key, int64_t min) {
     if (!json.contains(key)) {
-      Throw(ErrorCode::kInvalidArgument, "{}: \"{}\" is missing", what, key);
+      Throw(ErrorCode::kInvalidArgument, "{}: \"{}\" is missing (docs/ask-tell.md)", what, key);
     }
     const int64_t value = IntegerFrom(json[key], min, what + "/" + key);
     if (value > kMostOfProfile) {

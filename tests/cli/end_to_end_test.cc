@@ -468,7 +468,7 @@ TEST_F(EndToEndTest, ATrainedModelIsEvaluatedAndWritesText) {
   const Finished without = work.Dsat({"eval", "deepspeed.yaml", "--checkpoint", checkpoint});
   EXPECT_EQ(without.exit_code, 1);
   EXPECT_THAT(without.err,
-              testing::StartsWith("dsat: /hyperparameters/data has no \"validation\"; expected"));
+              HasSubstr("deepspeed.yaml: /hyperparameters/data has no \"validation\"; expected"));
   EXPECT_EQ(std::ranges::count(without.err, '\n'), 1);
 }
 

@@ -90,9 +90,11 @@ TEST(InferenceTest, ATaskThatCannotBeWrittenIsAnError) {
 TEST(InferenceTest, TheEnvironmentOfTheExperimentFileHolds) {
   const Workspace work;
   ASSERT_NO_FATAL_FAILURE(TrainOneStep(work));
-  work.Write("deepspeed.yaml", std::string("environment: {environment_variables: [LD_PRELOAD=/none."
-                                           "so]}\nentrypoint: builtin") +
-                                   kSmallTraining);
+  std::string training = kSmallTraining;
+  training.insert(training.rfind('}'), ", validation: {split: 0.05}");
+  work.Write("deepspeed.yaml",
+             "environment: {environment_variables: [LD_PRELOAD=/none.so]}\nentrypoint: builtin" +
+                 training);
   for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
            {"eval", "deepspeed.yaml"},
            {"generate", "deepspeed.yaml", "--prompt", "The ", "--max-new-tokens", "1"}})
