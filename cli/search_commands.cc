@@ -246,8 +246,8 @@ int RaiseTheirLimits(const ResumeFlags& resume, Experiment& experiment) {
           experiment.id(), experiment.search().spec().method);
   }
   experiment.RaiseLimits(limits);
-  Say(stderr, fmt::format("experiment {}: up to {} trials; ask for more\n", experiment.id(),
-                          *limits.max_trials));
+  Say(stderr, fmt::format("experiment {}: up to {} trials; asked for so far: {}\n", experiment.id(),
+                          *limits.max_trials, experiment.search().trials().size()));
   return 0;
 }
 

@@ -72,7 +72,8 @@ TEST_F(AskTellTest, RaisedLimitsGiveMoreTrials) {
     EXPECT_EQ(refused.exit_code, 1);
     EXPECT_THAT(refused.err, HasSubstr("only its --max-trials can be raised"));
   }
-  EXPECT_EQ(work.Dsat({"resume", "1", "--max-trials", "3"}).exit_code, 0);
+  EXPECT_EQ(work.Dsat({"resume", "1", "--max-trials", "3"}).err,
+            "experiment 1: up to 3 trials; asked for so far: 2\n");
   RunTrial(2);
   EXPECT_THAT(work.Dsat({"ask", "1", "--json"}).out, HasSubstr(R"("finished":true)"));
 }
