@@ -17,14 +17,11 @@
 
 #include "methods/method.h"
 #include "proto/experiment.h"
+#include "proto/micro_batch.h"
 #include "proto/search_policy.h"
 #include "proto/trial.h"
 
 namespace dsat {
-
-// The largest micro-batch size that a method proposes. Only a search without a memory limit reaches
-// it.
-inline constexpr int64_t kLargestMicroBatch = int64_t{1} << 20;
 
 // One micro-batch size, and the range it was chosen from: low <= micro_batch <= high.
 struct Step {

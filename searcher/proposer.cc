@@ -15,6 +15,8 @@ namespace {
 
 constexpr TrialId kNoTrial = -1;
 
+static_assert(kLargestMicroBatch <= engine::kMostMicroBatch, "methods propose what is refused");
+
 // The space with the experiment's conditions, and with the submitted values of all keys in them.
 SearchSpace WithConditions(SearchSpace space, const ExperimentSpec& spec) {
   if (spec.where.empty()) return space;

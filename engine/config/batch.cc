@@ -13,8 +13,6 @@ namespace {
 constexpr char kTotal[] = "/train_batch_size";
 constexpr char kMicro[] = "/train_micro_batch_size_per_gpu";
 constexpr char kAccumulation[] = "/gradient_accumulation_steps";
-// Beyond what any model can use, so that sizes in bytes stay small.
-constexpr int64_t kMostMicroBatch = 1'000'000;
 
 // The number at a pointer; nullopt if it is not given, null or "auto".
 std::optional<int64_t> Given(const Json& ds_config, const char* pointer,

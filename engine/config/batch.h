@@ -10,6 +10,9 @@
 
 namespace dsat::engine {
 
+// The largest number of samples in a micro-batch: beyond what any model can use, so that sizes in
+// bytes stay small.
+inline constexpr int64_t kMostMicroBatch = 1'000'000;
 // The largest number of micro-batches in a step: it bounds the number of instructions.
 inline constexpr int64_t kMostAccumulation = 100'000;
 
