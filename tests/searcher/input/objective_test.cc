@@ -58,7 +58,7 @@ TEST_F(ObjectiveTest, ANumberNeedNotBeTheSubmittedOne) {
 
 TEST_F(ObjectiveTest, ABatchThatTheRanksDoNotDivideIsRefused) {
   const std::string message = RefusalOf("10");
-  for (const char* part : {"--train-batch-size", "10", "data-parallel size 4", "such as 12", "any"})
+  for (const char* part : {"--train-batch-size", "10", "data-parallel size 4", "such as 8", "any"})
     EXPECT_THAT(message, HasSubstr(part));
   // The stages of a pipeline share samples.
   spec_.ds_config["pipeline"] = {{"stages", 2}};
