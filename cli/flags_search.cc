@@ -205,11 +205,10 @@ void AddMethodOptions(CLI::App& app, const std::string& method, SearchOptions& o
         ->capture_default_str();
   }
   if (method == "auto") {
-    app.add_option(
-           "--run-steps", options.run_steps,
-           "Optimizer steps of the training to come, of the submitted batch size: the search "
-           "ends when further trials would take longer than they could save (default: a "
-           "training that takes 600 times as long as its search)")
+    app.add_option("--run-steps", options.run_steps,
+                   "Optimizer steps of the training to come, of the submitted batch size: the "
+                   "search ends when further trials would take longer than they could save "
+                   "(default: a training that takes 600 times as long as its search)")
         ->check(WholeNumberFrom1());
     app.add_option("--warm-start", options.warm_start,
                    "Start from what an earlier experiment of the database has measured: its number "

@@ -255,8 +255,9 @@ FullRun RunFull(const ExperimentSpec& spec, const Json& ds_config, const RunnerO
           trained = trained || !step.validated;
         },
         [&interrupts] { return interrupts.load(); });
-  }               // Clears the status line.
-  if (builtin) {  // In the folder of a script, both would be of another training.
+  }  // Clears the status line.
+  // In the folder of a script, both would be of another training.
+  if (builtin) {
     ReadHistory(run);
     run.checkpoint = NewestCheckpoint(options.out_dir);
   }
