@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "base/table.h"
 #include "cli/commands.h"
+#include "cli/machine_facts.h"
 #include "engine/backend/cuda/cuda_status.h"
 #include "engine/backend/machine.h"
 #include "engine/io/async_file.h"
@@ -37,6 +38,7 @@ struct Findings {
   CudaStatus cuda;
   std::vector<UsableGpu> usable;  // By GPU; empty if no GPU can be used.
   std::string problem;            // Of the last measurement, "" if none.
+  Json extensions;                // As ExtensionBuildFacts.
 };
 
 Findings Examine() {
@@ -45,6 +47,7 @@ Findings Examine() {
   found.cudnn = engine::FindCudnn();
   found.copy_bytes_per_s = engine::MeasureCopyBandwidth(found.machine);
   found.io_uring = engine::BestAioEngine() == engine::AioEngine::kUring;
+  found.extensions = ExtensionBuildFacts();
   found.cuda = engine::ProbeCuda();
   found.problem = found.cuda.problem;
   if (!found.problem.empty()) return found;
@@ -117,6 +120,7 @@ Json ToJson(const Findings& found) {
             {"cublas_library", path_or_null(found.cuda.cublas_path)},
             {"gpus", gpus},
             {"problem", found.problem.empty() ? Json() : Json(found.problem)}}},
+          {"extensions", found.extensions},
           {"device", found.problem.empty() ? "cuda" : "cpu"}};
 }
 
@@ -142,6 +146,23 @@ void PrintGpus(const Findings& found) {
     }
     Line("GPU", text);
   }
+}
+
+// Says whether DeepSpeed can compile its extensions here, and what to install where it cannot.
+std::string DescribeExtensions(const Json& facts) {
+  if (facts.is_null()) return "not found: only the built-in engine trains here";
+  std::vector<std::string> missing;
+  if (facts.at("headers").is_null())
+    missing.emplace_back(
+        "Python.h (python3-dev, or the headers of this Python if it is not Debian's)");
+  if (facts.at("compiler").is_null()) missing.emplace_back("a C++ compiler (g++)");
+  if (facts.at("ninja").is_null()) missing.emplace_back("ninja (ninja-build, or pip's ninja)");
+  const std::string python = facts.at("python").get<std::string>();
+  return missing.empty() ? python + ", compiles extensions of PyTorch and DeepSpeed"
+                         : fmt::format(
+                               "{}, compiles no extensions of PyTorch and DeepSpeed, which "
+                               "scripts may need: install {}",
+                               python, fmt::join(missing, ", "));
 }
 
 void Print(const Findings& found) {
@@ -179,6 +200,7 @@ void Print(const Findings& found) {
                     ? "not found"
                     : LibraryVersion(found.cudnn.version) + ", " + found.cudnn.path);
   if (!found.problem.empty()) Line("no GPU", found.problem);
+  Line("Python", DescribeExtensions(found.extensions));
   Line("device",
        found.problem.empty() ? "cuda (resources.device: auto)" : "cpu (resources.device: auto)");
 }

@@ -34,14 +34,20 @@ for name in ("deepspeed", "torch", "transformers"):
         pass
 print(json.dumps(versions)))";
 
-// The packages that decide how fast a script trains, as its interpreter finds them; null if there
-// is no interpreter, or it takes longer than 10 s.
-Json PackageVersions(const ExperimentSpec& spec) {
-  const std::string& program = spec.entrypoint.at(0);
-  const bool is_python = std::filesystem::path(program).filename().string().starts_with("python");
-  const std::string command =
-      fmt::format("cd {} && timeout 10 {} -c {} 2>/dev/null </dev/null", ShellWord(spec.model_dir),
-                  ShellWord(is_python ? program : "python3"), ShellWord(kPrintVersions));
+constexpr char kPrintExtensionBuild[] = R"(
+import json, os, shutil, sys, sysconfig
+include = sysconfig.get_paths()["include"]
+print(json.dumps({
+    "python": sys.executable,
+    "headers": include if os.path.exists(os.path.join(include, "Python.h")) else None,
+    "compiler": shutil.which(os.environ.get("CXX") or "c++"),
+    "ninja": shutil.which("ninja")})))";
+
+// Returns the object that `script` prints as JSON when the interpreter `python` runs it in
+// `folder`; null if there is no such interpreter, or it takes longer than 10 s.
+Json RunPython(const std::string& folder, const std::string& python, const char* script) {
+  const std::string command = fmt::format("cd {} && timeout 10 {} -c {} 2>/dev/null </dev/null",
+                                          ShellWord(folder), ShellWord(python), ShellWord(script));
   FILE* const pipe = popen(command.c_str(), "re");
   if (pipe == nullptr) return nullptr;
   std::string text;
@@ -49,8 +55,15 @@ Json PackageVersions(const ExperimentSpec& spec) {
   while (const size_t count = fread(part.data(), 1, part.size(), pipe))
     text.append(part.data(), count);
   pclose(pipe);
-  const Json versions = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  return versions.is_object() ? versions : Json();
+  const Json printed = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return printed.is_object() ? printed : Json();
+}
+
+// Returns the versions of the packages that decide how fast a script trains, as RunPython does.
+Json PackageVersions(const ExperimentSpec& spec) {
+  const std::string& program = spec.entrypoint.at(0);
+  const bool is_python = std::filesystem::path(program).filename().string().starts_with("python");
+  return RunPython(spec.model_dir, is_python ? program : "python3", kPrintVersions);
 }
 
 // The speeds of the disk that the ds_config has for offload; null if it has none, or none that can
@@ -77,6 +90,10 @@ Json DiskSpeeds(const ExperimentSpec& spec) {
 }
 
 }  // namespace
+
+Json ExtensionBuildFacts() {
+  return RunPython(".", "python3", kPrintExtensionBuild);
+}
 
 Json MachineFacts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts) {
   Json facts{{"dsat", kVersion}};

@@ -128,6 +128,9 @@ struct Refusal {
 struct Outcome {
   TrialState state = TrialState::kFailed;
   std::string reason;  // "" if it succeeded; else one line.
+  // A failure that the same machine would repeat, so that no other attempt is made. The log of an
+  // experiment does not keep it.
+  bool recurs = false;
 };
 
 // When a trial's first attempt started and its last one ended, in seconds that the search has run;

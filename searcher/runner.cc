@@ -462,12 +462,13 @@ void Runner::Impl::NoteLoad() {
   if (!news.empty()) Notify(RunnerEvent::Kind::kNote, -1, 0, 0, news);
 }
 
-// After a canceled attempt, and after a failed one with restarts left, NextTrial runs the trial
-// again.
+// After a canceled attempt, and after a failed one with restarts left that may end otherwise,
+// NextTrial runs the trial again.
 bool Runner::Impl::EndsTrial(TrialId id, const Outcome& outcome) const {
   if (outcome.state == TrialState::kStopped) return false;
   if (outcome.state != TrialState::kFailed) return true;
-  return experiment.NumFailedAttempts(id) > experiment.search().spec().max_restarts;
+  return outcome.recurs ||
+         experiment.NumFailedAttempts(id) > experiment.search().spec().max_restarts;
 }
 
 void Runner::Impl::Tell(TrialId id, const Outcome& outcome) {

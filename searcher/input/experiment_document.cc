@@ -27,7 +27,7 @@ namespace {
 // True if `text` is "module.file:Trial", a trial class.
 bool NamesTrialClass(std::string_view text) {
   static const RE2 kTrialClass(R"([A-Za-z_][\w.]*:[A-Za-z_]\w*)", RegexOptions());
-  return RE2::FullMatch(text, kTrialClass);
+  return RE2::FullMatch(Piece(text), kTrialClass);
 }
 
 // The keys of each section: those that dsat reads, and those of a cluster that have no meaning

@@ -101,6 +101,38 @@ std::string QuoteWithItems(std::string_view text, size_t position) {
   return quote;
 }
 
+// Returns why the compiler failed that PyTorch ran for an extension, by its first error and with
+// the package that is known to be missing; nullopt if no extension has failed to build.
+std::optional<std::string> CompilerFailure(std::string_view text) {
+  struct Missing {
+    const char* said;
+    const char* way_out;
+  };
+  constexpr std::array kMissing = {
+      Missing{"Python.h: No such file",
+              "install python3-dev, or the headers of this Python if it is not Debian's"},
+      Missing{"++: not found", "install a C++ compiler: apt-get install g++"},
+      Missing{"Could not find compiler", "install a C++ compiler: apt-get install g++"},
+      Missing{"Ninja is required", "install it: apt-get install ninja-build, or pip install ninja"},
+      Missing{"nvcc: not found", "install the CUDA toolkit that this PyTorch was built with"},
+      Missing{"libaio.h: No such file", "install libaio-dev"},
+  };
+  static const RE2 kFailed("Error building extension|Ninja is required to load C\\+\\+ extensions",
+                           RegexOptions());
+  static const RE2 kCompilerError(
+      R"((?m)^(\S+(:\d+|\(\d+\)): (?:fatal )?error: .*|\S+sh: \d+: \S+: not found|ccache: error: .*|.*Ninja is required.*)$)",
+      RegexOptions());
+  if (!RE2::PartialMatch(Piece(text), kFailed)) return std::nullopt;
+  std::string error;
+  if (!RE2::PartialMatch(Piece(text), kCompilerError, &error)) return std::nullopt;
+  std::string reason = "an extension of PyTorch does not compile: " + Quote(error);
+  for (const Missing& missing : kMissing) {
+    if (error.find(missing.said) != std::string::npos)
+      return fmt::format("{}; {}", reason, missing.way_out);
+  }
+  return reason;
+}
+
 // The last line that reports an exception or a crash, if possible no rank's that has lost others,
 // which is a consequence; "" if there is none.
 std::string LastError(std::string_view text) {
@@ -132,6 +164,8 @@ std::string LastError(std::string_view text) {
 
 std::optional<LogFinding> ClassifyLog(std::string_view log) {
   const std::string text = WithoutColors(log);
+  if (std::optional<std::string> failure = CompilerFailure(text))
+    return LogFinding{TrialState::kFailed, *std::move(failure), /*recurs=*/true};
   static const std::deque<RE2> patterns = [] {
     std::deque<RE2> compiled;
     for (const Rule& rule : kRules)
@@ -161,7 +195,7 @@ std::string DivergedLoss(std::string_view log) {
     const size_t end = std::min(log.find('\n', begin), log.size());
     const std::string_view line = log.substr(begin, end - begin);
     std::string value;
-    if (RE2::PartialMatch(line, kLoss, &value))
+    if (RE2::PartialMatch(Piece(line), kLoss, &value))
       last = std::tolower(value.back()) == 'n' ? Quote(line) : "";
     begin = end + 1;
   }
@@ -242,7 +276,7 @@ Outcome ClassifyExit(const ExitReport& exit, const std::vector<std::string>& log
         return {TrialState::kInfeasible, fmt::format("out of memory: {}", line)};
     }
   }
-  if (finding) return {finding->state, finding->reason};
+  if (finding) return {finding->state, finding->reason, finding->recurs};
   if (exit.first_failed_rank < 0) return {TrialState::kFailed, "ended without a measurement"};
   return {TrialState::kFailed, DescribeExit(exit, process)};
 }

@@ -16,11 +16,13 @@ namespace dsat {
 struct LogFinding {
   TrialState state = TrialState::kFailed;  // kInfeasible: evidence against the configuration.
   std::string reason;                      // What happened, and the line that shows it.
+  bool recurs = false;                     // As in Outcome.
 };
 
-// The first of these causes that the text shows: an illegal configuration, a device out of memory,
-// the host out of memory (all kInfeasible), a diverged loss scale, an error of ports, the network
-// or the disk (kFailed). nullopt if it shows none.
+// The first of these causes that the text shows: an extension of PyTorch that does not compile
+// (kFailed, which recurs), an illegal configuration, a device out of memory, the host out of memory
+// (all kInfeasible), a diverged loss scale, an error of ports, the network or the disk (kFailed).
+// nullopt if it shows none.
 std::optional<LogFinding> ClassifyLog(std::string_view log);
 
 // Says that the last loss that the log shows is NaN, and quotes the line; "" otherwise.

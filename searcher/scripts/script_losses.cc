@@ -46,7 +46,7 @@ std::vector<double> LossesInLog(const std::string& path, const std::string& patt
     }
     const auto size = static_cast<size_t>(log.gcount()) - (log.eof() ? 0 : 1);
     std::string text;
-    if (!RE2::PartialMatch(re2::StringPiece(line.data(), size), regex, &text)) continue;
+    if (!RE2::PartialMatch(Piece({line.data(), size}), regex, &text)) continue;
     double loss = 0;
     const auto read = std::from_chars(text.data(), text.data() + text.size(), loss);
     losses.push_back(read.ec == std::errc() ? loss : std::numeric_limits<double>::quiet_NaN());

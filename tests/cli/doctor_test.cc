@@ -58,6 +58,25 @@ TEST(DoctorTest, TextSaysWhatIsMissingAndWhatRunsWillUse) {
   }
 }
 
+TEST(DoctorTest, SaysWhatIsMissingToCompileExtensions) {
+  const Workspace work;
+  const Json whole = Json::parse(work.Dsat({"doctor", "--json"}).out)["extensions"];
+  if (whole.is_null()) GTEST_SKIP() << "there is no python3";
+  const std::string text = work.Dsat({"doctor"}).out;
+  EXPECT_THAT(text, HasSubstr(whole["python"].get<std::string>()));
+  const bool compiles =
+      std::ranges::none_of(whole, [](const Json& fact) { return fact.is_null(); });
+  EXPECT_EQ(text.find("compiles no extensions") == text.npos, compiles);
+  setenv("CXX", "no-such-compiler", /*overwrite=*/1);
+  const Json without = Json::parse(work.Dsat({"doctor", "--json"}).out)["extensions"];
+  const std::string missing = work.Dsat({"doctor"}).out;
+  unsetenv("CXX");
+  EXPECT_TRUE(without["compiler"].is_null());
+  EXPECT_EQ(without["headers"], whole["headers"]);
+  EXPECT_THAT(missing, HasSubstr("install "));
+  EXPECT_THAT(missing, HasSubstr("a C++ compiler (g++)"));
+}
+
 TEST(DoctorTest, AGpuThatIsNotThereIsRefusedInOneLineBeforeAnythingRuns) {
   const Workspace work;
   const Json problem = Json::parse(work.Dsat({"doctor", "--json"}).out)["cuda"]["problem"];

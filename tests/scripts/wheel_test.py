@@ -81,7 +81,7 @@ print(dsat.Experiment.create("random", "experiment.yaml").ask().kind)
 
     def test_trials_get_the_import_hook_of_the_wheel(self):
         (self.folder / "script.yaml").write_text("""
-entrypoint: python3 -c 'import sitecustomize; print(sitecustomize.__file__); raise SystemExit(7)'
+entrypoint: python3 -c 'import sys; sys.exit(sys.meta_path[0].find_spec.__code__.co_filename)'
 max_restarts: 0
 hyperparameters: {train_micro_batch_size_per_gpu: 1}
 """)

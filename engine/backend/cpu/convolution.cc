@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/backend/cpu/onednn.h"
+#include "engine/backend/cpu/onednn_version.h"
 #include "engine/backend/cpu/partial_sums.h"
 #include "engine/backend/cpu/scratch.h"
 #include "engine/backend/cpu/vec.h"
@@ -122,22 +123,22 @@ Primitive ConvRunner::Impl::Make(Pass pass, DType dtype, int64_t images, const C
   const auto direct = dnnl::algorithm::convolution_direct;
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  const dnnl::convolution_forward::primitive_desc forward(
-      {dnnl::prop_kind::forward_training, direct, x, weights, y, strides, padding, padding},
-      attributes, engine_);
+  const auto forward =
+      Describe<dnnl::convolution_forward>(engine_, attributes, dnnl::prop_kind::forward_training,
+                                          direct, x, weights, y, strides, padding, padding);
   if (pass == Pass::kForward) {
     return {dnnl::convolution_forward(forward), x, y, forward.weights_desc(),
             forward.scratchpad_desc()};
   }
   if (pass == Pass::kInputGrad) {
-    const dnnl::convolution_backward_data::primitive_desc desc(
-        {direct, x, weights, y, strides, padding, padding}, attributes, engine_, forward);
+    const auto desc = DescribeBackward<dnnl::convolution_backward_data>(
+        engine_, attributes, forward, direct, x, weights, y, strides, padding, padding);
     return {dnnl::convolution_backward_data(desc), y, x, desc.weights_desc(),
             desc.scratchpad_desc()};
   }
   const memory::desc gradient(weight_dims, memory::data_type::f32, memory::format_tag::any);
-  const dnnl::convolution_backward_weights::primitive_desc desc(
-      {direct, x, gradient, y, strides, padding, padding}, attributes, engine_, forward);
+  const auto desc = DescribeBackward<dnnl::convolution_backward_weights>(
+      engine_, attributes, forward, direct, x, gradient, y, strides, padding, padding);
   return {dnnl::convolution_backward_weights(desc), x, y, desc.diff_weights_desc(),
           desc.scratchpad_desc()};
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/backend/cpu/onednn.h"
+#include "engine/backend/cpu/onednn_version.h"
 #include "engine/backend/cpu/scratch.h"
 #include "engine/backend/cpu/vec.h"
 
@@ -297,12 +298,11 @@ MatmulRunner::Impl::Primitive MatmulRunner::Impl::MakePrimitive(const Shape& sha
     post_ops.append_sum(1.0F);
     attributes.set_post_ops(post_ops);
   }
-  dnnl::matmul::desc desc(a, b, c);
-  if (shape.bias) {
+  const auto primitive_desc = [&] {
+    if (!shape.bias) return Describe<dnnl::matmul>(engine_, attributes, a, b, c);
     const memory::desc bias({1, shape.N}, ToDnnl(*shape.bias), memory::dims{shape.N, 1});
-    desc = dnnl::matmul::desc(a, b, bias, c);
-  }
-  const dnnl::matmul::primitive_desc primitive_desc(desc, attributes, engine_);
+    return Describe<dnnl::matmul>(engine_, attributes, a, b, bias, c);
+  }();
   Primitive primitive;
   primitive.scratch_bytes = static_cast<int64_t>(primitive_desc.scratchpad_desc().get_size());
   primitive.matmul = dnnl::matmul(primitive_desc);
@@ -326,7 +326,7 @@ void MatmulRunner::Impl::RunPrimitive(const Shape& shape, const Operands& operan
   const auto index = static_cast<size_t>(thread);
   std::unordered_map<int, dnnl::memory>& args = primitive.args[index];
   const auto set = [&](int arg, const void* data) {
-    args.at(arg).set_data_handle(const_cast<void*>(data), streams_[index]);
+    args.at(arg).set_data_handle(const_cast<void*>(data));
   };
   set(DNNL_ARG_SRC, operands.a);
   set(DNNL_ARG_WEIGHTS, operands.b);

@@ -13,6 +13,9 @@ constexpr DType kAny = DType::kBF16;
 
 }  // namespace
 
+Activations::Activations(size_t num_units, const Memory& memory)
+    : memory_(&memory), inputs_(num_units + 1), inputs_on_host_(num_units), saved_(num_units) {}
+
 void Activations::Forward(const Layer& layer, int unit, const LayerContext& context) {
   inputs_[unit + 1] = layer.Forward(context, inputs_[unit], saved_[unit]);
 }

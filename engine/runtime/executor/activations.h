@@ -12,8 +12,7 @@ namespace dsat::engine {
 class Activations {
  public:
   // `memory` must outlive this.
-  Activations(size_t num_units, const Memory& memory)
-      : memory_(&memory), inputs_(num_units + 1), inputs_on_host_(num_units), saved_(num_units) {}
+  Activations(size_t num_units, const Memory& memory);
 
   // Runs the unit's forward; its output becomes the input of the next unit.
   void Forward(const Layer& layer, int unit, const LayerContext& context);

@@ -164,6 +164,45 @@ TEST(ExitClassifierTest, TheFirstFailedRankSpeaksFirst) {
   EXPECT_EQ(ClassifyExit(exit, {port, plain}).reason, "rank 1 exited with code 1: last words");
 }
 
+// As ninja and PyTorch 2.13 print them.
+TEST(ExitClassifierTest, AnExtensionThatDoesNotCompileIsShownByItsFirstErrorAndNotTriedAgain) {
+  struct Case {
+    std::string output;
+    std::string error;
+    std::string way_out;
+  };
+  const std::string command = "c++ -MMD -MF shm.o.d -std=c++20 -c /x/shm.cpp -o shm.o \n";
+  const std::vector<Case> cases = {
+      {"In file included from /v/torch/csrc/Exceptions.h:12,\n"
+       "/v/pybind11/detail/common.h:274:10: fatal error: Python.h: No such file or directory\n"
+       "  274 | #include <Python.h>\n      |          ^~~~~~~~~~\ncompilation terminated.\n",
+       "common.h:274:10: fatal error: Python.h: No such file or directory", "python3-dev"},
+      {"/bin/sh: 1: c++: not found\n", "c++: not found", "apt-get install g++"},
+      {"ccache: error: Could not find compiler \"c++\" in PATH\n", "Could not find", "install g++"},
+      {"/x/fused.cu(31): error: expected a \";\"\n1 error detected\n/x/b.cpp:1:1: error: no\n",
+       "fused.cu(31): error: expected a \";\"", ""},
+  };
+  const ExitReport exit = {.first_failed_rank = 0, .exit_code = 1};
+  for (const Case& c : cases) {
+    const std::string log = "RuntimeError: Error building extension 'deepspeed_shm_comm': [1/3] " +
+                            command + "FAILED: shm.o \n" + command + c.output +
+                            "ninja: build stopped: subcommand failed.\n";
+    const Outcome outcome = ClassifyExit(exit, {log});
+    EXPECT_EQ(ToString(outcome.state), "failed") << c.output;
+    EXPECT_TRUE(outcome.recurs);
+    EXPECT_THAT(outcome.reason, StartsWith("an extension of PyTorch does not compile: "));
+    EXPECT_THAT(outcome.reason, HasSubstr(c.error));
+    EXPECT_THAT(outcome.reason, HasSubstr(c.way_out));
+  }
+  const Outcome no_ninja = ClassifyExit(
+      exit, {"RuntimeError: Ninja is required to load C++ extensions (pip install ninja to get "
+             "it)\n"});
+  EXPECT_TRUE(no_ninja.recurs);
+  EXPECT_THAT(no_ninja.reason, HasSubstr("ninja-build"));
+  // Warnings of a build that has worked out, and an error of the script that looks like one.
+  EXPECT_FALSE(ClassifyExit(exit, {"/x/a.cpp:1:2: error: handled\nValueError: x\n"}).recurs);
+}
+
 TEST(ExitClassifierTest, AKillByTheKernelCountsUnlessTheLogKnowsBetter) {
   const ExitReport exit = {.first_failed_rank = 0, .exit_code = 128 + SIGKILL, .oom_kills = 1};
   EXPECT_EQ(ClassifyExit(exit, {"x\n"}).state, TrialState::kInfeasible);
