@@ -314,7 +314,7 @@ TEST(TidyTest, ThirdPartyHeadersStayInFewFiles) {
       {std::regex(R"(<cuda|<cublas|<nccl|<library_types)"),
        {"engine/backend/cuda/", "tests/engine/backend/emulated_cuda/"}},
       {std::regex(R"(<dnnl|<oneapi/dnnl)"),
-       {"engine/backend/cpu/matmul.", "engine/backend/cpu/onednn."}},
+       {"engine/backend/cpu/matmul.", "engine/backend/cpu/onednn"}},
   };
   for (const SourceFile& source : Sources()) {
     for (const std::string& line : source.lines) {

@@ -120,7 +120,8 @@ std::optional<std::string> CompilerFailure(std::string_view text) {
   static const RE2 kFailed("Error building extension|Ninja is required to load C\\+\\+ extensions",
                            RegexOptions());
   static const RE2 kCompilerError(
-      R"((?m)^(\S+(:\d+|\(\d+\)): (?:fatal )?error: .*|\S+sh: \d+: \S+: not found|ccache: error: .*|.*Ninja is required.*)$)",
+      R"((?m)^(\S+(:\d+|\(\d+\)): (?:fatal )?error: .*|\S+sh: \d+: \S+: not found)"
+      R"(|ccache: error: .*|.*Ninja is required.*)$)",
       RegexOptions());
   if (!RE2::PartialMatch(Piece(text), kFailed)) return std::nullopt;
   std::string error;
