@@ -84,6 +84,7 @@ std::string Workspace::DsatOnTerminal(const std::vector<std::string>& args, int 
   const pid_t pid = fork();
   if (pid == 0) {
     close(ours);
+    setenv("TERM", "xterm", /*overwrite=*/1);
     ExecDsat(folder_.path(), args, "/dev/null", Path("out.txt"), name.c_str());
   }
   close(theirs);
