@@ -17,9 +17,9 @@ namespace dsat::cli {
 // number of slots). `hosts` is empty if trials run on this machine.
 Json MachineFacts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts);
 
-// What the python3 in PATH has to compile extensions of PyTorch and DeepSpeed at run time: the paths
-// python (its program), headers (the folder of its Python.h), compiler and ninja, each null if it is
-// missing; null if there is no python3.
+// Returns what the python3 in PATH has to compile extensions of PyTorch and DeepSpeed at run time:
+// the paths python (its program), headers (the folder of its Python.h), compiler and ninja. Each is
+// null if it is missing, and all of it is null if there is no python3.
 Json ExtensionBuildFacts();
 
 }  // namespace dsat::cli

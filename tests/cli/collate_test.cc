@@ -96,9 +96,9 @@ TEST_F(CollateCommandTest, ATerminalSeesProgress) {
       work.DsatOnTerminal({"collate", "run/checkpoint", "model.bin", "--force"}, 80);
   EXPECT_THAT(shown, HasSubstr("collate: 100 % of "));
   EXPECT_THAT(shown, HasSubstr("\x1b"));
-  setenv("TERM", "dumb", 1);  // A terminal that cannot clear a line.
   std::filesystem::remove(work.Path("model.bin"));
-  EXPECT_THAT(work.DsatOnTerminal({"collate", "run/checkpoint", "model.bin"}, 80),
+  // A terminal that cannot clear a line.
+  EXPECT_THAT(work.DsatOnTerminal({"collate", "run/checkpoint", "model.bin"}, 80, "dumb"),
               Not(HasSubstr("\x1b")));
   EXPECT_TRUE(std::filesystem::exists(work.Path("model.bin")));
 }

@@ -73,7 +73,8 @@ Finished Workspace::Dsat(const std::vector<std::string>& args, const std::string
   return {exit_code, ReadFile(Path("out.txt")), ReadFile(Path("err.txt"))};
 }
 
-std::string Workspace::DsatOnTerminal(const std::vector<std::string>& args, int columns) const {
+std::string Workspace::DsatOnTerminal(const std::vector<std::string>& args, int columns,
+                                      const std::string& term) const {
   winsize size{};
   size.ws_row = 24;
   size.ws_col = static_cast<unsigned short>(columns);
@@ -84,7 +85,7 @@ std::string Workspace::DsatOnTerminal(const std::vector<std::string>& args, int 
   const pid_t pid = fork();
   if (pid == 0) {
     close(ours);
-    setenv("TERM", "xterm", /*overwrite=*/1);
+    setenv("TERM", term.c_str(), /*overwrite=*/1);
     ExecDsat(folder_.path(), args, "/dev/null", Path("out.txt"), name.c_str());
   }
   close(theirs);

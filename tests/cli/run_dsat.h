@@ -38,7 +38,8 @@ class Workspace {
   // Runs `dsat args...` there to its end, with `input` as its standard input.
   Finished Dsat(const std::vector<std::string>& args, const std::string& input = "") const;
   // Runs it with a terminal of `columns` columns as its standard error, and returns its content.
-  std::string DsatOnTerminal(const std::vector<std::string>& args, int columns) const;
+  std::string DsatOnTerminal(const std::vector<std::string>& args, int columns,
+                             const std::string& term = "xterm") const;
   // Starts it without waiting; its output goes to the files `name`.out and `name`.err.
   pid_t StartDsat(const std::vector<std::string>& args, const std::string& name) const;
   // Waits until the file `name` is there with `text` in it; false if it is not within a minute.
