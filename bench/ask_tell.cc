@@ -18,9 +18,9 @@
 #include "base/json.h"
 #include "methods/methods.h"
 #include "proto/client.h"
-#include "searcher/experiment.h"
-#include "searcher/search.h"
-#include "searcher/service.h"
+#include "searcher/search/experiment.h"
+#include "searcher/search/search.h"
+#include "searcher/service/service.h"
 
 namespace dsat {
 namespace {

@@ -30,8 +30,8 @@
 #include "methods/methods.h"
 #include "methods/warm_start.h"
 #include "profiler/tuning_space.h"
-#include "searcher/search.h"
-#include "searcher/verdict.h"
+#include "searcher/search/search.h"
+#include "searcher/search/verdict.h"
 
 namespace dsat {
 namespace {

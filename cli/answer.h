@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/json.h"
-#include "searcher/search.h"
-#include "searcher/verdict.h"
+#include "searcher/search/search.h"
+#include "searcher/search/verdict.h"
 
 namespace dsat::cli {
 

@@ -14,11 +14,11 @@
 #include "cli/read_spec.h"
 #include "cli/status_line.h"
 #include "db/store.h"
-#include "searcher/experiment.h"
 #include "searcher/input/objective.h"
 #include "searcher/input/preflight.h"
-#include "searcher/runner_lock.h"
-#include "searcher/service.h"
+#include "searcher/search/experiment.h"
+#include "searcher/search/runner_lock.h"
+#include "searcher/service/service.h"
 
 namespace dsat::cli {
 namespace {

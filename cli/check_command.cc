@@ -25,7 +25,7 @@
 #include "searcher/hosts/placement.h"
 #include "searcher/input/preflight.h"
 #include "searcher/results.h"
-#include "searcher/verdict.h"
+#include "searcher/search/verdict.h"
 
 namespace dsat::cli {
 namespace {

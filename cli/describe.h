@@ -5,7 +5,7 @@
 #include <string>
 
 #include "proto/trial.h"
-#include "searcher/search.h"
+#include "searcher/search/search.h"
 
 namespace dsat::cli {
 

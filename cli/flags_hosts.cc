@@ -4,8 +4,8 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "cli/flags_checks.h"
+#include "searcher/command/shell_words.h"
 #include "searcher/hosts/slurm.h"
-#include "searcher/input/shell_words.h"
 
 namespace dsat::cli {
 namespace {

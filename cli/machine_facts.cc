@@ -17,8 +17,8 @@
 #include "engine/backend/cuda/cuda_status.h"
 #include "engine/backend/machine.h"
 #include "engine/io/async_file.h"
+#include "searcher/command/shell_words.h"
 #include "searcher/hosts/placement.h"
-#include "searcher/input/shell_words.h"
 #include "searcher/results.h"
 
 namespace dsat::cli {

@@ -6,7 +6,7 @@
 
 #include "base/json.h"
 #include "proto/experiment.h"
-#include "searcher/hosts/launch_host.h"
+#include "searcher/processes/launch_host.h"
 
 namespace dsat::cli {
 

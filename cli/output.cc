@@ -11,8 +11,8 @@
 #include "base/table.h"
 #include "cli/answer.h"
 #include "cli/describe.h"
-#include "searcher/runner_lock.h"
-#include "searcher/verdict.h"
+#include "searcher/search/runner_lock.h"
+#include "searcher/search/verdict.h"
 
 namespace dsat::cli {
 namespace {

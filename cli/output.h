@@ -6,7 +6,7 @@
 
 #include "base/json.h"
 #include "db/store.h"
-#include "searcher/experiment.h"
+#include "searcher/search/experiment.h"
 
 namespace dsat::cli {
 

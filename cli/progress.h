@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "cli/status_line.h"
-#include "searcher/experiment.h"
 #include "searcher/runner.h"
+#include "searcher/search/experiment.h"
 
 namespace dsat::cli {
 

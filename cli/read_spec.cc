@@ -6,8 +6,8 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "engine/config/strategies.h"
+#include "searcher/command/trainer_command.h"
 #include "searcher/input/experiment_file.h"
-#include "searcher/scripts/trainer_command.h"
 
 namespace dsat::cli {
 

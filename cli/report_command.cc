@@ -12,7 +12,7 @@
 #include "cli/report/report.h"
 #include "cli/search_commands.h"
 #include "db/store.h"
-#include "searcher/experiment.h"
+#include "searcher/search/experiment.h"
 
 namespace dsat::cli {
 namespace {

@@ -12,10 +12,10 @@
 #include "cli/output.h"
 #include "cli/status_line.h"
 #include "db/store.h"
-#include "searcher/experiment.h"
 #include "searcher/results.h"
-#include "searcher/runner_lock.h"
-#include "searcher/verdict.h"
+#include "searcher/search/experiment.h"
+#include "searcher/search/runner_lock.h"
+#include "searcher/search/verdict.h"
 
 namespace dsat::cli {
 namespace {

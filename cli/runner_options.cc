@@ -15,7 +15,7 @@
 #include "searcher/hosts/host_environment.h"
 #include "searcher/hosts/placement.h"
 #include "searcher/hosts/slurm.h"
-#include "searcher/runner_lock.h"
+#include "searcher/search/runner_lock.h"
 
 namespace dsat::cli {
 namespace {

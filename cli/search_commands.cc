@@ -24,15 +24,15 @@
 #include "cli/runner_options.h"
 #include "cli/status_line.h"
 #include "db/store.h"
-#include "searcher/experiment.h"
 #include "searcher/hosts/placement.h"
 #include "searcher/input/objective.h"
 #include "searcher/input/preflight.h"
 #include "searcher/input/trial_context.h"
 #include "searcher/results.h"
 #include "searcher/runner.h"
-#include "searcher/runner_lock.h"
-#include "searcher/verdict.h"
+#include "searcher/search/experiment.h"
+#include "searcher/search/runner_lock.h"
+#include "searcher/search/verdict.h"
 
 namespace dsat::cli {
 namespace {

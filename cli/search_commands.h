@@ -5,8 +5,8 @@
 #include <string>
 
 #include "cli/flags.h"
-#include "searcher/experiment.h"
 #include "searcher/runner.h"
+#include "searcher/search/experiment.h"
 
 namespace dsat::cli {
 

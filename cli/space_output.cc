@@ -17,7 +17,7 @@
 #include "profiler/effective_key.h"
 #include "profiler/places.h"
 #include "proto/launch_settings.h"
-#include "searcher/verdict.h"
+#include "searcher/search/verdict.h"
 
 namespace dsat::cli {
 namespace {

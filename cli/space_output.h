@@ -5,8 +5,8 @@
 #include <string>
 
 #include "base/json.h"
-#include "searcher/outlook.h"
-#include "searcher/search.h"
+#include "searcher/search/outlook.h"
+#include "searcher/search/search.h"
 
 namespace dsat::cli {
 

@@ -38,11 +38,11 @@ struct SearchOptions {
   int64_t divisible_by = 1;    // Of micro-batch sizes.
   int64_t confirm_rounds = 0;  // Rounds in which the best configurations are measured again.
   // The confirmation has at most this many times `confirm_rounds` rounds, or twice as many where
-  // launches are short (searcher/confirm.h). In older logs, which lack the key, it has
+  // launches are short (searcher/search/confirm.h). In older logs, which lack the key, it has
   // `confirm_rounds`.
   int64_t confirm_looks = 1;
   // After a confirmation, the losses of the pick are compared with those of the submitted
-  // configuration (searcher/loss_check.h).
+  // configuration (searcher/search/loss_check.h).
   bool check_losses = false;
   // The optimizer steps of the last run of the pick; 0: only as many as the comparison of losses
   // needs. `soak_in_budget`: fewer if they would take longer than the confirmation has.

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/regex.h"
-#include "searcher/confirm.h"
+#include "searcher/search/confirm.h"
 
 namespace dsat {
 namespace {

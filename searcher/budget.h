@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "searcher/experiment.h"
+#include "searcher/search/experiment.h"
 
 namespace dsat {
 

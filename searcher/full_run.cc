@@ -17,10 +17,10 @@
 #include "engine/files/checkpoint_manifest.h"
 #include "proto/trial_task.h"
 #include "searcher/attempt.h"
-#include "searcher/event_queue.h"
 #include "searcher/hosts/placement.h"
-#include "searcher/runner_lock.h"
-#include "searcher/service.h"
+#include "searcher/search/runner_lock.h"
+#include "searcher/service/event_queue.h"
+#include "searcher/service/service.h"
 
 namespace dsat {
 namespace {

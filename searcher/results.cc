@@ -12,11 +12,11 @@
 #include "base/files.h"
 #include "base/num_cores.h"
 #include "proto/launch_settings.h"
-#include "searcher/scripts/command_words.h"
-#include "searcher/scripts/deepspeed_command.h"
-#include "searcher/scripts/rank_launcher.h"
+#include "searcher/command/command_words.h"
+#include "searcher/command/deepspeed_command.h"
+#include "searcher/command/rank_launcher.h"
+#include "searcher/search/verdict.h"
 #include "searcher/stated_defaults.h"
-#include "searcher/verdict.h"
 
 namespace dsat {
 namespace {

@@ -8,7 +8,7 @@
 #include "base/json.h"
 #include "db/store.h"
 #include "proto/trial.h"
-#include "searcher/experiment.h"
+#include "searcher/search/experiment.h"
 
 namespace dsat {
 
@@ -52,9 +52,9 @@ std::string MachineOf(const ExperimentSpec& spec);
 //   factor_over_submitted: value, low and high, or null; that of the best other configuration if
 //     verdict.nothing_better is true; without confirmation, low and high are
 //     null.
-//   verdict: the other fields of Verdict (searcher/verdict.h); in it, machine_drift: how much
-//     slower the machine has become during the search if that is significant, else null: percent,
-//     standard_error, hours, percent_per_hour, standard_error_per_hour.
+//   verdict: the other fields of Verdict (searcher/search/verdict.h); in it, machine_drift: how
+//     much slower the machine has become during the search if that is significant, else null:
+//     percent, standard_error, hours, percent_per_hour, standard_error_per_hour.
 //   trials: state -> number of trials.
 //   model_profile: what the profiling trial has measured; null if there is none.
 void WriteResults(const Experiment& experiment, const std::string& out_dir);

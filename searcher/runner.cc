@@ -22,14 +22,14 @@
 #include "engine/config/ds_config.h"
 #include "searcher/attempt.h"
 #include "searcher/budget.h"
-#include "searcher/event_queue.h"
 #include "searcher/hosts/placement.h"
 #include "searcher/hosts/slot_pool.h"
 #include "searcher/launch/launch_target.h"
-#include "searcher/load_watch.h"
+#include "searcher/processes/load_watch.h"
 #include "searcher/results.h"
-#include "searcher/runner_lock.h"
-#include "searcher/service.h"
+#include "searcher/search/runner_lock.h"
+#include "searcher/service/event_queue.h"
+#include "searcher/service/service.h"
 
 namespace dsat {
 namespace {

@@ -15,9 +15,9 @@
 
 #include "db/store.h"
 #include "proto/trial_task.h"
-#include "searcher/experiment.h"
 #include "searcher/hosts/reach_hosts.h"
 #include "searcher/hosts/slurm.h"
+#include "searcher/search/experiment.h"
 
 namespace dsat {
 

@@ -7,7 +7,7 @@
 #include "base/version.h"
 #include "engine/config/releases.h"
 #include "engine/config/settings.h"
-#include "searcher/scripts/trainer_command.h"
+#include "searcher/command/trainer_command.h"
 
 namespace dsat {
 namespace {

@@ -196,7 +196,7 @@ TEST(TidyTest, EveryImplementationHasAHeader) {
   const std::vector<std::pair<std::string, std::string>> parts = {
       {"methods/auto_scales.cc", "methods/auto_regression.h"},
       {"methods/auto_", "methods/auto.h"},
-      {"searcher/search_confirm.cc", "searcher/search.h"},
+      {"searcher/search/search_confirm.cc", "searcher/search/search.h"},
       {"cli/", "cli/commands.h"},
       {"engine/backend/cpu/cpu_device.cc", "engine/backend/device.h"},
       {"engine/backend/open_device.cc", "engine/backend/device.h"},
@@ -301,8 +301,8 @@ TEST(TidyTest, ThirdPartyHeadersStayInFewFiles) {
   const std::vector<Rule> rules = {
       {std::regex(R"(<sqlite3\.h>)"), {"db/sqlite.", "tests/db/"}},
       {std::regex(R"(<grpc|\.pb\.h"|<google/protobuf)"),
-       {"proto/wire.", "proto/client.", "proto/tensorboard.", "searcher/service.",
-        "searcher/service_listener.", "tests/"}},
+       {"proto/wire.", "proto/client.", "proto/tensorboard.", "searcher/service/service.",
+        "searcher/service/service_listener.", "tests/"}},
       {std::regex(R"(<yaml-cpp)"), {"searcher/input/experiment_"}},
       {std::regex(R"(<CLI/)"), {"cli/flags_parser.h"}},
       {std::regex(R"(<zlib\.h>)"), {"engine/files/crc32."}},

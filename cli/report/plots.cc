@@ -12,7 +12,7 @@
 #include "base/files.h"
 #include "cli/describe.h"
 #include "profiler/predictor.h"
-#include "searcher/loss_check.h"
+#include "searcher/search/loss_check.h"
 
 namespace dsat::cli {
 namespace {

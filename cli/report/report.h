@@ -10,8 +10,8 @@
 #include "db/store.h"
 #include "proto/experiment.h"
 #include "proto/trial.h"
-#include "searcher/experiment.h"
-#include "searcher/verdict.h"
+#include "searcher/search/experiment.h"
+#include "searcher/search/verdict.h"
 
 namespace dsat::cli {
 

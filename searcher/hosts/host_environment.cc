@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "searcher/input/shell_words.h"
+#include "searcher/command/shell_words.h"
 
 namespace dsat {
 namespace {

@@ -14,9 +14,9 @@
 #include "base/num_cores.h"
 #include "base/rng.h"
 #include "engine/runtime/rank_variables.h"
+#include "searcher/command/command_words.h"
+#include "searcher/command/rank_launcher.h"
 #include "searcher/hosts/hosts.h"
-#include "searcher/scripts/command_words.h"
-#include "searcher/scripts/rank_launcher.h"
 
 namespace dsat {
 namespace {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "proto/experiment.h"
-#include "searcher/hosts/launch_host.h"
 #include "searcher/launch/launch_request.h"
+#include "searcher/processes/launch_host.h"
 
 namespace dsat {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "searcher/hosts/hosts.h"
-#include "searcher/hosts/launch_host.h"
+#include "searcher/processes/launch_host.h"
 
 namespace dsat {
 

@@ -8,7 +8,7 @@
 #include <set>
 #include <vector>
 
-#include "searcher/hosts/launch_host.h"
+#include "searcher/processes/launch_host.h"
 
 namespace dsat {
 

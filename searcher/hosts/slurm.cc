@@ -21,8 +21,8 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/regex.h"
+#include "searcher/command/shell_words.h"
 #include "searcher/hosts/placement.h"
-#include "searcher/input/shell_words.h"
 #include "searcher/scripts/exit_classifier.h"
 
 namespace dsat {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "searcher/hosts/launch_host.h"
 #include "searcher/hosts/slurm.h"
+#include "searcher/processes/launch_host.h"
 
 namespace dsat {
 

@@ -16,10 +16,10 @@
 #include "engine/config/keys.h"
 #include "engine/config/strategies.h"
 #include "engine/config/validate.h"
-#include "searcher/input/shell_words.h"
+#include "searcher/command/shell_words.h"
+#include "searcher/command/trainer_command.h"
 #include "searcher/input/user_space.h"
 #include "searcher/input/where.h"
-#include "searcher/scripts/trainer_command.h"
 
 namespace dsat {
 namespace {

@@ -14,9 +14,9 @@
 #include "engine/data/model_fit.h"
 #include "engine/model/models.h"
 #include "profiler/places.h"
+#include "searcher/processes/shared_buffers.h"
 #include "searcher/scripts/command_target.h"
 #include "searcher/scripts/device_memory.h"
-#include "searcher/scripts/shared_buffers.h"
 
 namespace dsat {
 namespace {

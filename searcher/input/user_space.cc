@@ -13,10 +13,10 @@
 #include "engine/config/keys.h"
 #include "proto/comparison.h"
 #include "proto/launch_settings.h"
-#include "searcher/input/shell_words.h"
-#include "searcher/scripts/command_words.h"
-#include "searcher/scripts/deepspeed_command.h"
-#include "searcher/scripts/rank_launcher.h"
+#include "searcher/command/command_words.h"
+#include "searcher/command/deepspeed_command.h"
+#include "searcher/command/rank_launcher.h"
+#include "searcher/command/shell_words.h"
 
 namespace dsat {
 namespace {
@@ -62,7 +62,7 @@ constexpr Fixed kFixed[] = {
     {"/sequence_parallel_size", kRanks},
     {"/tensor_parallel", kRanks},
 };
-// Those of ConfigWithHooks (searcher/scripts/deepspeed_command.h).
+// Those of ConfigWithHooks (searcher/command/deepspeed_command.h).
 constexpr const char* kOfHooks[] = {
     "/autotuning",  "/log_level", "/steps_per_print", "/tensorboard",          "/wandb",
     "/csv_monitor", "/comet",     "/flops_profiler",  "/wall_clock_breakdown", "/memory_breakdown"};

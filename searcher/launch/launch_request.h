@@ -10,7 +10,7 @@
 #include "base/json.h"
 #include "proto/trial.h"
 #include "proto/trial_task.h"
-#include "searcher/hosts/launch_host.h"
+#include "searcher/processes/launch_host.h"
 
 namespace dsat {
 

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "base/unique_fd.h"
-#include "searcher/hosts/launch_host.h"
+#include "searcher/processes/launch_host.h"
 #include "searcher/processes/supervise_wire.h"
 
 namespace dsat {

@@ -18,7 +18,7 @@
 
 #include "base/json.h"
 #include "base/unique_fd.h"
-#include "searcher/hosts/launch_host.h"
+#include "searcher/processes/launch_host.h"
 #include "searcher/processes/rank_command.h"
 
 namespace dsat {

@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-#include "searcher/hosts/launch_host.h"
+#include "searcher/processes/launch_host.h"
 #include "searcher/processes/rank_command.h"
 
 namespace dsat {

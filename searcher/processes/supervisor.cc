@@ -29,13 +29,13 @@
 #include "base/num_cores.h"
 #include "base/version.h"
 #include "searcher/hosts/reach_hosts.h"
-#include "searcher/hosts/remote_folder.h"
 #include "searcher/processes/line_stamper.h"
+#include "searcher/processes/oom_evidence.h"
 #include "searcher/processes/process_tree.h"
 #include "searcher/processes/rank_process.h"
+#include "searcher/processes/remote_folder.h"
+#include "searcher/processes/shared_buffers.h"
 #include "searcher/processes/supervise_wire.h"
-#include "searcher/scripts/oom_evidence.h"
-#include "searcher/scripts/shared_buffers.h"
 
 namespace dsat {
 namespace {

@@ -13,10 +13,10 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "searcher/command/command_words.h"
+#include "searcher/command/rank_launcher.h"
 #include "searcher/hosts/hosts.h"
 #include "searcher/hosts/placement.h"
-#include "searcher/scripts/command_words.h"
-#include "searcher/scripts/rank_launcher.h"
 
 namespace dsat {
 namespace {

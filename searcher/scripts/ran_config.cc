@@ -11,8 +11,8 @@
 
 #include "engine/config/batch.h"
 #include "proto/trial.h"
+#include "searcher/command/rank_launcher.h"
 #include "searcher/scripts/deepspeed_metrics.h"
-#include "searcher/scripts/rank_launcher.h"
 
 namespace dsat {
 namespace {

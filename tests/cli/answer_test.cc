@@ -8,7 +8,7 @@
 #include <string>
 
 #include "base/files.h"
-#include "tests/searcher/simulated_trials.h"
+#include "tests/searcher/search/simulated_trials.h"
 
 namespace dsat::cli {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "base/files.h"
 #include "base/json.h"
-#include "searcher/experiment.h"
+#include "searcher/search/experiment.h"
 #include "tests/cli/run_dsat.h"
 
 namespace dsat {

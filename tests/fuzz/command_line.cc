@@ -3,12 +3,12 @@
 
 #include "base/json.h"
 #include "proto/experiment.h"
-#include "searcher/input/shell_words.h"
+#include "searcher/command/deepspeed_command.h"
+#include "searcher/command/rank_launcher.h"
+#include "searcher/command/shell_words.h"
+#include "searcher/command/trainer_command.h"
 #include "searcher/launch/launch_request.h"
-#include "searcher/scripts/deepspeed_command.h"
 #include "searcher/scripts/node_command.h"
-#include "searcher/scripts/rank_launcher.h"
-#include "searcher/scripts/trainer_command.h"
 #include "tests/fuzz/one_input.h"
 
 namespace dsat::fuzz {

@@ -2,9 +2,9 @@
 #include <string>
 
 #include "searcher/hosts/slurm.h"
+#include "searcher/processes/oom_evidence.h"
 #include "searcher/processes/process_tree.h"
 #include "searcher/scripts/device_memory.h"
-#include "searcher/scripts/oom_evidence.h"
 #include "tests/fuzz/one_input.h"
 
 namespace dsat::fuzz {

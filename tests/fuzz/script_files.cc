@@ -2,7 +2,7 @@
 #include <string>
 
 #include "base/json.h"
-#include "searcher/input/shell_words.h"
+#include "searcher/command/shell_words.h"
 #include "searcher/scripts/deepspeed_metrics.h"
 #include "searcher/scripts/exit_classifier.h"
 #include "searcher/scripts/ran_config.h"

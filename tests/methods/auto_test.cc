@@ -309,7 +309,7 @@ TEST(AutoTest, TheSubmittedConfigurationIsEvidenceAndCanBeTheFinalist) {
     const bool is_same =
         StageOf(proposal->assignment) == 2 && MicroBatchOf(proposal->assignment) == 6 &&
         proposal->assignment.at("/zero_optimization/reduce_bucket_size") == 100'000'000;
-    // As searcher/proposer.h: an equal configuration has run.
+    // As searcher/search/proposer.h: an equal configuration has run.
     const bool folds = is_same && !proposal->repeat;
     method.Tell(proposal->tag, folds ? trial : EndOf(machine, proposal->assignment, i + 1));
   }

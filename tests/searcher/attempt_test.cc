@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <thread>
 
-#include "searcher/service.h"
+#include "searcher/service/service.h"
 #include "tests/searcher/runner_fixture.h"
 
 namespace dsat {

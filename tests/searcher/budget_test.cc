@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/searcher/simulated_device.h"
-#include "tests/searcher/simulated_trials.h"
+#include "tests/searcher/search/simulated_device.h"
+#include "tests/searcher/search/simulated_trials.h"
 
 namespace dsat {
 namespace {

@@ -23,9 +23,9 @@
 #include "proto/client.h"
 #include "proto/training_step.h"
 #include "proto/trial_task.h"
-#include "searcher/experiment.h"
 #include "searcher/processes/supervisor.h"
 #include "searcher/runner.h"
+#include "searcher/search/experiment.h"
 
 namespace dsat {
 namespace {

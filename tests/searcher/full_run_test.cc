@@ -11,8 +11,8 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "searcher/experiment.h"
-#include "searcher/runner_lock.h"
+#include "searcher/search/experiment.h"
+#include "searcher/search/runner_lock.h"
 #include "tests/searcher/runner_fixture.h"
 
 namespace dsat {

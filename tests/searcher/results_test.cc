@@ -8,8 +8,8 @@
 
 #include "base/files.h"
 #include "base/version.h"
-#include "searcher/verdict.h"
-#include "tests/searcher/simulated_trials.h"
+#include "searcher/search/verdict.h"
+#include "tests/searcher/search/simulated_trials.h"
 #include "tests/temp_folder.h"
 
 namespace dsat {

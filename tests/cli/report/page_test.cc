@@ -17,7 +17,7 @@
 #include "cli/report/report.h"
 #include "searcher/results.h"
 #include "tests/cli/report/read_page.h"
-#include "tests/searcher/simulated_trials.h"
+#include "tests/searcher/search/simulated_trials.h"
 #include "tests/temp_folder.h"
 
 namespace dsat::cli {

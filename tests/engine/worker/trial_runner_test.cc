@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "engine/worker/reporter.h"
-#include "searcher/service.h"
+#include "searcher/service/service.h"
 #include "tests/engine/worker/trial_process.h"
 
 namespace dsat::engine {

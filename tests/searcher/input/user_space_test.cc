@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "searcher/scripts/deepspeed_command.h"
+#include "searcher/command/deepspeed_command.h"
 
 namespace dsat {
 namespace {

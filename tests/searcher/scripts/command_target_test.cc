@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "searcher/processes/line_stamper.h"
-#include "searcher/scripts/shared_buffers.h"
+#include "searcher/processes/shared_buffers.h"
 #include "tests/searcher/launch/launch_test_util.h"
 
 namespace dsat {

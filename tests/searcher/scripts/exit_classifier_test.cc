@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include "searcher/scripts/oom_evidence.h"
+#include "searcher/processes/oom_evidence.h"
 
 namespace dsat {
 namespace {

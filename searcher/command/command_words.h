@@ -1,0 +1,74 @@
+// The words of the user's command, which may be a shell's command line, its flags, and changes.
+#ifndef DSAT_SEARCHER_COMMAND_COMMAND_WORDS_H_
+#define DSAT_SEARCHER_COMMAND_COMMAND_WORDS_H_
+
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "searcher/command/shell_words.h"
+
+namespace dsat {
+
+// The last part of a path.
+std::string_view BaseName(std::string_view path);
+
+// The words of argv or, if argv runs a shell as in "sh -c SCRIPT", those of the script. Changes are
+// collected; words() stays as it was.
+class CommandWords {
+ public:
+  explicit CommandWords(std::vector<std::string> argv);
+
+  const std::vector<CommandWord>& words() const { return words_; }
+  // True if the words are those of a shell's script.
+  bool in_shell() const { return script_ < argv_.size(); }
+
+  void Replace(size_t index, std::string text);
+  // Inserts words behind word `index`.
+  void InsertBehind(size_t index, const std::vector<std::string>& texts);
+  // Inserts `text` and a colon behind `prefix`, or `text` alone if nothing follows, if word `index`
+  // begins with it, such as "PYTHONPATH=a:b". The rest of the word stays as it is written.
+  void InsertIntoList(size_t index, std::string_view prefix, const std::string& text);
+  // Removes words [begin, end).
+  void Remove(size_t begin, size_t end);
+
+  // argv with all changes. New words of a script are quoted.
+  std::vector<std::string> Changed() const;
+
+ private:
+  struct Change {
+    bool removed = false, replaced = false;
+    std::string text;
+    bool quoted = true;  // For a shell.
+    std::vector<std::string> behind;
+  };
+
+  std::vector<std::string> argv_;
+  size_t script_;  // The index of the script; argv_.size() if there is none.
+  std::vector<CommandWord> words_;
+  std::map<size_t, Change> changes_;
+};
+
+// A part of a command's word: words()[index].text, `length` bytes from `offset` on.
+struct ArgumentPart {
+  size_t index = 0;
+  size_t offset = 0;
+  size_t length = std::string::npos;  // To the end.
+};
+
+// "--num-gpus=x-y" -> "--num_gpus=x-y".
+std::string WithUnderscores(std::string argument);
+// The value of words()[index] if that is `flag`, which has underscores: "--flag value" or
+// "--flag=value", also with hyphens.
+std::optional<ArgumentPart> ValueOfFlag(const CommandWords& command, size_t index,
+                                        std::string_view flag);
+// The last value of `flag` in the command, which counts for most parsers of arguments.
+std::optional<ArgumentPart> FindFlag(const CommandWords& command, std::string_view flag);
+std::string TextOf(const CommandWords& command, const ArgumentPart& part);
+
+}  // namespace dsat
+
+#endif  // DSAT_SEARCHER_COMMAND_COMMAND_WORDS_H_

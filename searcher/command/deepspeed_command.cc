@@ -1,0 +1,288 @@
+// Changes the arguments and the config of the user's own DeepSpeed command.
+#include "searcher/command/deepspeed_command.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/regex.h"
+#include "engine/config/releases.h"
+#include "proto/launch_settings.h"
+#include "searcher/command/rank_launcher.h"
+
+namespace dsat {
+namespace {
+
+using Argv = std::vector<std::string>;
+
+constexpr char kTotal[] = "train_batch_size";
+constexpr char kMicroBatch[] = "train_micro_batch_size_per_gpu";
+constexpr char kAccumulation[] = "gradient_accumulation_steps";
+
+// Flags whose value is a DeepSpeed config. --deepspeed may also be a switch.
+constexpr std::array<std::string_view, 4> kConfigFlags = {
+    "--deepspeed_config", "--deepspeed_config_file", "--ds_config", "--deepspeed"};
+
+// Arguments of the Hugging Face trainer -> the key that they must agree with.
+constexpr std::array<std::pair<std::string_view, const char*>, 2> kBatchFlags = {{
+    {"--per_device_train_batch_size", kMicroBatch},
+    {"--gradient_accumulation_steps", kAccumulation},
+}};
+
+// True if `text` is the path of the experiment's own ds_config.
+bool IsOwnConfig(const std::string& text, const ExperimentSpec& spec) {
+  if (text.empty() || spec.ds_config_path.empty()) return false;
+  const std::filesystem::path path = std::filesystem::path(spec.model_dir) / text;
+  return path.lexically_normal() == std::filesystem::path(spec.ds_config_path).lexically_normal();
+}
+
+// The part of word `i` that names the config, if any.
+std::optional<ArgumentPart> ConfigIn(const CommandWords& command, size_t i,
+                                     const ExperimentSpec& spec) {
+  const CommandWord& word = command.words()[i];
+  const size_t placeholder = word.text.find(kConfigPlaceholder);
+  if (placeholder != std::string::npos)
+    return ArgumentPart{i, placeholder, sizeof(kConfigPlaceholder) - 1};
+  const size_t equals = word.text.starts_with('-') ? word.text.find('=') : std::string::npos;
+  const size_t offset = equals == std::string::npos ? 0 : equals + 1;
+  if (!word.expands && IsOwnConfig(word.text.substr(offset), spec)) return ArgumentPart{i, offset};
+  for (const std::string_view flag : kConfigFlags) {
+    const std::optional<ArgumentPart> value = ValueOfFlag(command, i, flag);
+    if (!value) continue;
+    const std::string text = TextOf(command, *value);
+    if (flag == "--deepspeed" && !text.ends_with(".json")) continue;
+    const bool found_there = value->index != i && ConfigIn(command, value->index, spec);
+    if (!found_there) return value;
+  }
+  return std::nullopt;
+}
+
+// The first use of the variable DSAT_DS_CONFIG in `word` from `begin` on; empty if there is none.
+re2::StringPiece ConfigVariableIn(const std::string& word, size_t begin) {
+  static const RE2 kVariable(fmt::format(R"(\$(?:{0}\b|\{{{0}\}}))", kConfigVariable),
+                             RegexOptions());
+  re2::StringPiece found;
+  kVariable.Match(word, begin, word.size(), RE2::UNANCHORED, &found, 1);
+  return found;
+}
+
+bool UsesVariable(const Argv& argv) {
+  return std::ranges::any_of(
+      argv, [](const std::string& word) { return !ConfigVariableIn(word, 0).empty(); });
+}
+
+// True if the program is a script with "#!", as those that pip installs.
+bool IsScript(const std::string& program, const ExperimentSpec& spec) {
+  std::vector<std::filesystem::path> folders = {spec.model_dir};
+  const char* const path = std::getenv("PATH");
+  std::istringstream parts(path == nullptr || program.find('/') != program.npos ? "" : path);
+  for (std::string part; std::getline(parts, part, ':');)
+    folders.emplace_back(part);
+  return std::ranges::any_of(folders, [&](const std::filesystem::path& folder) {
+    char begin[2] = {};
+    std::ifstream(folder / program).read(begin, 2);
+    return begin[0] == '#' && begin[1] == '!';
+  });
+}
+
+// True if the import hook of a Python that the command starts may run.
+bool RunsPython(const CommandWords& command, const ExperimentSpec& spec) {
+  const auto names_python = [](const CommandWord& word) {
+    return BaseName(word.text).starts_with("python") || word.text.ends_with(".py") ||
+           word.text.ends_with(".sh");
+  };
+  return command.in_shell() || FindRankLauncher(command) ||
+         std::ranges::any_of(command.words(), names_python) ||
+         (!command.words().empty() && IsScript(command.words()[0].text, spec));
+}
+
+void TurnOff(Json* config, const char* block) {
+  if (config->contains(block) && (*config)[block].is_object()) (*config)[block]["enabled"] = false;
+}
+
+// Keys that are newer than the script's DeepSpeed get the names that it knows them by.
+void RenameForRelease(const ExperimentSpec& spec, Json& ds_config) {
+  const Json* release = FindAtPointer(spec.machine, "/packages/deepspeed");
+  if (release == nullptr || !release->is_string()) return;
+  for (const engine::Key& key : engine::Keys()) {
+    const Json* found = FindAtPointer(ds_config, key.pointer);
+    if (found == nullptr || key.type == engine::KeyType::kAlias) continue;
+    const std::string name = engine::NameIn(release->get<std::string>(), key);
+    if (name.empty() || name == key.pointer) continue;
+    const Json value = *found;
+    const Json::json_pointer pointer(key.pointer);
+    ds_config[pointer.parent_pointer()].erase(pointer.back());
+    SetAtPointer(ds_config, name, value);
+  }
+}
+
+}  // namespace
+
+std::vector<ArgumentPart> FindConfigArguments(const CommandWords& command,
+                                              const ExperimentSpec& spec) {
+  std::vector<ArgumentPart> found;
+  for (size_t i = 0; i < command.words().size(); ++i) {
+    if (const auto part = ConfigIn(command, i, spec)) found.push_back(*part);
+  }
+  return found;
+}
+
+bool IsConfigFlag(const std::string& flag) {
+  return std::ranges::find(kConfigFlags, flag) != kConfigFlags.end();
+}
+
+bool NamesConfig(const ExperimentSpec& spec) {
+  return UsesVariable(spec.entrypoint) ||
+         !FindConfigArguments(CommandWords(spec.entrypoint), spec).empty();
+}
+
+bool OthersMayReadConfig(const ExperimentSpec& spec) {
+  const CommandWords command(spec.entrypoint);
+  bool by_python = false;
+  for (size_t i = 0; i < command.words().size(); ++i) {
+    const CommandWord& word = command.words()[i];
+    if (word.first) by_python = IsPythonAt(command, i);
+    const bool substitutes =
+        word.text.find("$(") != word.text.npos || word.text.find('`') != word.text.npos;
+    const bool names_it = !ConfigVariableIn(word.text, 0).empty() || ConfigIn(command, i, spec);
+    if (names_it && (substitutes || !by_python)) return true;
+  }
+  return false;
+}
+
+void CheckDeepSpeedCommand(const ExperimentSpec& spec, bool has_hook) {
+  const std::string builtin = "builtin";
+  if (spec.entrypoint.size() == 1 && NearestWord(spec.entrypoint[0], {&builtin, 1}) == builtin) {
+    Throw(ErrorCode::kInvalidArgument, "entrypoint: \"{}\" is no command; did you mean \"{}\"?",
+          spec.entrypoint[0], builtin);
+  }
+  const CommandWords command(spec.entrypoint);
+  if (!NamesConfig(spec) && !(has_hook && RunsPython(command, spec))) {
+    Throw(ErrorCode::kInvalidArgument,
+          "entrypoint: \"{}\" does not say where it takes the path of its DeepSpeed config{}; put "
+          "{} there, as in --deepspeed_config {}, so that each trial can be given its own",
+          fmt::join(spec.entrypoint, " "),
+          has_hook ? " and starts no Python, whose calls of DeepSpeed dsat could change" : "",
+          kConfigPlaceholder, kConfigPlaceholder);
+  }
+  CheckRankLauncher(spec);
+}
+
+void SetArgument(CommandWords& command, const std::string& flag, const Json& value) {
+  const std::string name = WithUnderscores(flag);
+  const std::vector<CommandWord>& words = command.words();
+  if (!value.is_boolean()) {
+    if (const auto part = FindFlag(command, name)) {
+      std::string word = words[part->index].text;
+      return command.Replace(part->index, word.replace(part->offset, part->length, WordOf(value)));
+    }
+    return command.InsertBehind(words.size() - 1, {flag, WordOf(value)});
+  }
+  const auto found = std::ranges::find_if(
+      words, [&](const CommandWord& word) { return WithUnderscores(word.text) == name; });
+  const auto index = static_cast<size_t>(found - words.begin());
+  if (found == words.end() && value) command.InsertBehind(words.size() - 1, {flag});
+  if (found != words.end() && !value) command.Remove(index, index + 1);
+}
+
+std::optional<Json> ArgumentOf(const CommandWords& command, const std::string& flag,
+                               bool is_switch) {
+  const std::string name = WithUnderscores(flag);
+  if (is_switch) {
+    return std::ranges::any_of(command.words(), [&](const CommandWord& word) {
+      return WithUnderscores(word.text) == name;
+    });
+  }
+  const auto part = FindFlag(command, name);
+  if (!part || command.words()[part->index].expands) return std::nullopt;
+  return TextOf(command, *part);
+}
+
+Argv ArgvForTrial(const ExperimentSpec& spec, const Json& ds_config, const std::string& config_path,
+                  std::optional<int> port, const std::string& python_path) {
+  CommandWords command(spec.entrypoint);
+  const auto replace = [&](const ArgumentPart& part, const std::string& text) {
+    std::string word = command.words()[part.index].text;
+    command.Replace(part.index, word.replace(part.offset, part.length, text));
+  };
+  for (const ArgumentPart& part : FindConfigArguments(command, spec))
+    replace(part, config_path);
+  for (const auto& [flag, key] : kBatchFlags) {
+    const bool has_number = ds_config.contains(key) && ds_config[key].is_number();
+    for (size_t i = 0; i < command.words().size() && has_number; ++i) {
+      if (const auto value = ValueOfFlag(command, i, flag)) replace(*value, ds_config[key].dump());
+    }
+  }
+  for (const auto& [flag, value] : ArgumentsOf(ds_config))
+    SetArgument(command, flag, value);
+  for (size_t i = 0; i < command.words().size() && !python_path.empty(); ++i)
+    command.InsertIntoList(i, "PYTHONPATH=", python_path);
+  const std::optional<RankLauncher> launcher = FindRankLauncher(command);
+  if (launcher && launcher->needs_port && port)
+    command.InsertBehind(launcher->args_begin - 1, {launcher->port_flag, std::to_string(*port)});
+  Argv argv = command.Changed();
+  if (command.in_shell()) return argv;  // A shell replaces the variable itself.
+  for (std::string& word : argv) {
+    for (size_t begin = 0;;) {
+      const re2::StringPiece used = ConfigVariableIn(word, begin);
+      if (used.empty()) break;
+      const auto offset = static_cast<size_t>(used.data() - word.data());
+      word.replace(offset, used.size(), config_path);
+      begin = offset + config_path.size();
+    }
+  }
+  return argv;
+}
+
+Json ConfigForScript(const ExperimentSpec& spec, Json ds_config, bool has_hook,
+                     int64_t data_parallel_size) {
+  RenameForRelease(spec, ds_config);
+  const auto is_number = [](const Json& config, const char* key) {
+    return config.contains(key) && config[key].is_number_integer();
+  };
+  const auto number = [&](const char* key) {
+    return is_number(ds_config, key) ? ds_config[key].get<int64_t>() : 1;
+  };
+  const int64_t accumulation = number(kAccumulation);
+  if (!is_number(spec.ds_config, kTotal)) {
+    ds_config.erase(kTotal);
+  } else if (data_parallel_size > 0) {
+    ds_config[kTotal] = number(kMicroBatch) * accumulation * data_parallel_size;
+  }
+  if (!has_hook && !is_number(spec.ds_config, kAccumulation) && accumulation == 1)
+    ds_config.erase(kAccumulation);
+  return ds_config;
+}
+
+Json ConfigWithHooks(Json ds_config, const HookSettings& settings) {
+  Json hooks = {{"enabled", true},
+                {"start_profile_step", settings.start_profile_step},
+                {"end_profile_step", settings.end_profile_step},
+                {"metric_path", settings.metrics_path}};
+  if (settings.profile) {
+    hooks["model_info"] = {{"profile", true}};
+    hooks["model_info_path"] = settings.model_info_path;
+  }
+  ds_config["autotuning"] = std::move(hooks);
+  // Since version 0.19.3. Earlier versions show the peak memory of every step at the default level.
+  ds_config["log_level"] = "info";
+  ds_config["steps_per_print"] = 1;
+  for (const char* block : {"tensorboard", "wandb", "csv_monitor", "comet", "flops_profiler"}) {
+    TurnOff(&ds_config, block);
+  }
+  for (const char* key : {"wall_clock_breakdown", "memory_breakdown"}) {
+    if (ds_config.contains(key)) ds_config[key] = false;
+  }
+  return ds_config;
+}
+
+}  // namespace dsat

@@ -1,0 +1,78 @@
+// Changes the arguments and the config of the user's own DeepSpeed command.
+#ifndef DSAT_SEARCHER_COMMAND_DEEPSPEED_COMMAND_H_
+#define DSAT_SEARCHER_COMMAND_DEEPSPEED_COMMAND_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "proto/experiment.h"
+#include "searcher/command/command_words.h"
+
+namespace dsat {
+
+// The environment variable with the path of a trial's ds_config.
+inline constexpr char kConfigVariable[] = "DSAT_DS_CONFIG";
+
+// Where the command names its DeepSpeed config: {ds_config}, the values of --deepspeed_config,
+// --deepspeed_config_file, --ds_config and, if it is a .json file, --deepspeed, and every argument
+// or value of a flag that is the path of the experiment's own ds_config.
+std::vector<ArgumentPart> FindConfigArguments(const CommandWords& command,
+                                              const ExperimentSpec& spec);
+
+// Whether the value of a command's flag may be a DeepSpeed config, as that of --deepspeed_config.
+bool IsConfigFlag(const std::string& flag);
+
+// True if the command names its config as above or by the variable DSAT_DS_CONFIG.
+bool NamesConfig(const ExperimentSpec& spec);
+
+// True if the command gives its config to another program than Python, such as "jq", so that no
+// import hook sees who reads it.
+bool OthersMayReadConfig(const ExperimentSpec& spec);
+
+// Throws kInvalidArgument if the command names no config file and no Python runs in it that dsat's
+// import hook could reach (never without a hook), and as CheckRankLauncher.
+void CheckDeepSpeedCommand(const ExperimentSpec& spec, bool has_hook);
+
+// Gives `flag` the value: in its place if the command has the flag, else at the end. true and false
+// are a switch that is given or not.
+void SetArgument(CommandWords& command, const std::string& flag, const Json& value);
+// The value that SetArgument would replace: the text of the flag's value, or whether the switch is
+// given; nullopt if there is none, or a shell's variable has it.
+std::optional<Json> ArgumentOf(const CommandWords& command, const std::string& flag,
+                               bool is_switch);
+
+// The arguments of one trial: those that its config holds (proto/launch_settings.h) are set; the
+// config file is replaced by `config_path`; the batch size arguments of the Hugging Face trainer,
+// where given, follow the config (the trainer refuses to differ); a launcher without a port gets
+// `port`, if there is one; a PYTHONPATH that the command sets begins with `python_path`.
+std::vector<std::string> ArgvForTrial(const ExperimentSpec& spec, const Json& ds_config,
+                                      const std::string& config_path, std::optional<int> port,
+                                      const std::string& python_path = "");
+
+// The config as a script gets it: with the names of keys that its DeepSpeed knows, if its release
+// is known, and with no batch sizes except the micro-batch size and those that the submitted config
+// gives. The accumulation count is left out only if it is 1 and dsat's import hook does not run,
+// because Lightning refuses it in a file. train_batch_size is that of `data_parallel_size` ranks; 0
+// if unknown.
+Json ConfigForScript(const ExperimentSpec& spec, Json ds_config, bool has_hook,
+                     int64_t data_parallel_size = 0);
+
+// The settings of DeepSpeed's hooks.
+struct HookSettings {
+  bool profile = false;  // Count parameters and activations in one forward pass; measure no time.
+  int64_t start_profile_step = 3;
+  int64_t end_profile_step = 5;
+  std::string metrics_path;     // Absolute.
+  std::string model_info_path;  // Absolute.
+};
+
+// `ds_config` with DeepSpeed's autotuning hooks turned on, and without settings that write
+// elsewhere or slow down the steps: monitors, breakdowns, the user's own FLOPS profiling.
+Json ConfigWithHooks(Json ds_config, const HookSettings& settings);
+
+}  // namespace dsat
+
+#endif  // DSAT_SEARCHER_COMMAND_DEEPSPEED_COMMAND_H_

@@ -1,0 +1,39 @@
+// Fills in what a command leaves to its trainer, its launcher or its cluster.
+#ifndef DSAT_SEARCHER_COMMAND_TRAINER_COMMAND_H_
+#define DSAT_SEARCHER_COMMAND_TRAINER_COMMAND_H_
+
+#include <string>
+#include <vector>
+
+#include "proto/experiment.h"
+
+namespace dsat {
+
+// Changes the entrypoint and the ds_config of an experiment with a command so that they say what
+// runs:
+// * "python3 -m determined.launch.deepspeed [--] COMMAND" becomes COMMAND: dsat starts the ranks.
+// * "accelerate launch --config_file F" gets --deepspeed_config_file if F names such a file.
+// * Batch sizes of "auto", or missing ones, get the numbers that Hugging Face's trainer takes from
+//   its arguments, in the command or written in the script, or their defaults, and fp16 and bf16 of
+//   "auto" become true if its arguments say so. Other values of "auto" stay for the trainer.
+// * If the script is Hugging Face's, missing arguments for batch sizes are added.
+// * A train_batch_size that shows that ranks share samples (pipelines, tensor parallelism) goes.
+// * The path of the experiment's own ds_config becomes {ds_config}, so that the command still says
+//   where a config goes when another one is trained with.
+// Returns a line for each change. `source` names the ds_config in errors. Throws kInvalidArgument
+// for a trial class, and if a batch size is "auto" and the command does not show what the trainer
+// sets in its place.
+std::vector<std::string> CompleteCommand(const std::string& source, ExperimentSpec* spec);
+
+// CompleteCommand, then every check of the ds_config: the only ones of a command's config that make
+// warnings. Returns the lines of both. Throws as CompleteCommand, RefuseOwnKeys and
+// ValidateDsConfig.
+std::vector<std::string> CheckCommandConfig(const std::string& source, ExperimentSpec* spec);
+
+// Whether a trainer of Hugging Face or Lightning runs in the command, which clips gradients by an
+// argument of its own, as far as the command's arguments and its script show.
+bool RunsTrainer(const ExperimentSpec& spec);
+
+}  // namespace dsat
+
+#endif  // DSAT_SEARCHER_COMMAND_TRAINER_COMMAND_H_

@@ -1,0 +1,42 @@
+// The folder of an attempt on a host other than the runner's.
+#ifndef DSAT_SEARCHER_PROCESSES_REMOTE_FOLDER_H_
+#define DSAT_SEARCHER_PROCESSES_REMOTE_FOLDER_H_
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "searcher/processes/supervise_wire.h"
+
+namespace dsat {
+
+// The runner's folder if this host shares it and its files; otherwise a temporary folder with
+// copies, which the destructor removes.
+class RemoteFolder {
+ public:
+  // Throws kFailedPrecondition if a rank requires a shared folder and this host does not share it;
+  // as open(2) if the copies cannot be written.
+  explicit RemoteFolder(const SuperviseOrder& order);
+  RemoteFolder(const RemoteFolder&) = delete;
+  RemoteFolder& operator=(const RemoteFolder&) = delete;
+  ~RemoteFolder();
+
+  // `command` with paths in the runner's folder changed to this folder.
+  RankCommand Moved(RankCommand command) const;
+  // The ends of the logs by the runner's paths; empty if the folder is shared.
+  std::map<std::string, std::string> Logs(const std::vector<RankCommand>& commands) const;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string Moved(const std::string& path) const;
+  void WriteFiles(const std::map<std::string, std::string>& files) const;
+  void Remove() const;
+
+  std::string runners_;
+  std::string path_;
+  bool is_temporary_ = false;
+};
+
+}  // namespace dsat
+
+#endif  // DSAT_SEARCHER_PROCESSES_REMOTE_FOLDER_H_

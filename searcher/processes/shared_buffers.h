@@ -1,0 +1,22 @@
+// The buffers in /dev/shm that DeepSpeed's CPU collectives leave behind.
+#ifndef DSAT_SEARCHER_PROCESSES_SHARED_BUFFERS_H_
+#define DSAT_SEARCHER_PROCESSES_SHARED_BUFFERS_H_
+
+#include <cstdint>
+#include <string>
+
+namespace dsat {
+
+// The size of one rank's buffer (deepspeed/ops/csrc/cpu/comm/shm.cpp).
+inline constexpr int64_t kSharedBufferBytes = 69'206'024;
+
+// Removes the buffers in `folder` of this user's ranks whose rendezvous was at MASTER_PORT `port`
+// and whose processes are gone, and returns their bytes. DeepSpeed never removes them.
+int64_t RemoveSharedBuffers(int64_t port, const std::string& folder = "/dev/shm");
+
+// A line that says that /dev/shm has too little space for `num_ranks` ranks; "" if it has enough.
+std::string SharedMemoryShortage(int64_t num_ranks, const std::string& folder = "/dev/shm");
+
+}  // namespace dsat
+
+#endif  // DSAT_SEARCHER_PROCESSES_SHARED_BUFFERS_H_

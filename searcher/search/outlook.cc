@@ -1,0 +1,96 @@
+// Asks auto's models for the most promising configurations and the predictor for their memory.
+#include "searcher/search/outlook.h"
+
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "methods/auto.h"
+#include "methods/auto_space.h"
+#include "searcher/search/profile_ladder.h"
+#include "searcher/search/proposer.h"
+
+namespace dsat {
+namespace {
+
+constexpr int kMostRounds = 10;
+
+// The spec that the method starts from: that of the first profiling trial that fit.
+ExperimentSpec TunedSpec(const Search& search) {
+  ExperimentSpec spec = search.spec();
+  const auto num_misfits = std::ranges::count_if(search.trials(), [](const auto& entry) {
+    return entry.second.kind == TrialKind::kProfile &&
+           entry.second.state == TrialState::kInfeasible;
+  });
+  spec.ds_config = ProfileLadder(spec)[static_cast<size_t>(num_misfits)];
+  return spec;
+}
+
+// The samples of a step; 1 where the config does not say.
+double SamplesOf(const Json& ds_config) {
+  const Json* samples = FindAtPointer(ds_config, "/train_batch_size");
+  return samples != nullptr && samples->is_number() ? samples->get<double>() : 1;
+}
+
+// Fills in what is predicted of config.assignment. Returns false if it cannot run.
+bool Foresee(const Proposer& proposer, const Predictor& predictor, ForeseenConfig& config) {
+  try {
+    config.ds_config = proposer.MakeDraft(config.assignment).ds_config;
+    config.predicted = predictor.Predict(config.ds_config);
+  } catch (const Error& error) {
+    if (!IsRefusal(error)) throw;
+    return false;
+  }
+  if (config.predicted.step_ms > 0) config.step_ms = config.predicted.step_ms;
+  return !config.predicted.exact || config.predicted.fits();
+}
+
+}  // namespace
+
+Outlook LookAhead(const Search& search, size_t num_best) {
+  const ExperimentSpec spec = TunedSpec(search);
+  const ModelProfile& profile = *search.profile();
+  const Proposer proposer(spec, *search.space(), profile.num_params);
+  Outlook outlook;
+  AutoMethod method(proposer.space(), spec.options);
+  const AutoSpace& space = method.space();
+  for (size_t place = 0; place < space.num_places(); ++place) {
+    outlook.sizes.push_back(space.sizes(place));
+    outlook.num_configs.push_back(space.num_configs(place));
+  }
+  outlook.num_candidates = static_cast<double>(space.num_candidates());
+  for (const auto& [id, trial] : search.trials())
+    method.Observe(trial);
+  const std::unique_ptr<Predictor> predictor = MakePredictor(spec, profile);
+  // As in a search, what an exact prediction refuses teaches the method what else does not fit.
+  std::set<Assignment> seen;
+  for (int round = 0; round < kMostRounds && outlook.best.size() < num_best; ++round) {
+    for (const AutoMethod::Expected& expected : method.BestExpected(4 * num_best)) {
+      if (!seen.insert(expected.assignment).second) continue;
+      ForeseenConfig config{.assignment = expected.assignment,
+                            .ds_config = {},
+                            .predicted = {},
+                            .step_ms = expected.step_ms,
+                            .factor = expected.factor};
+      if (Foresee(proposer, *predictor, config)) {
+        outlook.best.push_back(std::move(config));
+      } else if (!config.ds_config.is_null()) {
+        Trial refused;
+        refused.id = -1;
+        refused.ds_config = config.ds_config;
+        refused.state = TrialState::kInfeasible;
+        method.Observe(refused);
+      }
+    }
+  }
+  const bool per_step = SmallerIsBetter(spec.options.metric);
+  const auto cost = [per_step](const ForeseenConfig& c) {
+    return c.step_ms > 0 ? c.step_ms / (per_step ? 1 : SamplesOf(c.ds_config)) : c.factor;
+  };
+  std::ranges::stable_sort(outlook.best, {}, cost);
+  outlook.best.resize(std::min(outlook.best.size(), num_best));
+  return outlook;
+}
+
+}  // namespace dsat

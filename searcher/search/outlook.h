@@ -1,0 +1,37 @@
+// Predictions for a search's configurations before any of them runs.
+#ifndef DSAT_SEARCHER_SEARCH_OUTLOOK_H_
+#define DSAT_SEARCHER_SEARCH_OUTLOOK_H_
+
+#include <cstddef>
+#include <vector>
+
+#include "base/json.h"
+#include "profiler/predictor.h"
+#include "proto/trial.h"
+#include "searcher/search/search.h"
+
+namespace dsat {
+
+struct ForeseenConfig {
+  Assignment assignment;
+  Json ds_config;       // Resolved.
+  Predicted predicted;  // Its bytes are exact or by formulas; its step_ms may be 0.
+  double step_ms = 0;   // By the prediction, else by the time model; 0 if neither knows.
+  double factor = 1;    // By the time model: how long a sample takes, relative to the best.
+};
+
+struct Outlook {
+  std::vector<std::vector<int64_t>> sizes;  // Of each stage of the space, legal, ascending.
+  std::vector<double> num_configs;          // Of each stage of the space, as auto counts them.
+  double num_candidates = 0;                // That auto lists, of all stages.
+  std::vector<ForeseenConfig> best;         // Best first; those that do not fit are left out.
+};
+
+// Applies the models of the method auto to the space of a search whose profile is known, whichever
+// method the search has. No more than AutoSpace::kMostCandidates configurations are listed. Throws
+// what MakePredictor throws. REQUIRES: search.space().
+Outlook LookAhead(const Search& search, size_t num_best);
+
+}  // namespace dsat
+
+#endif  // DSAT_SEARCHER_SEARCH_OUTLOOK_H_

@@ -1,0 +1,39 @@
+// What runs after the confirmation, so that the answer can be trusted: a last, longer run of the
+// pick (the soak), and, where the pick changes the global batch, runs of the submitted
+// configuration with that batch (the references). The soak shows whether the configuration keeps
+// fitting, and its losses are compared with those of the submitted configuration
+// (searcher/search/loss_check.h). A pick that fails drops out, and the next one is soaked.
+#ifndef DSAT_SEARCHER_SEARCH_PROOF_H_
+#define DSAT_SEARCHER_SEARCH_PROOF_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "base/json.h"
+#include "proto/trial.h"
+
+namespace dsat {
+
+class Search;
+
+struct ProofRun {
+  TrialKind kind = TrialKind::kSoak;  // Or kReference.
+  TrialId of = 0;                     // Whose configuration runs.
+  Json ds_config;
+  int64_t steps = 0;  // Of a soak.
+};
+
+// The next run of a search whose confirmation is over; nullopt if none is left. A budget that is
+// used up leaves the steps that the comparison of losses needs. REQUIRES: no trial is running.
+std::optional<ProofRun> NextProof(const Search& search);
+
+// The trial that has soaked the configuration of trial `of`, if one has.
+std::optional<TrialId> SoakOf(const Search& search, TrialId of);
+
+// The submitted configuration with a global batch of `train_batch_size`: the largest micro-batch
+// that divides it and is not larger than the submitted one. nullopt if there is none.
+std::optional<Json> WithGlobalBatch(const Json& submitted, int64_t train_batch_size);
+
+}  // namespace dsat
+
+#endif  // DSAT_SEARCHER_SEARCH_PROOF_H_

@@ -1,0 +1,100 @@
+// The answer of a search: the configuration to train with, and how sure that is.
+#ifndef DSAT_SEARCHER_SEARCH_VERDICT_H_
+#define DSAT_SEARCHER_SEARCH_VERDICT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/json.h"
+#include "base/statistics.h"
+#include "methods/method.h"
+#include "proto/trial.h"
+#include "searcher/search/confirm.h"
+#include "searcher/search/loss_check.h"
+#include "searcher/search/search.h"
+
+namespace dsat {
+
+// Another configuration to consider.
+struct Alternative {
+  std::string name;  // "fastest", "safest" (the most free memory within 3 % of the pick's speed)
+  TrialId trial = 0;
+  // As of the pick. None is offered whose losses differ.
+  LossCheck losses = {};
+};
+
+struct Verdict {
+  // The trial with the configuration to use: the submitted one if nothing is certainly faster. With
+  // a confirmation its rounds decide, and where they cannot tell configurations apart, the method
+  // and what changes least do; without one, the best measurement does.
+  std::optional<TrialId> pick;
+  // The best other configuration against the submitted one; nullopt if either was not measured. It
+  // has no interval unless it was confirmed.
+  std::optional<Factor> factor;
+  // The speed of the pick (SpeedOf); nullopt if there is no pick.
+  std::optional<double> speed;
+  // Of its logarithm, in the rounds; nullopt if nothing was confirmed.
+  std::optional<Center> log_speed;
+  int64_t num_rounds = 0;  // That were completed; 0 if nothing was confirmed.
+  // Configurations that dropped out of the confirmation or the soak, each with the reason.
+  std::vector<std::pair<TrialId, std::string>> left_out;
+  bool nothing_better = false;  // The interval of the factor contains 1.
+  // Confirmed configurations that the rounds cannot tell from the pick.
+  std::vector<TrialId> ties;
+  std::vector<Alternative> alternatives;
+  // Device memory that the pick leaves free on the fullest rank; nullopt if it is not known.
+  std::optional<int64_t> free_bytes;
+  // What the last runs have shown of the pick (searcher/search/proof.h).
+  std::optional<TrialId> soak;  // nullopt: it has not run.
+  // Why it ran no more steps than the comparison of losses needs, "" if it did or was not asked to.
+  std::string no_soak;
+  LossCheck losses;
+  double device_seconds = 0;  // Slots times the time that trials ran.
+  // Optimizer steps of the submitted batch size after whose samples the pick has repaid the search;
+  // nullopt if it never does.
+  std::optional<int64_t> repaid_after_steps;
+  // Of the pick (methods/method.h); nullopt if FailedLikeAllOthers().
+  std::optional<double> probability_near_best;
+  double num_considered = 0;
+  std::string bound;
+  std::optional<MachineDrift> drift;
+  std::string warm_start;
+};
+
+// A function of what the search was told. While the search runs, it is the best answer so far.
+Verdict VerdictOf(const Search& search);
+
+// The last failed trial of the method if none of its trials has succeeded: then nothing says how
+// fast other configurations are. nullptr if one has succeeded or none has failed.
+const Trial* FailedLikeAllOthers(const Search& search);
+
+// The last word of a pointer, with the section before it for keys of offload: "device" says little,
+// "offload_param.device" enough.
+std::string ShortName(const std::string& pointer);
+
+// 5000000 and 5e6 as "5e6"; other values as JSON.
+std::string ShortValue(const Json& value);
+
+// What a config changes at one key.
+struct KeyChange {
+  std::string name;  // ShortName of the key.
+  std::string was;   // "" if the key is new.
+  std::string is;    // "(default)" if the key is gone.
+  bool operator==(const KeyChange&) const = default;
+};
+
+// What the config `to` changes of the config `from`. A default that `to` writes out is no change.
+std::vector<KeyChange> ChangesOf(const Json& from, const Json& to);
+// Changes in words: "stage 1 -> 2, micro-batch 4 -> 16, reduce_bucket_size 5e8"; "" if nothing.
+std::string Describe(const std::vector<KeyChange>& changes);
+std::string DescribeChange(const Json& from, const Json& to);
+
+Json ToJson(const Factor& factor);
+Json ToJson(const Verdict& verdict);
+
+}  // namespace dsat
+
+#endif  // DSAT_SEARCHER_SEARCH_VERDICT_H_

@@ -1,0 +1,57 @@
+// A simulated device: the end of a trial is a function of its configuration. It runs searches.
+#ifndef DSAT_TESTS_SEARCHER_SEARCH_SIMULATED_DEVICE_H_
+#define DSAT_TESTS_SEARCHER_SEARCH_SIMULATED_DEVICE_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "proto/experiment.h"
+#include "proto/trial.h"
+#include "searcher/search/search.h"
+
+namespace dsat {
+
+// What Search::Tell is told.
+struct Ending {
+  Outcome outcome;
+  std::vector<PointResult> points;
+  std::optional<ModelProfile> profile;
+};
+
+using EndTrial = std::function<Ending(const Trial&)>;
+
+ModelProfile SimulatedProfile();
+
+// A spec for two ranks without a profile, whose space no search below exhausts.
+ExperimentSpec SimulatedSpec(const std::string& method);
+
+// A binary search by throughput of ten trials, one at a time, with a confirmation of `rounds`.
+ExperimentSpec ConfirmedSpec(int64_t rounds = 3);
+
+Ending Success(const Trial& trial, double value);  // Every metric has this value.
+Ending Failure(TrialState state);
+Ending AllSucceed(const Trial& trial);  // The metric is the trial's number.
+
+// Out of memory beyond a micro-batch size that depends on the stage; otherwise a throughput with a
+// peak below that size, as every metric. With `flaky`, some configurations crash or are stopped.
+Ending OnDevice(const Trial& trial, bool flaky);
+
+void Tell(Search& search, TrialId id, const Ending& ending);
+
+// One event of a search: a trial that was asked for, or the end that the search was told.
+struct SearchEvent {
+  TrialId trial = 0;
+  Json asked;  // The trial's config; null for a tell.
+  Ending ending;
+};
+
+// Asks until there is no trial, then ends a random running trial (`order`), until the search has
+// finished.
+std::vector<SearchEvent> RunToEnd(Search& search, const EndTrial& end, uint64_t order = 1);
+
+}  // namespace dsat
+
+#endif  // DSAT_TESTS_SEARCHER_SEARCH_SIMULATED_DEVICE_H_

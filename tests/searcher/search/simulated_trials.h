@@ -1,0 +1,87 @@
+// A simulated machine for tests: measurements are a pure function of the configuration.
+#ifndef DSAT_TESTS_SEARCHER_SEARCH_SIMULATED_TRIALS_H_
+#define DSAT_TESTS_SEARCHER_SEARCH_SIMULATED_TRIALS_H_
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "base/rng.h"
+#include "searcher/search/experiment.h"
+#include "tests/db/store_fixtures.h"
+
+namespace dsat {
+
+inline int64_t IntAt(const Json& config, const std::string& pointer, int64_t otherwise) {
+  const Json* value = FindAtPointer(config, pointer);
+  return value && value->is_number_integer() ? value->get<int64_t>() : otherwise;
+}
+
+// The end of a trial: larger micro-batches are faster until memory runs out, which happens earlier
+// at low stages. A few trials crash.
+struct Simulated {
+  Outcome outcome;
+  std::vector<PointResult> points;
+  std::optional<ModelProfile> profile;
+};
+
+inline Simulated Simulate(const Trial& trial) {
+  const Outcome success{TrialState::kSucceeded, ""};
+  const int64_t stage = IntAt(trial.ds_config, "/zero_optimization/stage", 0);
+  const int64_t micro_batch = IntAt(trial.ds_config, "/train_micro_batch_size_per_gpu", 1);
+  const int64_t accumulation = IntAt(trial.ds_config, "/gradient_accumulation_steps", 1);
+  if (trial.kind == TrialKind::kProfile) return {success, {}, SampleProfile()};
+  if (micro_batch > 16 * (stage + 1)) return {{TrialState::kInfeasible, "out of memory"}, {}, {}};
+  if (StableHash(trial.ds_config.dump()) % 7 == 0 && trial.kind == TrialKind::kSearch) {
+    return {{TrialState::kFailed, "exit code 1"}, {}, {}};
+  }
+  const double throughput = 100.0 * static_cast<double>(micro_batch) / (4.0 + micro_batch) - stage;
+  PointResult point = SamplePoint(throughput, micro_batch);
+  point.point.accumulation_steps = accumulation;
+  return {success, {point}, {}};
+}
+
+// Launches, measures and tells one running trial; a trial that fails is launched twice.
+inline void RunTrial(Experiment& experiment, TrialId id) {
+  const Simulated result = Simulate(experiment.search().trials().at(id));
+  const int launches = result.outcome.state == TrialState::kFailed ? 2 : 1;
+  while (experiment.NumAttempts(id) < launches ||
+         (experiment.NumAttempts(id) > 0 && !experiment.Attempts(id).back().end)) {
+    // An interrupted launch is repeated.
+    const int64_t attempt = experiment.StartAttempt(id, "/logs/" + std::to_string(id));
+    for (const PointResult& point : result.points) {
+      experiment.RecordMeasured(id, attempt, point, std::nullopt);
+    }
+    if (result.profile) experiment.RecordMeasured(id, attempt, std::nullopt, result.profile);
+    experiment.EndAttempt(id, attempt, result.outcome, "");
+  }
+  experiment.Tell(id, result.outcome);
+}
+
+// Runs an experiment to its end with up to `at_once` trials running, told in an order that mixes.
+inline void RunToEnd(Experiment& experiment, int64_t at_once) {
+  while (true) {
+    while (static_cast<int64_t>(experiment.search().Running().size()) < at_once &&
+           experiment.Ask()) {
+    }
+    std::vector<TrialId> running = experiment.search().Running();
+    if (running.empty()) return;
+    std::sort(running.begin(), running.end(), [](TrialId a, TrialId b) {
+      return Rng(1, static_cast<uint64_t>(a), "order").NextU64() <
+             Rng(1, static_cast<uint64_t>(b), "order").NextU64();
+    });
+    RunTrial(experiment, running.front());
+  }
+}
+
+inline ExperimentSpec SearchSpec(const std::string& method, int64_t max_trials = 12) {
+  ExperimentSpec spec = SampleSpec();
+  spec.method = method;
+  spec.options.max_trials = max_trials;
+  spec.options.max_concurrent_trials = 3;
+  return spec;
+}
+
+}  // namespace dsat
+
+#endif  // DSAT_TESTS_SEARCHER_SEARCH_SIMULATED_TRIALS_H_
