@@ -137,6 +137,22 @@ TEST_F(RunnerTest, EveryEndOfAProcessHasItsOutcome) {
   EXPECT_THAT(tails.rows.at(0).at(0).get<std::string>(), HasSubstr("the fake crashes as told"));
 }
 
+TEST_F(RunnerTest, AScriptWhoseExtensionDoesNotCompileIsStartedOnce) {
+  std::ofstream(Path("script.sh"))
+      << "echo \"RuntimeError: Error building extension 'x': [1/2] c++ -c x.cpp\"\n"
+         "echo 'pytypes.h:12:10: fatal error: Python.h: No such file or directory'\n"
+         "exit 1\n";
+  Store store = OpenStore();
+  ExperimentSpec spec = Spec({});
+  spec.entrypoint = {"sh", "script.sh"};
+  spec.device_memory_bytes = int64_t{1} << 30;
+  Experiment experiment = Experiment::Create(store, spec);
+  EXPECT_EQ(Runner(experiment, Options(), nullptr).Run(), ExperimentState::kFailed);
+  EXPECT_EQ(experiment.NumAttempts(0), 1);
+  EXPECT_THAT(EndOf(experiment, 0), HasSubstr("fatal error: Python.h"));
+  EXPECT_THAT(EndOf(experiment, 0), HasSubstr("install python3-dev"));
+}
+
 TEST_F(RunnerTest, ATrialWithoutASignOfLifeIsKilled) {
   Store store = OpenStore();
   ExperimentSpec spec = Spec({{"0", {"mute"}}});
