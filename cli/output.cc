@@ -12,6 +12,7 @@
 #include "cli/answer.h"
 #include "cli/describe.h"
 #include "searcher/runner_lock.h"
+#include "searcher/search/config_change.h"
 #include "searcher/verdict.h"
 
 namespace dsat::cli {
