@@ -90,7 +90,7 @@ void RunSearch(const std::string& method, int64_t max_trials, int64_t at_once) {
   TrialId oldest = 0;
   const Time time = TimeOf([&] {
     while (!search.Finished()) {
-      if (search.Ask()) continue;
+      if (search.Ask() || search.Finished()) continue;
       const Trial& trial = search.trials().at(oldest);
       const Ending ending = EndOf(trial);
       search.Tell(oldest++, ending.outcome, {{ConfigPoint(trial), ending.measurement}}, {});

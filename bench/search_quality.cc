@@ -109,13 +109,19 @@ class Simulation {
   }
 
  private:
-  std::optional<Trial> AskOne() {
+  // Adds the time of a call, in which the method may have thought.
+  template <typename Call>
+  auto Timed(const Call& call) {
     const auto start = std::chrono::steady_clock::now();
-    std::optional<Trial> trial = search_.Ask();
+    auto result = call();
     const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
     result_.ask_ms += took.count();
+    return result;
+  }
+
+  std::optional<Trial> AskOne() {
     ++result_.asks;
-    return trial;
+    return Timed([this] { return search_.Ask(); });
   }
 
   double SampleMsOf(TrialId id) const { return surface_.SampleMs(search_.BestConfigOf(id)); }
@@ -128,8 +134,12 @@ class Simulation {
     now_s_ = trial.times.ended_s;
     device_s_ += static_cast<double>(search_.spec().slots_per_trial) *
                  (trial.times.ended_s - trial.times.started_s);
-    search_.Tell(trial.id, {trial.state, trial.reason}, trial.points, std::nullopt, std::nullopt,
-                 trial.times);
+    // The search looks ahead once nothing runs.
+    Timed([&] {
+      search_.Tell(trial.id, {trial.state, trial.reason}, trial.points, std::nullopt, std::nullopt,
+                   trial.times);
+      return search_.Finished();
+    });
     if (RunsAgain(trial.kind)) {
       ++result_.confirming;
     } else {

@@ -11,6 +11,7 @@
 #include "cli/describe.h"
 #include "engine/config/batch.h"
 #include "methods/method.h"
+#include "searcher/search/config_change.h"
 
 namespace dsat::cli {
 namespace {

@@ -11,6 +11,7 @@
 #include "base/table.h"
 #include "cli/answer.h"
 #include "cli/describe.h"
+#include "searcher/search/config_change.h"
 #include "searcher/search/runner_lock.h"
 #include "searcher/search/verdict.h"
 

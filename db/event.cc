@@ -11,8 +11,9 @@
 namespace dsat {
 namespace {
 
-constexpr EnumNames<EventKind, 8> kKindNames = {{
+constexpr EnumNames<EventKind, 9> kKindNames = {{
     {EventKind::kAsked, "asked"},
+    {EventKind::kAnswered, "answered"},
     {EventKind::kAttemptStarted, "attempt_started"},
     {EventKind::kMeasured, "measured"},
     {EventKind::kAttemptEnded, "attempt_ended"},
@@ -59,16 +60,20 @@ void WriteOptional(Json& payload, const char* key, const std::optional<T>& value
 
 }  // namespace
 
-Event AskedEvent(const Trial& trial, const std::vector<Refusal>& refused) {
+Event AskedEvent(const Trial& trial) {
   Json payload{{"kind", ToString(trial.kind)},
                {"assignment", ToJson(trial.assignment)},
                {"ds_config", trial.ds_config}};
   WriteOptional(payload, "confirms", trial.confirms);
   if (trial.give_up_below > 0) payload["give_up_below"] = trial.give_up_below;
   if (trial.steps > 0) payload["steps"] = trial.steps;
-  for (const Refusal& refusal : refused)
-    payload["refused"].push_back(ToJson(refusal));
   return {0, EventKind::kAsked, trial.id, std::move(payload)};
+}
+
+Event AnsweredEvent(const Answered& answered) {
+  Json payload{{"assignment", ToJson(answered.assignment)}};
+  if (!answered.reason.empty()) payload["reason"] = ValidUtf8(answered.reason);
+  return {0, EventKind::kAnswered, answered.trial.value_or(-1), std::move(payload)};
 }
 
 Event AttemptStartedEvent(TrialId trial, int64_t attempt, const std::string& log_dir) {
@@ -112,8 +117,10 @@ Event SearchEndedEvent(const std::string& reason) {
   return {0, EventKind::kSearchEnded, -1, Json{{"reason", ValidUtf8(reason)}}};
 }
 
-Event LimitsRaisedEvent(const LimitsRaised& limits) {
-  Json payload = Json::object();
+Event LimitsRaisedEvent(const LimitsRaised& limits, const SearchOptions& was) {
+  Json payload{{"was", {{"max_trials", was.max_trials}}}};
+  WriteOptional(payload["was"], "max_time_s", was.max_time_s);
+  WriteOptional(payload["was"], "max_device_hours", was.max_device_hours);
   WriteOptional(payload, "max_trials", limits.max_trials);
   WriteOptional(payload, "max_time_s", limits.max_time_s);
   WriteOptional(payload, "max_device_hours", limits.max_device_hours);
@@ -141,12 +148,10 @@ Trial AskedTrial(const Event& event) {
   });
 }
 
-std::vector<Refusal> RefusedBefore(const Event& event) {
-  return ReadPayload(event, [](const Json& payload) {
-    std::vector<Refusal> refused;
-    for (const Json& refusal : payload.value("refused", Json::array()))
-      refused.push_back(RefusalFromJson(refusal));
-    return refused;
+Answered AnsweredOf(const Event& event) {
+  return ReadPayload(event, [&event](const Json& payload) {
+    return Answered{AssignmentFromJson(payload.at("assignment")), payload.value("reason", ""),
+                    event.trial < 0 ? std::nullopt : std::optional(event.trial)};
   });
 }
 
@@ -204,6 +209,15 @@ LimitsRaised LimitsOf(const Event& event) {
     return LimitsRaised{OptionalInteger(payload, "max_trials"),
                         OptionalNumber(payload, "max_time_s"),
                         OptionalNumber(payload, "max_device_hours")};
+  });
+}
+
+void UndoLimits(const Event& event, SearchOptions& options) {
+  ReadPayload(event, [&options](const Json& payload) {
+    const Json& was = payload.at("was");
+    options.max_trials = IntegerIn(was.at("max_trials"));
+    options.max_time_s = OptionalNumber(was, "max_time_s");
+    options.max_device_hours = OptionalNumber(was, "max_device_hours");
   });
 }
 

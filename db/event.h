@@ -19,22 +19,26 @@ enum class ExperimentState { kActive, kCompleted, kFailed, kStopped };
 
 enum class EventKind {
   // A trial was created. payload: kind, assignment, ds_config; confirms?, of a trial that runs
-  // another's configuration again; steps?, of a soak trial; give_up_below?; refused?, the proposals
-  // that were predicted not to fit and were told so before it
+  // another's configuration again; steps?, of a soak trial; give_up_below?
   kAsked,
+  // A proposal of the method needs no trial: the event's trial has an equal configuration, or the
+  // proposal cannot run and the trial is -1. payload: assignment; reason?, why it cannot run
+  kAnswered,
   kAttemptStarted,  // A launch began. payload: attempt, log_dir
   // Something was measured. payload: attempt, (point, measurement, losses?, rank_peak_bytes?,
   // by_hook?)?,
   // profile?
   kMeasured,
-  kAttemptEnded,    // A launch ended. payload: attempt, state, reason, log_tail
+  kAttemptEnded,  // A launch ended. payload: attempt, state, reason, log_tail
   // The trial's end, as the method is told. payload: state, reason; started_s?, ended_s?; space?,
   // the search space that was built from the profile
   kTold,
   // The trial is -1 in the following ones.
   // The method is asked for no more trials, and no confirmation is extended. payload: reason
   kSearchEnded,
-  kLimitsRaised,  // The experiment continues with these. payload: as LimitsRaised, each key?
+  // The experiment continues with new limits. payload: as LimitsRaised, each key?; was, the limits
+  // before the event
+  kLimitsRaised,
   kStateChanged,  // The experiment's state. payload: state, reason; pick?, the trial to use
 };
 
@@ -45,7 +49,8 @@ struct Event {
   Json payload = Json::object();
 };
 
-Event AskedEvent(const Trial& trial, const std::vector<Refusal>& refused = {});
+Event AskedEvent(const Trial& trial);
+Event AnsweredEvent(const Answered& answered);
 Event AttemptStartedEvent(TrialId trial, int64_t attempt, const std::string& log_dir);
 Event MeasuredEvent(TrialId trial, int64_t attempt, const std::optional<PointResult>& result,
                     const std::optional<ModelProfile>& profile);
@@ -55,13 +60,13 @@ Event ToldEvent(TrialId trial, const Outcome& outcome,
                 const std::optional<SearchSpace>& space = std::nullopt,
                 const TrialTimes& times = {});
 Event SearchEndedEvent(const std::string& reason);
-Event LimitsRaisedEvent(const LimitsRaised& limits);
+Event LimitsRaisedEvent(const LimitsRaised& limits, const SearchOptions& was = {});
 Event StateChangedEvent(ExperimentState state, const std::string& reason,
                         std::optional<TrialId> pick = std::nullopt);
 
 // Readers of payloads. Throw kDataLoss naming the event if a key is missing or of another type.
 Trial AskedTrial(const Event& event);                             // kAsked
-std::vector<Refusal> RefusedBefore(const Event& event);           // kAsked
+Answered AnsweredOf(const Event& event);                          // kAnswered
 int64_t AttemptOf(const Event& event);                            // kAttemptStarted ... Ended
 std::string TextOf(const Event& event, const char* key);          // Any text of a payload.
 std::optional<PointResult> MeasuredPoint(const Event& event);     // kMeasured
@@ -70,8 +75,10 @@ Outcome OutcomeOf(const Event& event);                            // kAttemptEnd
 std::optional<SearchSpace> ToldSpace(const Event& event);         // kTold
 TrialTimes ToldTimes(const Event& event);                         // kTold
 LimitsRaised LimitsOf(const Event& event);                        // kLimitsRaised
-ExperimentState StateOf(const Event& event);                      // kStateChanged
-std::optional<TrialId> PickOf(const Event& event);                // kStateChanged
+// Sets the limits of `options` to those before the event.
+void UndoLimits(const Event& event, SearchOptions& options);  // kLimitsRaised
+ExperimentState StateOf(const Event& event);                  // kStateChanged
+std::optional<TrialId> PickOf(const Event& event);            // kStateChanged
 
 // "asked", "attempt_started", ...; "active", "completed", ...
 std::string ToString(EventKind kind);

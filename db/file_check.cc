@@ -77,8 +77,7 @@ uint32_t BigEndian32(const std::string& bytes, size_t offset) {
         path, what, path);
 }
 
-// Returns the schema version, which is not newer than ours.
-uint32_t CheckHeader(const std::string& path, const std::string& header) {
+void CheckHeader(const std::string& path, const std::string& header) {
   if (header.size() < kHeaderBytes || !header.starts_with(std::string("SQLite format 3\0", 16))) {
     Throw(ErrorCode::kDataLoss, "{}: not a dsat database; name another file with --db", path);
   }
@@ -87,13 +86,13 @@ uint32_t CheckHeader(const std::string& path, const std::string& header) {
           "{}: an SQLite database of another program; name another file with --db", path);
   }
   const uint32_t version = BigEndian32(header, kUserVersionOffset);
-  if (version > kSchemaVersion) {
+  if (version != kSchemaVersion) {
     Throw(ErrorCode::kFailedPrecondition,
-          "{}: its schema has version {}, this dsat reads versions up to {}; use a newer dsat, or "
-          "name another file with --db",
-          path, version, kSchemaVersion);
+          "{}: its schema has version {}, this dsat reads version {}; use {} dsat, or name another "
+          "file with --db",
+          path, version, kSchemaVersion,
+          version > kSchemaVersion ? "a newer" : "the older one that has made the file with this");
   }
-  return version;
 }
 
 // The size of a database with this header if no -wal file holds a part of it.
@@ -156,11 +155,9 @@ FileContent CheckDatabaseFile(const std::string& path, std::chrono::milliseconds
   if (*bytes == 0) return FileContent::kEmpty;
   const int64_t last_change = LastChange(path);
   const std::string header = ReadHeader(path);
-  const bool current = CheckHeader(path, header) == kSchemaVersion;
+  CheckHeader(path, header);
   // A rollback journal: the file is being created, or its creation was cut off and will be undone.
-  if (NonEmptyFile(path + "-journal")) return FileContent::kMayBeOld;
-  const FileContent content = current ? FileContent::kDatabase : FileContent::kMayBeOld;
-
+  if (NonEmptyFile(path + "-journal")) return FileContent::kDatabase;
   const bool every_page = *bytes <= kMaxCheckedBytes;
   const auto in_use = [&path] { return NonEmptyFile(path + "-wal"); };
   std::string damage;
@@ -169,15 +166,15 @@ FileContent CheckDatabaseFile(const std::string& path, std::chrono::milliseconds
     damage = *bytes < WholeBytes(header)
                  ? "its end is missing"
                  : FindDamage(path, Database::Access::kImmutable, every_page, busy_timeout);
-    if (damage.empty()) return content;
-    // Another process may have written meanwhile and closed it (as a migration does), or have it
-    // open now: check again, with locks.
+    if (damage.empty()) return FileContent::kDatabase;
+    // Another process may have written meanwhile and closed it, or have it open now: check again,
+    // with locks.
     if (!in_use() && LastChange(path) != last_change) return CheckDatabaseFile(path, busy_timeout);
     if (!in_use()) ThrowCorrupt(path, damage);
   }
   damage = FindDamage(path, Database::Access::kReadOnly, every_page, busy_timeout);
   if (!damage.empty()) ThrowCorrupt(path, damage);
-  return content;
+  return FileContent::kDatabase;
 }
 
 bool HasSeveralNames(const std::string& path) {

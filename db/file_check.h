@@ -11,11 +11,10 @@ enum class FileContent {
   kMissing,
   kEmpty,     // SQLite opens it as an empty database; a crash during creation leaves such a file.
   kDatabase,  // A database of schema version kSchemaVersion.
-  kMayBeOld,  // A database that may be of an older version: SQLite's logs may hold a newer header.
 };
 
 // Reads the file without changing it or creating files beside it. Throws kFailedPrecondition (a
-// folder, another program's database, a newer version), kDataLoss (not a database, truncated,
+// folder, another program's database, another version), kDataLoss (not a database, truncated,
 // corrupt) or kPermissionDenied, naming the file and the way out.
 FileContent CheckDatabaseFile(const std::string& path, std::chrono::milliseconds busy_timeout);
 

@@ -116,7 +116,8 @@ void ProjectStateChanged(const Database& db, ExperimentId experiment, const Even
 }
 
 void ProjectLimitsRaised(const Database& db, ExperimentId experiment, const Event& event) {
-  const Json options = LimitsRaisedEvent(LimitsOf(event)).payload;
+  Json options = LimitsRaisedEvent(LimitsOf(event)).payload;
+  options.erase("was");
   Run(db,
       "UPDATE experiments SET state = 'active', reason = '', ended_at = NULL, pick = NULL,"
       " spec = json_patch(spec, ?) WHERE id = ?",
@@ -137,6 +138,7 @@ void Project(const Database& db, ExperimentId experiment, const Event& event) {
       return ProjectAttemptEnded(db, experiment, event);
     case EventKind::kTold:
       return ProjectTold(db, experiment, event);
+    case EventKind::kAnswered:
     case EventKind::kSearchEnded:
       return;  // No row says what the method is asked for.
     case EventKind::kLimitsRaised:

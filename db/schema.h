@@ -9,11 +9,11 @@ namespace dsat {
 // The statements that create the tables, indices and views that do not exist yet.
 extern const char kSchemaSql[];
 
-// PRAGMA user_version. Raised when schema.sql changes or when an older dsat would misread what this
-// one writes; a raise needs a step in migrate.cc (unless schema.sql is all of it) and a database of
-// the new version in tests/db/versions. A new key of an experiment's spec is neither: a missing key
-// gets its default, and an older dsat refuses a key that it does not know.
-inline constexpr int32_t kSchemaVersion = 7;
+// PRAGMA user_version. Files of other versions are refused. It is raised when schema.sql changes,
+// or when a dsat of another version would misread a file or ask for other trials than its logs
+// have. A new key of an experiment's spec is neither: a missing key gets its default, and an older
+// dsat refuses a key that it does not know.
+inline constexpr int32_t kSchemaVersion = 8;
 
 // PRAGMA application_id, "dsat" in ASCII: tells our files from other programs' SQLite files.
 inline constexpr int32_t kApplicationId = 0x64736174;

@@ -3,8 +3,6 @@
 --
 -- `events` is the log; trials, attempts and points are derived from it and written in the same
 -- transaction. JSON columns hold strict JSON. Times are UTC, ISO 8601, with milliseconds.
---
--- A migration (db/migrate.cc) runs these statements, too, after it has dropped the views.
 
 CREATE TABLE IF NOT EXISTS experiments (
   -- One tuning run.
@@ -106,10 +104,11 @@ CREATE TABLE IF NOT EXISTS events (
   experiment INTEGER NOT NULL REFERENCES experiments (id),  -- Its experiment.
   seq INTEGER NOT NULL CHECK (seq >= 1),  -- 1, 2, 3 ... within the experiment.
   kind TEXT NOT NULL                   -- What happened.
-    CHECK (kind IN ('asked', 'attempt_started', 'measured', 'attempt_ended', 'told',
+    CHECK (kind IN ('asked', 'answered', 'attempt_started', 'measured', 'attempt_ended', 'told',
                     'search_ended', 'limits_raised', 'state_changed')),
-  trial INTEGER                        -- The trial it is about; NULL if about the experiment.
-    CHECK ((trial IS NULL) = (kind IN ('search_ended', 'limits_raised', 'state_changed'))),
+  trial INTEGER                        -- The trial it is about; NULL if it is about none.
+    CHECK (kind = 'answered' OR
+           (trial IS NULL) = (kind IN ('search_ended', 'limits_raised', 'state_changed'))),
   payload TEXT NOT NULL                -- JSON: the event's data, by kind (docs/schema.md).
     CHECK (json_valid(payload)),
   at TEXT NOT NULL,                    -- When it was logged; no decision depends on it.

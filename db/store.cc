@@ -13,7 +13,6 @@
 #include "base/log.h"
 #include "base/parse_number.h"
 #include "db/file_check.h"
-#include "db/migrate.h"
 #include "db/projections.h"
 #include "db/schema.h"
 #include "db/sqlite.h"
@@ -96,7 +95,7 @@ void CheckContent(const std::string& path, FileContent content, Store::Mode mode
           "each; remove the other names, or work on a copy",
           path);
   }
-  if (content == FileContent::kDatabase || content == FileContent::kMayBeOld) return;
+  if (content == FileContent::kDatabase) return;
   if (mode == Store::Mode::kCreate) {
     struct stat status {};
     if (stat(FolderOf(path).c_str(), &status) == 0 && S_ISDIR(status.st_mode)) return;
@@ -213,7 +212,6 @@ Store Store::Open(const std::string& given_path, Mode mode,
   const std::string path = is_link ? std::filesystem::canonical(given_path).string() : given_path;
   const FileContent content = CheckDatabaseFile(path, busy_timeout);
   CheckContent(path, content, mode);
-  if (content == FileContent::kMayBeOld) MigrateDatabase(path, busy_timeout);
   return Store(std::make_unique<Impl>(
       Impl{mode == Mode::kReadOnly ? OpenReadOnly(path, busy_timeout)
                                    : OpenWritable(path, mode == Mode::kCreate, busy_timeout)}));

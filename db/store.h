@@ -48,11 +48,10 @@ class Store {
   // How long a call waits for another process to finish writing.
   static constexpr std::chrono::milliseconds kBusyTimeout{10'000};
 
-  // Opens a database file; kCreate creates it if it is missing. In every mode, a database of an
-  // older schema version is migrated first (db/migrate.h). Throws kNotFound, kPermissionDenied,
-  // kDataLoss (not a database, corrupt), kFailedPrecondition (made by a newer dsat or by another
-  // program; to write: a file with several hard links) or kUnavailable (a migration that other
-  // processes prevent), naming the file; the file is then unchanged, and no new file is beside it.
+  // Opens a database file; kCreate creates it if it is missing. Throws kNotFound,
+  // kPermissionDenied, kDataLoss (not a database, corrupt) or kFailedPrecondition (made by a dsat
+  // of another schema version or by another program; to write: a file with several hard links),
+  // naming the file; the file is then unchanged, and no new file is beside it.
   static Store Open(const std::string& path, Mode mode,
                     std::chrono::milliseconds busy_timeout = kBusyTimeout);
   // A database in memory, for tests.

@@ -19,7 +19,6 @@ class AshaMethod : public Method {
   // the lineage with more completed trials). If it is not possible, starts a new lineage.
   std::optional<Proposal> Ask() override;
   void Tell(int64_t tag, const Trial& finished) override;
-  std::unique_ptr<Method> Clone() const override { return std::make_unique<AshaMethod>(*this); }
 
   const LineageTable& table() const { return table_; }
 

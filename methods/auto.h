@@ -47,7 +47,6 @@ class AutoMethod : public Method {
   };
   // The `count` configurations with the best expected metric of those that probably fit.
   std::vector<Expected> BestExpected(size_t count) const;
-  std::unique_ptr<Method> Clone() const override { return std::make_unique<AutoMethod>(*this); }
 
  private:
   // A proposal.

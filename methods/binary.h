@@ -20,7 +20,6 @@ class BinaryMethod : public Method {
   // Continues lineages in the order in which their trials ended; if none waits, starts a new one.
   std::optional<Proposal> Ask() override;
   void Tell(int64_t tag, const Trial& finished) override;
-  std::unique_ptr<Method> Clone() const override { return std::make_unique<BinaryMethod>(*this); }
 
   const LineageTable& table() const { return table_; }
 

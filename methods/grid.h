@@ -28,7 +28,6 @@ class GridMethod : public Method {
   // nullopt while a stage waits for its last trial, and after the last knob.
   std::optional<Proposal> Ask() override;
   void Tell(int64_t tag, const Trial& finished) override;
-  std::unique_ptr<Method> Clone() const override { return std::make_unique<GridMethod>(*this); }
 
  private:
   // The sizes of one stage that have been tried.

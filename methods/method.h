@@ -83,9 +83,6 @@ class Method {
   virtual std::string BoundOf(const Trial& /*pick*/) const { return ""; }
   // A method that is so sure of its pick needs no further trial.
   static constexpr double kSure = 0.95;
-
-  // An independent copy of this method in its present state.
-  virtual std::unique_ptr<Method> Clone() const = 0;
 };
 
 }  // namespace dsat

@@ -25,7 +25,6 @@ class RandomMethod : public Method {
   void Tell(int64_t tag, const Trial& finished) override;
   // Counts for early_stopping only.
   void Observe(const Trial& finished) override;
-  std::unique_ptr<Method> Clone() const override { return std::make_unique<RandomMethod>(*this); }
 
   // True if the lineage gets no more trials: it has had trials_per_random_config, its lowest size
   // was too large, or the stage is known to hold its whole range; or if SearchPolicy::prune_stages

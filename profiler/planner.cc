@@ -12,6 +12,7 @@
 #include "engine/model/models.h"
 #include "engine/plan/build_plan.h"
 #include "engine/runtime/state/unit_state.h"
+#include "proto/micro_batch.h"
 
 namespace dsat {
 
@@ -189,8 +190,7 @@ std::optional<Change> Planner::ChangeOfMicroBatch(const Json& ds_config) const {
     const engine::BatchSizes batch =
         engine::ResolveBatchSizes(ds_config, source_, cluster_.num_ranks);
     const int64_t samples = batch.micro_batch_size * batch.accumulation_steps;
-    while (samples % micro_batch != 0)
-      --micro_batch;
+    micro_batch = LargestDivisor(samples, micro_batch);
     changes = {{kMicroBatchKey, micro_batch}, {kAccumulationKey, samples / micro_batch}};
     what = fmt::format("{} {} and {} {}", kMicroBatchKey, micro_batch, kAccumulationKey,
                        samples / micro_batch);

@@ -5,6 +5,13 @@
 
 namespace dsat {
 
+int64_t LargestDivisor(int64_t samples, int64_t most, int64_t step) {
+  for (int64_t divisor = std::min(samples, most) / step * step; divisor > 0; divisor -= step) {
+    if (samples % divisor == 0) return divisor;
+  }
+  return 0;
+}
+
 int64_t LegalMicroBatch(const SearchSpace& space, int64_t size) {
   const int64_t step = space.divisible_by, batch = space.samples_per_step;
   if (!space.micro_batch_sizes.empty()) {
@@ -16,10 +23,8 @@ int64_t LegalMicroBatch(const SearchSpace& space, int64_t size) {
     return best;
   }
   if (batch == 0) return std::max(size / step, int64_t{1}) * step;
-  for (int64_t legal = std::min(size, batch) / step * step; legal > 0; legal -= step) {
-    if (batch % legal == 0) return legal;
-  }
-  return batch % step == 0 ? step : 0;
+  const int64_t largest = LargestDivisor(batch, size, step);
+  return largest > 0 ? largest : batch % step == 0 ? step : 0;
 }
 
 }  // namespace dsat

@@ -299,14 +299,6 @@ Assignment AssignmentFromJson(const Json& json) {
   return assignment;
 }
 
-Json ToJson(const Refusal& refusal) {
-  return {{"assignment", ToJson(refusal.assignment)}, {"reason", refusal.reason}};
-}
-
-Refusal RefusalFromJson(const Json& json) {
-  return {AssignmentFromJson(json.at("assignment")), json.at("reason").get<std::string>()};
-}
-
 int ZeroStage(const Json& ds_config) {
   const Json* stage = FindAtPointer(ds_config, kStageKey);
   return stage != nullptr && stage->is_number_integer() ? stage->get<int>() : 0;

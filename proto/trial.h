@@ -118,10 +118,12 @@ struct ModelProfile {
   int64_t num_threads = 0;  // Compute threads of a rank, the most of any.
 };
 
-// A proposal that was predicted not to fit: the method was told so, and no trial was launched.
-struct Refusal {
+// How a proposal of the method was answered without a trial of its own.
+struct Answered {
   Assignment assignment;
-  std::string reason;
+  std::string reason;  // Why the configuration cannot run; "" if an equal one runs or has run.
+  // The trial of that equal configuration, whose result is the answer once it has ended.
+  std::optional<TrialId> trial;
 };
 
 // How a trial or an attempt ended.
@@ -172,7 +174,6 @@ Json ToJson(const Measurement& measurement);
 std::vector<double> LossesFromJson(const Json& json);
 Json ToJson(const ModelProfile& profile);
 Json ToJson(const Assignment& assignment);
-Json ToJson(const Refusal& refusal);
 // Reads a measurement such as {"throughput": {"value": ..., "spread": ..., "samples": ...}}, or in
 // short {"throughput": 12.5}. Throws kInvalidArgument naming `what`, the key and the value if a
 // metric is unknown, negative or not finite.
@@ -183,7 +184,6 @@ void CheckMeasurement(const Measurement& measurement, const std::string& what);
 // Throws kInvalidArgument naming `what` and the missing, unknown or non-positive key.
 ModelProfile ProfileFromJson(const Json& json, const std::string& what);
 Assignment AssignmentFromJson(const Json& json);
-Refusal RefusalFromJson(const Json& json);
 
 // JSON pointers of the ds_config keys that every trial has a value of.
 inline constexpr char kStageKey[] = "/zero_optimization/stage";

@@ -196,7 +196,7 @@ TEST(TidyTest, EveryImplementationHasAHeader) {
   const std::vector<std::pair<std::string, std::string>> parts = {
       {"methods/auto_scales.cc", "methods/auto_regression.h"},
       {"methods/auto_", "methods/auto.h"},
-      {"searcher/search/search_confirm.cc", "searcher/search/search.h"},
+      {"searcher/search/search_confirm.cc", "searcher/search/phases.h"},
       {"cli/", "cli/commands.h"},
       {"engine/backend/cpu/cpu_device.cc", "engine/backend/device.h"},
       {"engine/backend/open_device.cc", "engine/backend/device.h"},

@@ -16,6 +16,7 @@
 #include "cli/report/plots.h"
 #include "cli/report/trial_table.h"
 #include "searcher/results.h"
+#include "searcher/search/config_change.h"
 #include "searcher/stated_defaults.h"
 
 namespace dsat::cli {

@@ -11,6 +11,7 @@
 
 #include "cli/answer.h"
 #include "cli/describe.h"
+#include "searcher/search/config_change.h"
 
 namespace dsat::cli {
 namespace {

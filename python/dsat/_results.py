@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Union
 
-_SCHEMA_VERSION = 7  # As in db/schema.h.
+_SCHEMA_VERSION = 8  # As in db/schema.h.
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def results(path: "str | os.PathLike[str] | None" = None,
                 f"{file}: schema version {version} is "
                 + (f"newer than this package's, {_SCHEMA_VERSION}; install a newer one"
                    if version > _SCHEMA_VERSION else
-                   f"older than this package's, {_SCHEMA_VERSION}; `dsat list` migrates the file"))
+                   f"older than this package's, {_SCHEMA_VERSION}; use the one that has made it"))
         number = None if experiment is None else _number_of(connection, experiment)
         rows = connection.execute(_QUERY, {"experiment": number}).fetchall()
     except sqlite3.DatabaseError as error:

@@ -106,7 +106,7 @@ std::optional<TrialId> Confirmation::Next() const {
   if (left < std::clamp<size_t>(arms_.size(), 1, 2) || round >= rounds_ * looks_)
     return std::nullopt;
   const bool is_look = round > 0 && round % rounds_ == 0;
-  if (round >= extended_to_ && is_look && HasDecided()) return std::nullopt;
+  if (is_look && HasDecided()) return std::nullopt;
   if (round >= rounds_ && !may_extend_) return std::nullopt;
   std::vector<TrialId> waiting;
   for (const Arm& arm : arms_) {
@@ -139,11 +139,6 @@ bool Confirmation::HasDecided() const {
   const Factor factor = Compare(*BestOther(), *base_);
   if (!factor.has_interval()) return false;
   return (factor.low > 1 && !factor.is_vague()) || factor.high < kWorthMore;
-}
-
-void Confirmation::Extend() {
-  may_extend_ = true;
-  extended_to_ = (NumRounds() / rounds_ + 1) * rounds_;
 }
 
 void Confirmation::AddSearched(TrialId trial, const Trial& searched) {
@@ -278,21 +273,6 @@ std::vector<double> Confirmation::Differences(const Arm& arm, const Arm& base,
     differences[round] -= base.log_speeds[round];
   if (with_searched) differences.push_back(*arm.searched - *base.searched);
   return differences;
-}
-
-std::map<TrialId, std::string> DroppedOut(const std::map<TrialId, Trial>& trials,
-                                          const Confirmation* confirmation) {
-  std::map<TrialId, std::string> dropped;
-  for (const auto& [id, trial] : trials) {
-    const bool again = trial.kind == TrialKind::kConfirm || trial.kind == TrialKind::kSoak;
-    if (again && trial.state == TrialState::kInfeasible)
-      dropped.emplace(*trial.confirms, "infeasible: " + trial.reason);
-  }
-  if (confirmation != nullptr) {
-    for (const auto& [id, reason] : confirmation->LeftOut())
-      dropped.emplace(id, reason);
-  }
-  return dropped;
 }
 
 }  // namespace dsat

@@ -91,9 +91,6 @@ class Confirmation {
   void DoNotExtend() { may_extend_ = false; }
   // Further looks may follow, unless the last one has decided.
   void AllowExtension() { may_extend_ = true; }
-  // Rounds follow that an earlier process has already begun, whatever it was told since, and
-  // whatever a look now decides.
-  void Extend();
   // What the search measured of `arm`. It may be the luckiest of many measurements, so that it says
   // nothing of the mean. But few rounds may agree by chance: the interval of fewer than six is at
   // least as wide as it would be with this one.
@@ -144,14 +141,8 @@ class Confirmation {
   int64_t rounds_;
   int64_t looks_;
   bool may_extend_ = true;
-  int64_t extended_to_ = 0;  // Up to this round a look does not end it.
   std::string metric_;
 };
-
-// The trials whose configuration a later run has shown to be no answer, each with the reason: they
-// are infeasible when they run again, or `confirmation`, which may be null, has left them out.
-std::map<TrialId, std::string> DroppedOut(const std::map<TrialId, Trial>& trials,
-                                          const Confirmation* confirmation);
 
 }  // namespace dsat
 

@@ -2,7 +2,7 @@
 #include "searcher/search/experiment.h"
 
 #include <algorithm>
-#include <array>
+#include <ranges>
 #include <set>
 #include <utility>
 
@@ -115,18 +115,24 @@ Experiment Experiment::Open(Store& store, ExperimentId id) {
   return Experiment(store, id);
 }
 
-// Ask is the one call that moves the search before the log: if the log refuses, the search is ahead
-// of it and is replayed from the start.
 std::optional<Trial> Experiment::Ask() {
+  return Advance(true);
+}
+
+// Answers what needs no trial and then starts one, if `starts`. This moves the search before the
+// log: if the log refuses, the search is ahead of it and is replayed from the start.
+std::optional<Trial> Experiment::Advance(bool starts) {
   while (true) {
     CatchUp();
     if (state_ != ExperimentState::kActive) return std::nullopt;
     needs_replay_ = true;
-    const std::optional<Trial> trial = search_->Ask();
+    std::vector<Event> events;
+    for (const Answered& answer : search_->Settle())
+      events.push_back(AnsweredEvent(answer));
+    const std::optional<Trial> trial = starts ? search_->Start() : std::nullopt;
+    if (trial) events.push_back(AskedEvent(*trial));
     try {
-      if (trial)
-        last_seq_ =
-            store_->Append(id_, last_seq_, std::array{AskedEvent(*trial, search_->LastRefused())});
+      if (!events.empty()) last_seq_ = store_->Append(id_, last_seq_, events);
       needs_replay_ = false;
       return trial;
     } catch (const Error& error) {
@@ -273,7 +279,7 @@ void Experiment::EndSearch(const std::string& reason) {
 }
 
 void Experiment::RaiseLimits(const LimitsRaised& limits) {
-  Commit([&] { return std::vector<Event>{LimitsRaisedEvent(limits)}; });
+  Commit([&] { return std::vector<Event>{LimitsRaisedEvent(limits, search_->spec().options)}; });
 }
 
 void Experiment::SetState(ExperimentState state, const std::string& reason) {
@@ -288,6 +294,7 @@ void Experiment::SetState(ExperimentState state, const std::string& reason) {
 }
 
 bool Experiment::FinishIfDone() {
+  if (search_->Running().empty()) Advance(false);
   const bool finished = search_->Finished();
   if (finished && state_ == ExperimentState::kActive) {
     const std::string failure = search_->FailureReason();
@@ -296,11 +303,17 @@ bool Experiment::FinishIfDone() {
   return finished || state_ != ExperimentState::kActive;
 }
 
-// The search may have looked ahead, which is not what the process that appended has seen: then it
-// is replayed from the start.
+// While trials run, the search may have asked its method at another time than the process that
+// appended: then it is replayed from the start, with the limits that it had then.
 void Experiment::CatchUp() {
-  if (needs_replay_ || !store_->Events(id_, last_seq_).empty()) {
-    search_.emplace(store_->GetSpec(id_));
+  std::vector<Event> events = store_->Events(id_, last_seq_);
+  if (needs_replay_ || !events.empty()) {
+    ExperimentSpec spec = store_->GetSpec(id_);
+    events = store_->Events(id_);
+    for (const Event& event : events | std::views::reverse) {
+      if (event.kind == EventKind::kLimitsRaised) UndoLimits(event, spec.options);
+    }
+    search_.emplace(std::move(spec));
     state_ = ExperimentState::kActive;
     reason_.clear();
     attempts_.clear();
@@ -308,7 +321,7 @@ void Experiment::CatchUp() {
     last_seq_ = 0;
   }
   needs_replay_ = true;  // Until all events are applied, should one of them throw.
-  for (const Event& event : store_->Events(id_, last_seq_))
+  for (const Event& event : events)
     Apply(event);
   needs_replay_ = false;
 }
@@ -318,6 +331,13 @@ void Experiment::Apply(const Event& event) {
     case EventKind::kAsked:
       ApplyAsked(event);
       break;
+    case EventKind::kAnswered: {
+      const Answered answered = AnsweredOf(event);
+      if (search_->Answer(answered)) break;
+      const TrialId next = std::ssize(search_->trials());
+      ThrowDiverged(store_->path(), id_, next,
+                    "the method no longer proposes " + ToJson(answered.assignment).dump());
+    }
     case EventKind::kAttemptStarted:
       RunningTrial(event.trial);
       attempts_[event.trial].emplace_back();
@@ -357,11 +377,7 @@ void Experiment::Apply(const Event& event) {
 
 void Experiment::ApplyAsked(const Event& event) {
   const Trial asked = AskedTrial(event);
-  RecordedAsk recorded{
-      .kind = asked.kind, .refused = RefusedBefore(event), .confirms = asked.confirms};
-  if (asked.kind == TrialKind::kReference || asked.kind == TrialKind::kSoak)
-    recorded.proof = ProofRun{asked.kind, asked.confirms.value_or(0), asked.ds_config, asked.steps};
-  const std::optional<Trial> replayed = search_->Ask(&recorded);
+  const std::optional<Trial> replayed = search_->Start();
   if (!replayed) ThrowDiverged(store_->path(), id_, event.trial, "the search now asks for none");
   const std::string difference = Difference(*replayed, asked);
   if (!difference.empty()) ThrowDiverged(store_->path(), id_, event.trial, difference);

@@ -99,6 +99,7 @@ class Experiment {
 
  private:
   Experiment(Store& store, ExperimentId id);
+  std::optional<Trial> Advance(bool starts);
   void Apply(const Event& event);
   void ApplyAsked(const Event& event);
   void ApplyTold(const Event& event);

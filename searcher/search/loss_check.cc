@@ -5,14 +5,14 @@
 #include <cmath>
 #include <limits>
 #include <optional>
-#include <set>
 
 #include "base/error.h"
 #include "base/statistics.h"
 #include "engine/config/batch.h"
 #include "engine/config/keys.h"
 #include "engine/config/settings.h"
-#include "searcher/search/search.h"
+#include "searcher/search/config_change.h"
+#include "searcher/search/search_state.h"
 
 namespace dsat {
 namespace {
@@ -93,19 +93,15 @@ engine::KeyClass ClassOf(const std::string& pointer) {
 // the same default.
 void AddChanges(const Json& from, const Json& to, LossCheck& check) {
   const engine::Settings was(from, "ds_config"), is(to, "ds_config");
-  std::set<std::string> pointers;
-  for (const Json& config : {from.flatten(), to.flatten()}) {
-    for (const auto& [pointer, value] : config.items())
-      pointers.insert(pointer);
-  }
   check.changes = engine::KeyClass::kExact;
-  for (const std::string& pointer : pointers) {
+  for (const std::string& pointer : ChangedKeys(from, to)) {
     if (was.ValueOrNull(pointer) == is.ValueOrNull(pointer)) continue;
     ++check.num_changed_keys;
     const engine::KeyClass key_class = ClassOf(pointer);
     check.changes = std::max(*check.changes, key_class);
     if (key_class == engine::KeyClass::kSemantic) check.semantic_keys.push_back(pointer);
   }
+  std::ranges::sort(check.semantic_keys);
 }
 
 // The unit roundoff of a training with this config. A script may compute in a lower precision than
@@ -121,15 +117,16 @@ double UnitRoundoff(const ExperimentSpec& spec, const Json& ds_config) {
 
 // Whether runs with fp16 and a dynamic loss scale may have skipped other updates than these. How
 // many gradients overflow depends on the split of the batch and on the stage.
-bool MaySkipOthers(const Search& search, const Trial& soak, const std::vector<const Trial*>& runs) {
+bool MaySkipOthers(const SearchState& search, const Trial& soak,
+                   const std::vector<const Trial*>& runs) {
   const Json* fp16 = FindAtPointer(soak.ds_config, "/fp16");
   const bool is_dynamic = fp16 != nullptr && fp16->value("enabled", Json(false)) != Json(false) &&
                           fp16->value("loss_scale", Json(0)) == Json(0);
   if (!is_dynamic) return false;
   const auto skipped = [&](const Trial& trial) {
-    return ValueAtBest(trial, search.spec().options.metric, "skipped_steps").value_or(0);
+    return ValueAtBest(trial, search.spec.options.metric, "skipped_steps").value_or(0);
   };
-  return !IsBuiltin(search.spec()) || std::ranges::any_of(runs, [&](const Trial* run) {
+  return !IsBuiltin(search.spec) || std::ranges::any_of(runs, [&](const Trial* run) {
     return skipped(*run) != skipped(soak);
   });
 }
@@ -192,23 +189,23 @@ LossCheck CompareLosses(const std::vector<LossCurve>& submitted, const LossCurve
   return check;
 }
 
-std::vector<const Trial*> SubmittedRuns(const Search& search, int64_t train_batch_size) {
+std::vector<const Trial*> SubmittedRuns(const SearchState& search, int64_t train_batch_size) {
   std::vector<const Trial*> runs;
-  for (const auto& [id, trial] : search.trials()) {
+  for (const auto& [id, trial] : search.trials) {
     const bool is_run = trial.kind == TrialKind::kSubmitted ||
                         trial.kind == TrialKind::kReference ||
-                        (trial.kind == TrialKind::kConfirm && trial.confirms == search.Submitted());
+                        (trial.kind == TrialKind::kConfirm && trial.confirms == search.submitted);
     if (!is_run || trial.state != TrialState::kSucceeded) continue;
-    const bool is_known = !LossesOf(trial, search.spec().options.metric).empty();
+    const bool is_known = !LossesOf(trial, search.spec.options.metric).empty();
     if (is_known && GlobalBatch(trial.ds_config) == train_batch_size) runs.push_back(&trial);
   }
   return runs;
 }
 
-bool SubmittedRepeats(const Search& search) {
-  const std::optional<TrialId> submitted = search.Submitted();
+bool SubmittedRepeats(const SearchState& search) {
+  const std::optional<TrialId> submitted = search.submitted;
   if (!submitted) return false;
-  const std::string& metric = search.spec().options.metric;
+  const std::string& metric = search.spec.options.metric;
   const std::vector<const Trial*> runs =
       SubmittedRuns(search, GlobalBatch(search.BestConfigOf(*submitted)));
   return runs.size() >= 2 && std::ranges::all_of(runs, [&](const Trial* run) {
@@ -218,29 +215,29 @@ bool SubmittedRepeats(const Search& search) {
          });
 }
 
-LossCheck NoLossCheck(const Search& search, TrialId id) {
+LossCheck NoLossCheck(const SearchState& search, TrialId id) {
   LossCheck check;
-  const std::optional<TrialId> submitted = search.Submitted();
+  const std::optional<TrialId> submitted = search.submitted;
   if (id == submitted) return check;
-  const ExperimentSpec& spec = search.spec();
+  const ExperimentSpec& spec = search.spec;
   const Json from = submitted ? search.BestConfigOf(*submitted)
                               : engine::ConfigForTrial(spec.ds_config, {}, spec.slots_per_trial);
   AddChanges(from, search.BestConfigOf(id), check);
   return check;
 }
 
-LossCheck CheckLosses(const Search& search, const Trial& soak) {
-  const std::optional<TrialId> submitted = search.Submitted();
+LossCheck CheckLosses(const SearchState& search, const Trial& soak) {
+  const std::optional<TrialId> submitted = search.submitted;
   if (soak.confirms == submitted) return NotChecked("it is the submitted configuration");
   LossCheck check = NoLossCheck(search, soak.confirms.value_or(soak.id));
   const auto not_checked = [&check](std::string why) {
     check.why = std::move(why);
     return check;
   };
-  const std::string& metric = search.spec().options.metric;
+  const std::string& metric = search.spec.options.metric;
   const LossCurve curve = LossesOf(soak, metric);
   if (curve.empty()) return not_checked(kNoLosses);
-  if (!submitted || search.trials().at(*submitted).state != TrialState::kSucceeded)
+  if (!submitted || search.trials.at(*submitted).state != TrialState::kSucceeded)
     return not_checked("the submitted configuration was not measured");
   const int64_t was = GlobalBatch(search.BestConfigOf(*submitted));
   const int64_t is = GlobalBatch(soak.ds_config);
@@ -248,7 +245,7 @@ LossCheck CheckLosses(const Search& search, const Trial& soak) {
   const bool repeats = SubmittedRepeats(search);
   if (runs.size() < (repeats ? 1 : 2) && was != is) {
     std::string why = fmt::format("the global batch changed from {} to {}", was, is);
-    for (const auto& [id, trial] : search.trials()) {
+    for (const auto& [id, trial] : search.trials) {
       if (trial.kind == TrialKind::kReference && trial.state != TrialState::kSucceeded &&
           GlobalBatch(trial.ds_config) == is)
         why += fmt::format(", with which the submitted configuration (trial {}) {}", id,
@@ -263,9 +260,9 @@ LossCheck CheckLosses(const Search& search, const Trial& soak) {
     curves.push_back(LossesOf(*run, metric));
   LossCheck compared = CompareLosses(
       curves, curve,
-      {.unit_roundoff = UnitRoundoff(search.spec(), soak.ds_config),
+      {.unit_roundoff = UnitRoundoff(search.spec, soak.ds_config),
        .changes = MaySkipOthers(search, soak, runs) ? engine::KeyClass::kSemantic : *check.changes,
-       .random_by_split = !IsBuiltin(search.spec()),
+       .random_by_split = !IsBuiltin(search.spec),
        .repeats = repeats});
   compared.changes = check.changes;
   compared.num_changed_keys = check.num_changed_keys;

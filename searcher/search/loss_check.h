@@ -23,7 +23,7 @@
 
 namespace dsat {
 
-class Search;
+struct SearchState;
 
 using LossCurve = std::vector<double>;  // By optimizer step, from the first one on.
 
@@ -65,17 +65,17 @@ LossCheck CompareLosses(const std::vector<LossCurve>& submitted, const LossCurve
                         const LossLimits& limits);
 
 // The runs of the submitted configuration with this global batch and known losses.
-std::vector<const Trial*> SubmittedRuns(const Search& search, int64_t train_batch_size);
+std::vector<const Trial*> SubmittedRuns(const SearchState& search, int64_t train_batch_size);
 
 // Whether at least two runs of the submitted configuration have the same losses to the bit, and
 // none has others. Then one run with another global batch says as much as several.
-bool SubmittedRepeats(const Search& search);
+bool SubmittedRepeats(const SearchState& search);
 
 // The comparison for a trial of `search` that has been measured and runs the configuration of
 // trial soak.confirms.
-LossCheck CheckLosses(const Search& search, const Trial& soak);
+LossCheck CheckLosses(const SearchState& search, const Trial& soak);
 // The same without the comparison: only what the configuration of trial `id` changes.
-LossCheck NoLossCheck(const Search& search, TrialId id);
+LossCheck NoLossCheck(const SearchState& search, TrialId id);
 
 // "its losses differ by 3.1 % in 8 steps (0.02 % is allowed)", or why they were not compared.
 std::string Describe(const LossCheck& check);

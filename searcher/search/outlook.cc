@@ -8,24 +8,12 @@
 
 #include "methods/auto.h"
 #include "methods/auto_space.h"
-#include "searcher/search/profile_ladder.h"
 #include "searcher/search/proposer.h"
 
 namespace dsat {
 namespace {
 
 constexpr int kMostRounds = 10;
-
-// The spec that the method starts from: that of the first profiling trial that fit.
-ExperimentSpec TunedSpec(const Search& search) {
-  ExperimentSpec spec = search.spec();
-  const auto num_misfits = std::ranges::count_if(search.trials(), [](const auto& entry) {
-    return entry.second.kind == TrialKind::kProfile &&
-           entry.second.state == TrialState::kInfeasible;
-  });
-  spec.ds_config = ProfileLadder(spec)[static_cast<size_t>(num_misfits)];
-  return spec;
-}
 
 // The samples of a step; 1 where the config does not say.
 double SamplesOf(const Json& ds_config) {
@@ -48,10 +36,9 @@ bool Foresee(const Proposer& proposer, const Predictor& predictor, ForeseenConfi
 
 }  // namespace
 
-Outlook LookAhead(const Search& search, size_t num_best) {
-  const ExperimentSpec spec = TunedSpec(search);
-  const ModelProfile& profile = *search.profile();
-  const Proposer proposer(spec, *search.space(), profile.num_params);
+Outlook LookAhead(const SearchState& search, size_t num_best) {
+  const Proposer& proposer = *search.proposer;
+  const ExperimentSpec& spec = proposer.spec();
   Outlook outlook;
   AutoMethod method(proposer.space(), spec.options);
   const AutoSpace& space = method.space();
@@ -60,9 +47,9 @@ Outlook LookAhead(const Search& search, size_t num_best) {
     outlook.num_configs.push_back(space.num_configs(place));
   }
   outlook.num_candidates = static_cast<double>(space.num_candidates());
-  for (const auto& [id, trial] : search.trials())
+  for (const auto& [id, trial] : search.trials)
     method.Observe(trial);
-  const std::unique_ptr<Predictor> predictor = MakePredictor(spec, profile);
+  const std::unique_ptr<Predictor> predictor = MakePredictor(spec, *search.profile);
   // As in a search, what an exact prediction refuses teaches the method what else does not fit.
   std::set<Assignment> seen;
   for (int round = 0; round < kMostRounds && outlook.best.size() < num_best; ++round) {

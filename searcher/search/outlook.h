@@ -8,7 +8,7 @@
 #include "base/json.h"
 #include "profiler/predictor.h"
 #include "proto/trial.h"
-#include "searcher/search/search.h"
+#include "searcher/search/search_state.h"
 
 namespace dsat {
 
@@ -29,8 +29,8 @@ struct Outlook {
 
 // Applies the models of the method auto to the space of a search whose profile is known, whichever
 // method the search has. No more than AutoSpace::kMostCandidates configurations are listed. Throws
-// what MakePredictor throws. REQUIRES: search.space().
-Outlook LookAhead(const Search& search, size_t num_best);
+// what MakePredictor throws. REQUIRES: search.space.
+Outlook LookAhead(const SearchState& search, size_t num_best);
 
 }  // namespace dsat
 

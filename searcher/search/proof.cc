@@ -2,23 +2,25 @@
 #include "searcher/search/proof.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "proto/micro_batch.h"
 #include "searcher/search/loss_check.h"
-#include "searcher/search/search.h"
+#include "searcher/search/search_state.h"
 #include "searcher/search/verdict.h"
 
 namespace dsat {
 namespace {
 
-bool ChecksLosses(const Search& search) {
-  return search.spec().options.check_losses && search.confirmation() != nullptr;
+bool ChecksLosses(const SearchState& search) {
+  return search.spec.options.check_losses && search.confirmation.has_value();
 }
 
 // Whether a reference run of a global batch is missing. A further one would not succeed if one has
 // not.
-bool LacksReference(const Search& search, int64_t train_batch_size) {
+bool LacksReference(const SearchState& search, int64_t train_batch_size) {
   int64_t count = 0;
-  for (const auto& [id, trial] : search.trials()) {
+  for (const auto& [id, trial] : search.trials) {
     if (trial.kind != TrialKind::kReference || GlobalBatch(trial.ds_config) != train_batch_size)
       continue;
     if (trial.state != TrialState::kSucceeded) return false;
@@ -28,38 +30,39 @@ bool LacksReference(const Search& search, int64_t train_batch_size) {
 }
 
 // The steps of a soak that takes at most half as long as the confirmation has.
-int64_t StepsInBudget(const Search& search, TrialId of) {
-  const int64_t asked = search.spec().options.soak_steps;
+int64_t StepsInBudget(const SearchState& search, TrialId of) {
+  const int64_t asked = search.spec.options.soak_steps;
   double all_s = 0, longest_s = 0;
-  for (const auto& [id, trial] : search.trials()) {
+  for (const auto& [id, trial] : search.trials) {
     if (trial.kind != TrialKind::kConfirm) continue;
     const double seconds = trial.times.ended_s - trial.times.started_s;
     all_s += seconds;
     longest_s = std::max(longest_s, seconds);
   }
-  const auto latency_ms =
-      ValueAtBest(search.trials().at(of), search.spec().options.metric, "latency");
+  const auto latency_ms = ValueAtBest(search.trials.at(of), search.spec.options.metric, "latency");
   if (!latency_ms || *latency_ms <= 0 || all_s <= 0) return asked;
   // The longest launch stands for the start of this one.
   const double steps = std::min((all_s / 2 - longest_s) * 1000 / *latency_ms, double(asked));
   return static_cast<int64_t>(steps);
 }
 
-int64_t SoakSteps(const Search& search, TrialId of) {
-  const SearchOptions& options = search.spec().options;
+int64_t SoakSteps(const SearchState& search, TrialId of) {
+  const SearchOptions& options = search.spec.options;
   const int64_t least = options.end_profile_step + 1;
-  if (!search.EndReason().empty()) return least;
+  if (!search.end_reason.empty()) return least;
   return std::max(least, options.soak_in_budget ? StepsInBudget(search, of) : options.soak_steps);
 }
 
-}  // namespace
-
-std::optional<TrialId> SoakOf(const Search& search, TrialId of) {
-  for (const auto& [id, trial] : search.trials()) {
-    if (trial.kind == TrialKind::kSoak && trial.confirms == of) return id;
-  }
-  return std::nullopt;
+Trial RunOf(TrialKind kind, const SearchState& search, TrialId of, Json ds_config) {
+  Trial run;
+  run.kind = kind;
+  run.assignment = search.trials.at(of).assignment;
+  run.ds_config = std::move(ds_config);
+  run.confirms = of;
+  return run;
 }
+
+}  // namespace
 
 std::optional<Json> WithGlobalBatch(const Json& submitted, int64_t train_batch_size) {
   const int64_t micro_batch = submitted.at("train_micro_batch_size_per_gpu");
@@ -67,9 +70,7 @@ std::optional<Json> WithGlobalBatch(const Json& submitted, int64_t train_batch_s
   const int64_t replicas = GlobalBatch(submitted) / (micro_batch * accumulation);
   if (replicas < 1 || train_batch_size % replicas != 0) return std::nullopt;
   const int64_t samples = train_batch_size / replicas;
-  int64_t size = std::min(micro_batch, samples);
-  while (samples % size != 0)
-    --size;
+  const int64_t size = LargestDivisor(samples, micro_batch);
   Json config = submitted;
   config["train_batch_size"] = train_batch_size;
   config["train_micro_batch_size_per_gpu"] = size;
@@ -77,32 +78,34 @@ std::optional<Json> WithGlobalBatch(const Json& submitted, int64_t train_batch_s
   return config;
 }
 
-std::optional<ProofRun> NextProof(const Search& search) {
-  const SearchOptions& options = search.spec().options;
+std::optional<Trial> NextProof(const SearchState& search) {
+  const SearchOptions& options = search.spec.options;
   // A soak that may take as long as the confirmation needs one.
-  const bool soaks = options.soak_steps > 0 && search.EndReason().empty() &&
-                     (!options.soak_in_budget || search.confirmation() != nullptr);
+  const bool soaks = options.soak_steps > 0 && search.end_reason.empty() &&
+                     (!options.soak_in_budget || search.confirmation.has_value());
   if (!soaks && !ChecksLosses(search)) return std::nullopt;
   const Verdict verdict = VerdictOf(search);
   const std::optional<TrialId> pick = verdict.pick;
-  if (!pick || SoakOf(search, *pick)) return std::nullopt;
+  if (!pick || search.SoakOf(*pick)) return std::nullopt;
   // A search whose budget is used up does not prove what it has not confirmed.
-  const bool lost = search.confirmation() != nullptr && verdict.num_rounds == 0;
-  if (lost && !search.EndReason().empty()) return std::nullopt;
+  const bool lost = search.confirmation.has_value() && verdict.num_rounds == 0;
+  if (lost && !search.end_reason.empty()) return std::nullopt;
   const Json config = search.BestConfigOf(*pick);
-  const std::optional<TrialId> submitted = search.Submitted();
+  const std::optional<TrialId> submitted = search.submitted;
   const bool compares = ChecksLosses(search) && submitted && pick != submitted &&
-                        !LossesOf(search.trials().at(*pick), options.metric).empty() &&
-                        !LossesOf(search.trials().at(*submitted), options.metric).empty();
+                        !LossesOf(search.trials.at(*pick), options.metric).empty() &&
+                        !LossesOf(search.trials.at(*submitted), options.metric).empty();
   if (compares && !search.Dropped().contains(*submitted) &&
       GlobalBatch(config) != GlobalBatch(search.BestConfigOf(*submitted)) &&
       LacksReference(search, GlobalBatch(config))) {
-    const std::optional<Json> reference =
+    std::optional<Json> reference =
         WithGlobalBatch(search.BestConfigOf(*submitted), GlobalBatch(config));
-    if (reference) return ProofRun{TrialKind::kReference, *submitted, *reference};
+    if (reference) return RunOf(TrialKind::kReference, search, *submitted, *std::move(reference));
   }
   if (!soaks && !compares) return std::nullopt;
-  return ProofRun{TrialKind::kSoak, *pick, config, SoakSteps(search, *pick)};
+  Trial soak = RunOf(TrialKind::kSoak, search, *pick, config);
+  soak.steps = SoakSteps(search, *pick);
+  return soak;
 }
 
 }  // namespace dsat

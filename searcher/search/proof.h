@@ -14,21 +14,12 @@
 
 namespace dsat {
 
-class Search;
+struct SearchState;
 
-struct ProofRun {
-  TrialKind kind = TrialKind::kSoak;  // Or kReference.
-  TrialId of = 0;                     // Whose configuration runs.
-  Json ds_config;
-  int64_t steps = 0;  // Of a soak.
-};
-
-// The next run of a search whose confirmation is over; nullopt if none is left. A budget that is
-// used up leaves the steps that the comparison of losses needs. REQUIRES: no trial is running.
-std::optional<ProofRun> NextProof(const Search& search);
-
-// The trial that has soaked the configuration of trial `of`, if one has.
-std::optional<TrialId> SoakOf(const Search& search, TrialId of);
+// The next run of a search whose confirmation is over, without its number: a reference or a soak;
+// nullopt if none is left. A budget that is used up leaves the steps that the comparison of losses
+// needs. REQUIRES: no trial is running.
+std::optional<Trial> NextProof(const SearchState& search);
 
 // The submitted configuration with a global batch of `train_batch_size`: the largest micro-batch
 // that divides it and is not larger than the submitted one. nullopt if there is none.

@@ -1,4 +1,4 @@
-// A method behind a record of what has run; rewinding is replaying its calls since the last time.
+// A method behind a record of what has run.
 #include "searcher/search/proposer.h"
 
 #include "base/error.h"
@@ -43,24 +43,21 @@ Json ConfigAt(const Trial& trial, const Point& point, int64_t world_size) {
       world_size);
 }
 
-Proposer::Proposer(const ExperimentSpec& spec, const SearchSpace& space, int64_t num_params)
-    : spec_(&spec),
-      space_(WithConditions(space, spec)),
+Proposer::Proposer(ExperimentSpec spec, const SearchSpace& space, int64_t num_params)
+    : spec_(std::move(spec)),
+      space_(WithConditions(space, spec_)),
       num_params_(num_params),
-      method_(FindMethod(spec.method).make(space_, spec.options)),
-      base_(method_->Clone()) {}
+      method_(FindMethod(spec_.method).make(space_, spec_.options)) {}
 
 // With another global batch than its own, the submitted configuration keeps its micro-batch size,
 // or the next smaller one that divides the batch.
 Draft Proposer::DraftSubmitted() const {
   const engine::BatchSizes batch =
-      engine::ResolveBatchSizes(spec_->ds_config, "ds_config", spec_->slots_per_trial);
+      engine::ResolveBatchSizes(spec_.ds_config, "ds_config", spec_.slots_per_trial);
   const int64_t samples = space_.samples_per_step;
   if (samples == 0 || batch.micro_batch_size * batch.accumulation_steps == samples)
     return Complete({});
-  int64_t size = std::min(batch.micro_batch_size, samples);
-  while (samples % size != 0)
-    --size;
+  const int64_t size = LargestDivisor(samples, batch.micro_batch_size);
   return Complete({{kMicroBatchKey, size}, {kAccumulationKey, samples / size}});
 }
 
@@ -75,12 +72,12 @@ Draft Proposer::MakeDraft(Assignment assignment) const {
 }
 
 Draft Proposer::Complete(Assignment assignment) const {
-  const int64_t world_size = spec_->slots_per_trial;
-  Draft draft{.assignment = std::move(assignment), .ds_config = {}, .key = {}, .refused = {}};
-  draft.ds_config = engine::ConfigForTrial(spec_->ds_config, draft.assignment, world_size);
-  const Json known = engine::KnownPart(draft.ds_config, spec_->search_space);
+  const int64_t world_size = spec_.slots_per_trial;
+  Draft draft{.assignment = std::move(assignment), .ds_config = {}, .key = {}};
+  draft.ds_config = engine::ConfigForTrial(spec_.ds_config, draft.assignment, world_size);
+  const Json known = engine::KnownPart(draft.ds_config, spec_.search_space);
   engine::ValidateDsConfig(known, "the trial's ds_config", world_size);
-  draft.key = EffectiveKey(draft.ds_config, *spec_, num_params_);
+  draft.key = EffectiveKey(draft.ds_config, spec_, num_params_);
   return draft;
 }
 
@@ -103,162 +100,131 @@ std::string Proposer::BrokenCondition(const Json& ds_config) const {
   return "";
 }
 
-const Proposer::Resolved& Proposer::Resolve(const Assignment& assignment) {
-  const auto [entry, added] = resolved_.try_emplace(assignment);
-  if (!added) return entry->second;
+Proposer::Resolved Proposer::Resolve(const Assignment& assignment) const {
   try {
     Draft draft = MakeDraft(assignment);
-    entry->second.refusal = BrokenCondition(draft.ds_config);
-    if (entry->second.refusal.empty()) entry->second.draft = std::move(draft);
+    std::string refusal = BrokenCondition(draft.ds_config);
+    if (!refusal.empty()) return {std::nullopt, std::move(refusal)};
+    return {std::move(draft), ""};
   } catch (const Error& error) {
-    entry->second.refusal = error.what();
+    return {std::nullopt, error.what()};
   }
-  return entry->second;
 }
 
-std::optional<Draft> Proposer::Next(const Misfit& misfit) {
-  DSAT_CHECK(!drafted_, "the previous draft was neither started nor discarded");
-  if (in_vain_) return std::nullopt;
-  const size_t num_calls = calls_.size();
-  const int64_t num_proposals = num_proposals_;
-  // Asks that give no trial are not in any log, so that they must not have happened.
-  try {
-    std::optional<Draft> draft = Seek(misfit);
-    if (draft) {
-      drafted_->num_calls = num_calls;
-      drafted_->num_proposals = num_proposals;
-      return draft;
-    }
-  } catch (const Error&) {
-    RewindTo(num_calls, num_proposals);
-    throw;
-  }
-  RewindTo(num_calls, num_proposals);
-  in_vain_ = true;
-  return std::nullopt;
-}
-
-std::optional<Draft> Proposer::Seek(const Misfit& misfit) {
-  Pending pending;
-  for (int i = 0; i < kMaxAnsweredInARow; ++i) {
-    const std::optional<Proposal> proposal = AskMethod();
-    if (!proposal) break;
-    std::optional<Draft> draft = Consider(*proposal, misfit, pending);
-    if (!draft) continue;
-    draft->refused = pending.refused;
-    drafted_ = Drafted{.tag = proposal->tag, .pending = std::move(pending)};
-    return draft;
-  }
-  return std::nullopt;
-}
-
-// Tells that the proposal is infeasible; gives the trial that it is told of.
-std::shared_ptr<const Trial> Proposer::Refuse(const Proposal& proposal, const std::string& reason) {
-  refusal_ = reason;
-  auto told = std::make_shared<const Trial>(Trial{.id = kNoTrial,
-                                                  .kind = TrialKind::kSearch,
-                                                  .assignment = proposal.assignment,
-                                                  .ds_config = nullptr,
-                                                  .state = TrialState::kInfeasible,
-                                                  .reason = reason,
-                                                  .points = {},
-                                                  .profile = std::nullopt,
-                                                  .confirms = std::nullopt});
-  TellMethod(proposal.tag, told);
-  return told;
-}
-
-std::optional<Draft> Proposer::Consider(const Proposal& proposal, const Misfit& misfit,
-                                        Pending& pending) {
-  const Resolved& resolved = Resolve(proposal.assignment);
-  if (!resolved.draft) {
-    Refuse(proposal, resolved.refusal);
-    return std::nullopt;
-  }
-  Draft draft = *resolved.draft;
+bool Proposer::Propose() {
+  if (waiting_) return true;
+  if (num_answered_in_a_row_ >= kMaxAnsweredInARow) return false;
+  waiting_ = method_->Ask();
+  if (!waiting_) return false;
+  ++num_proposals_;
+  const auto [entry, is_new] = all_resolved_.try_emplace(waiting_->assignment);
+  if (is_new) entry->second = Resolve(waiting_->assignment);
+  resolved_ = &entry->second;
+  key_ = resolved_->draft ? resolved_->draft->key : "";
   // In the published method, no two proposals are equal.
-  if (proposal.repeat || PolicyOf(spec_->options).repeat_equal)
-    draft.key += fmt::format("#{}", num_proposals_);
-  draft.give_up_below = proposal.give_up_below;
-  const auto found = records_.find(draft.key);
-  const auto refused = pending.told.find(draft.key);
-  if (refused != pending.told.end()) {
-    TellMethod(proposal.tag, refused->second);
-  } else if (found == records_.end()) {
-    const std::string reason = misfit(draft);
-    if (reason.empty()) return draft;
-    pending.told[draft.key] = Refuse(proposal, reason);
-    pending.refused.push_back({draft.assignment, reason});
-  } else if (found->second.finished) {
-    TellMethod(proposal.tag, found->second.finished);
+  if (waiting_->repeat || PolicyOf(spec_.options).repeat_equal)
+    key_ += fmt::format("#{}", num_proposals_);
+  return true;
+}
+
+Trial Proposer::Proposed() const {
+  Trial trial;
+  trial.kind = TrialKind::kSearch;
+  trial.assignment = resolved_->draft ? resolved_->draft->assignment : waiting_->assignment;
+  if (resolved_->draft) trial.ds_config = resolved_->draft->ds_config;
+  trial.give_up_below = waiting_->give_up_below;
+  return trial;
+}
+
+std::optional<Answered> Proposer::AnswerTo(const Misfit& misfit) const {
+  if (!waiting_) return std::nullopt;
+  Answered answer{.assignment = waiting_->assignment, .reason = resolved_->refusal, .trial = {}};
+  if (!resolved_->draft) return answer;
+  const auto found = records_.find(key_);
+  if (found != records_.end()) {
+    answer.trial = found->second.trial;
+    if (!answer.trial) answer.reason = found->second.finished->reason;
+    return answer;
+  }
+  Draft draft = *resolved_->draft;
+  draft.key = key_;
+  answer.reason = misfit(draft);
+  return answer.reason.empty() ? std::nullopt : std::optional(std::move(answer));
+}
+
+bool Proposer::Answer(const Answered& answer) {
+  if (!waiting_ || waiting_->assignment != answer.assignment) return false;
+  const auto record = records_.find(key_);
+  const std::optional<TrialId> equal =
+      record == records_.end() ? std::nullopt : record->second.trial;
+  if (equal != answer.trial || answer.reason.empty() != equal.has_value()) return false;
+  const int64_t tag = std::exchange(waiting_, std::nullopt)->tag;
+  ++num_answered_in_a_row_;
+  if (equal && !record->second.finished) {
+    record->second.waiting.push_back(tag);
+  } else if (record != records_.end()) {
+    TellMethod(tag, *record->second.finished);
   } else {
-    pending.waiting.emplace_back(draft.key, proposal.tag);
+    Trial refused;
+    refused.id = kNoTrial;
+    refused.assignment = answer.assignment;
+    refused.state = TrialState::kInfeasible;
+    refused.reason = refusal_ = answer.reason;
+    if (resolved_->draft) {
+      records_[key_] = {.trial = std::nullopt, .finished = refused};
+      ++num_misfits_;
+    }
+    TellMethod(tag, refused);
   }
-  return std::nullopt;
+  return true;
 }
 
-void Proposer::Discard() {
-  if (!drafted_) return;
-  RewindTo(drafted_->num_calls, drafted_->num_proposals);
-  drafted_.reset();
-}
-
-void Proposer::Start(const Draft& draft, TrialId id) {
-  Record& record = records_[draft.key];
-  if (drafted_) {
-    for (const auto& [key, tag] : drafted_->pending.waiting)
-      records_.at(key).waiting.push_back(tag);
-    for (const auto& [key, told] : drafted_->pending.told)
-      records_[key].finished = told;
-    record.waiting.push_back(drafted_->tag);
-    tag_of_[id] = drafted_->tag;
+void Proposer::Start(const Trial& trial) {
+  std::string key = key_;
+  Record record{.trial = trial.id, .finished = std::nullopt};
+  if (trial.kind == TrialKind::kSearch) {
+    record.waiting.push_back(waiting_->tag);
+    tag_of_[trial.id] = waiting_->tag;
+    waiting_.reset();
+  } else {
+    key = EffectiveKey(trial.ds_config, spec_, num_params_);
   }
-  drafted_.reset();
-  key_of_[id] = draft.key;
-  in_vain_ = false;
+  key_of_[trial.id] = key;
+  records_[key] = std::move(record);
+  num_answered_in_a_row_ = 0;
 }
 
 void Proposer::End(const Trial& finished) {
-  const auto told = std::make_shared<const Trial>(finished);
   Record& record = records_.at(key_of_.at(finished.id));
-  record.finished = told;
+  record.finished = finished;
   for (const int64_t tag : std::exchange(record.waiting, {}))
-    TellMethod(tag, told);
+    TellMethod(tag, finished);
   for (size_t i = 1; i < finished.points.size(); ++i) {
     const Draft draft = DraftAt(finished, finished.points[i].point);
     Trial other = finished;
     other.points = {finished.points[i]};
     other.ds_config = draft.ds_config;
-    Record& at_point = records_[draft.key];
-    if (!at_point.finished && at_point.waiting.empty())
-      at_point.finished = std::make_shared<const Trial>(std::move(other));
+    records_.try_emplace(draft.key, Record{.trial = finished.id, .finished = std::move(other)});
   }
-  in_vain_ = false;
+  num_answered_in_a_row_ = 0;
   if (!tag_of_.contains(finished.id)) Observe(finished);
 }
 
 void Proposer::Observe(const Trial& finished) {
   method_->Observe(finished);
-  calls_.push_back(
-      {.kind = Call::Kind::kObserve, .trial = std::make_shared<const Trial>(finished)});
-  in_vain_ = false;
+  num_answered_in_a_row_ = 0;
 }
 
 std::optional<Point> Proposer::NextPoint(const Trial& running) {
   const auto tag = tag_of_.find(running.id);
-  if (tag == tag_of_.end()) return std::nullopt;
-  calls_.push_back({.kind = Call::Kind::kNextPoint,
-                    .tag = tag->second,
-                    .trial = std::make_shared<const Trial>(running)});
-  return method_->NextPoint(tag->second, running);
+  return tag == tag_of_.end() ? std::nullopt : method_->NextPoint(tag->second, running);
 }
 
 Draft Proposer::DraftAt(const Trial& trial, const Point& point) const {
   Draft draft{.assignment = trial.assignment,
-              .ds_config = ConfigAt(trial, point, spec_->slots_per_trial),
-              .key = {},
-              .refused = {}};
-  draft.key = EffectiveKey(draft.ds_config, *spec_, num_params_);
+              .ds_config = ConfigAt(trial, point, spec_.slots_per_trial),
+              .key = {}};
+  draft.key = EffectiveKey(draft.ds_config, spec_, num_params_);
   return draft;
 }
 
@@ -267,42 +233,9 @@ std::optional<TrialId> Proposer::TrialOf(int64_t tag) const {
   return found == answer_to_.end() ? std::nullopt : std::optional(found->second);
 }
 
-std::optional<Proposal> Proposer::AskMethod() {
-  std::optional<Proposal> proposal = method_->Ask();
-  if (!proposal) return std::nullopt;
-  calls_.push_back({});
-  ++num_proposals_;
-  return proposal;
-}
-
-void Proposer::TellMethod(int64_t tag, const std::shared_ptr<const Trial>& finished) {
-  method_->Tell(tag, *finished);
-  calls_.push_back({.kind = Call::Kind::kTell, .tag = tag, .trial = finished});
-  if (finished->id != kNoTrial) answer_to_[tag] = finished->id;
-}
-
-// Replays each call once in all, however often it is called: the base keeps what it has replayed.
-void Proposer::RewindTo(size_t num_calls, int64_t num_proposals) {
-  num_proposals_ = num_proposals;
-  if (calls_.size() == num_calls) return;
-  calls_.resize(num_calls);
-  for (const Call& call : std::exchange(calls_, {})) {
-    switch (call.kind) {
-      case Call::Kind::kAsk:
-        base_->Ask();
-        break;
-      case Call::Kind::kTell:
-        base_->Tell(call.tag, *call.trial);
-        break;
-      case Call::Kind::kObserve:
-        base_->Observe(*call.trial);
-        break;
-      case Call::Kind::kNextPoint:
-        base_->NextPoint(call.tag, *call.trial);
-        break;
-    }
-  }
-  method_ = base_->Clone();
+void Proposer::TellMethod(int64_t tag, const Trial& finished) {
+  method_->Tell(tag, finished);
+  if (finished.id != kNoTrial) answer_to_[tag] = finished.id;
 }
 
 }  // namespace dsat

@@ -1,11 +1,11 @@
 // One experiment's search as a pure state machine around a method.
 //
-// Trial 0 is the profiling trial (none if the spec brings a profile). If the model does not fit as
-// submitted, further profiling trials need less memory. Then comes the submitted configuration,
-// then what the method proposes, the confirmation (searcher/search/confirm.h), and at last the runs
-// that prove the pick (searcher/search/proof.h). A search has no clock and no threads: the same
-// events give the same trials, so that recovery is replay. A replay takes the recorded predictions
-// of configurations (profiler/predictor.h) and does not predict again.
+// A search is a list of phases (searcher/search/phases.h): the profiling trial (none if the spec
+// brings a profile), the submitted configuration, what the method proposes, the confirmation
+// (searcher/search/confirm.h), and at last the runs that prove the pick (searcher/search/proof.h).
+// A search has no clock and no threads: the same events give the same trials, so that recovery is
+// replay. A proposal of the method that needs no trial is an event like others, and what was
+// predicted for it is in the event, so that a replay does not predict again.
 #ifndef DSAT_SEARCHER_SEARCH_SEARCH_H_
 #define DSAT_SEARCHER_SEARCH_SEARCH_H_
 
@@ -15,29 +15,12 @@
 #include <string>
 #include <vector>
 
-#include "methods/method.h"
-#include "profiler/predictor.h"
 #include "proto/experiment.h"
 #include "proto/trial.h"
-#include "searcher/search/confirm.h"
-#include "searcher/search/proof.h"
+#include "searcher/search/phases.h"
+#include "searcher/search/search_state.h"
 
 namespace dsat {
-
-// What the log has of an ask.
-struct RecordedAsk {
-  TrialKind kind = TrialKind::kSearch;
-  std::vector<Refusal> refused;  // The proposals that were refused before the trial.
-  std::optional<ProofRun> proof = std::nullopt;  // If the trial is one.
-  std::optional<TrialId> confirms = std::nullopt;
-};
-
-// What a search has found, beyond its measurements.
-struct Findings {
-  std::vector<TrialId> finalists;  // The best configurations in the method's opinion, best first.
-  Conclusion conclusion;           // Its finalists are tags of the method.
-  std::map<TrialId, double> speeds = {};  // conclusion.speeds by trial.
-};
 
 class Search {
  public:
@@ -45,20 +28,22 @@ class Search {
   // or the submitted ds_config breaks a rule.
   // `predictor` replaces that of MakePredictor: a simulated machine has its own.
   explicit Search(ExperimentSpec spec, std::unique_ptr<Predictor> predictor = nullptr);
-  ~Search();
-  Search(Search&&) noexcept;
 
   // The next trial to run, in state kRunning, or nullopt if there is none now. There are at most
   // max_trials besides those that run again (RunsAgain), max_concurrent_trials at once, and
-  // max_slots in use. A trial that runs again runs alone. A proposal of the method is
-  // refused if an exact prediction says that it does not fit: the method is told that it is
-  // infeasible, and it does not count as a trial. In a replay, `recorded` is what the log has of
-  // this ask. Throws what MakePredictor throws.
-  std::optional<Trial> Ask(const RecordedAsk* recorded = nullptr);
-  // The proposals that were refused before the last trial that Ask returned.
-  const std::vector<Refusal>& LastRefused() const;
-  // How many proposals were refused in all.
-  int64_t NumRefused() const;
+  // max_slots in use. A trial that runs again runs alone. It is Settle and then Start. Throws as
+  // Settle.
+  std::optional<Trial> Ask();
+  // Answers the next proposals of the method, up to one that needs a trial, and returns the
+  // answers. No trial is needed if the configuration breaks a rule, if an exact prediction says
+  // that it does not fit, or if an equal one has run or runs (searcher/search/proposer.h). Throws
+  // what MakePredictor throws; what was answered until then stays answered.
+  std::vector<Answered> Settle();
+  // Answers the next proposal of the method as recorded, without a prediction. Returns false, and
+  // does nothing, if the next proposal is another one or cannot have had this answer.
+  bool Answer(const Answered& recorded);
+  // Starts the next trial. REQUIRES, except in a replay: Settle was called, and nothing since.
+  std::optional<Trial> Start();
 
   // The search space that `profile` leads to. Throws what MakePredictor throws.
   SearchSpace SpaceFor(const ModelProfile& profile) const;
@@ -87,55 +72,52 @@ class Search {
   // more trials, or the confirmation may be extended, or a soak may follow.
   bool MayGoOn() const;
   // Why, "" if EndSearch has not been called.
-  const std::string& EndReason() const;
+  const std::string& EndReason() const { return state_->end_reason; }
   // Changes the limits of a search that may have ended; what is not given stays. The method
   // continues if it has more to propose, and the confirmation is made anew.
   void RaiseLimits(const LimitsRaised& limits);
 
-  // No trial is running and none will come. Throws as Ask.
-  bool Finished() const;
+  // No trial is running and none will come. A search that Settle has not been called for since its
+  // last event may not know yet.
+  bool Finished() const { return state_->num_running == 0 && !next_; }
   // Set once Finished: why the experiment counts as failed, because the profiling trial did not
   // succeed, no trial after it did, or each that did has dropped out. "" if it does not count as
   // failed.
   std::string FailureReason() const;
 
-  const ExperimentSpec& spec() const;
-  const std::map<TrialId, Trial>& trials() const;
-  std::vector<TrialId> Running() const;
-  // The trial with the best metric so far; trials that run again and profiling excluded; ties keep
-  // the first. It is the luckiest of many measurements: a result is a verdict
-  // (searcher/search/verdict.h).
-  std::optional<TrialId> Best() const;
+  // What the search knows. The functions below read it, as the members of SearchState.
+  operator const SearchState&() const { return *state_; }  // NOLINT(google-explicit-constructor)
+  const ExperimentSpec& spec() const { return state_->spec; }
+  const std::map<TrialId, Trial>& trials() const { return state_->trials; }
+  std::vector<TrialId> Running() const { return state_->Running(); }
+  std::optional<TrialId> Best() const { return state_->Best(); }
   // The trial of the submitted configuration, if it exists yet.
-  std::optional<TrialId> Submitted() const;
-  // Why there is no such trial: the profiling trial did not fit as submitted. "" if it fit.
-  const std::string& SubmittedMisfit() const;
-  Findings Find() const;
-  // The probability that no configuration of the space is more than 1 % faster than that of a trial
-  // that has succeeded; nullopt if the method does not know.
-  std::optional<double> ProbabilityNearBest(TrialId pick) const;
-  // What bounds the speed of such a trial, one line; "" if the method does not know.
-  std::string BoundOf(TrialId pick) const;
-  // The config of a trial, with the batch sizes of its best point if it has one.
-  Json BestConfigOf(TrialId id) const;
-  // The first trial that was asked for after the submitted configuration has ended; 0 before.
-  TrialId FirstAfterSubmitted() const;
-  // The trials whose configuration a later run has shown to be no answer, each with the reason
-  // (searcher/search/confirm.h).
-  std::map<TrialId, std::string> Dropped() const;
+  std::optional<TrialId> Submitted() const { return state_->submitted; }
+  TrialId FirstAfterSubmitted() const { return state_->first_after_submitted; }
+  std::string SubmittedMisfit() const { return state_->SubmittedMisfit(); }
+  Findings Find() const { return state_->Find(); }
+  Json BestConfigOf(TrialId id) const { return state_->BestConfigOf(id); }
+  std::map<TrialId, std::string> Dropped() const { return state_->Dropped(); }
+  double SlotSeconds() const { return state_->SlotSeconds(); }
+  const std::optional<SearchSpace>& space() const { return state_->space; }
+  const std::optional<ModelProfile>& profile() const { return state_->profile; }
   // nullptr before the confirmation starts, and if there is none.
-  const Confirmation* confirmation() const;
-  // The slot-seconds that trials have used, from their recorded times.
-  double SlotSeconds() const;
-  // Set once the profile is known.
-  const std::optional<SearchSpace>& space() const;
-  const std::optional<ModelProfile>& profile() const;
+  const Confirmation* confirmation() const {
+    return state_->confirmation ? &*state_->confirmation : nullptr;
+  }
+  // How many configurations were not tried because they are predicted not to fit.
+  int64_t NumRefused() const { return state_->proposer ? state_->proposer->num_misfits() : 0; }
 
  private:
-  void LookAhead(const RecordedAsk* recorded) const;
+  void LookAhead();
+  void HasChanged();
+  Trial& RunningTrial(TrialId id);
 
-  struct State;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<SearchState> state_;
+  std::vector<std::unique_ptr<Phase>> phases_;
+  // What comes next as things stand, once it was looked for. While nothing runs, it always was.
+  std::optional<Trial> next_;
+  bool has_looked_ = false;
 };
 
 }  // namespace dsat

@@ -1,4 +1,5 @@
-// The state of a search (search.cc, search_confirm.cc).
+// What a search knows: what it was told, and what follows from that. Its phases
+// (searcher/search/phases.h) and the verdict (searcher/search/verdict.h) read it.
 #ifndef DSAT_SEARCHER_SEARCH_SEARCH_STATE_H_
 #define DSAT_SEARCHER_SEARCH_SEARCH_STATE_H_
 
@@ -9,70 +10,83 @@
 #include <string>
 #include <vector>
 
+#include "methods/method.h"
+#include "profiler/predictor.h"
+#include "proto/experiment.h"
+#include "proto/trial.h"
+#include "searcher/search/confirm.h"
 #include "searcher/search/proposer.h"
-#include "searcher/search/search.h"
 
 namespace dsat {
 
-struct Search::State {
+// What a search has found, beyond its measurements.
+struct Findings {
+  std::vector<TrialId> finalists;  // The best configurations in the method's opinion, best first.
+  Conclusion conclusion;           // Its finalists are tags of the method.
+  std::map<TrialId, double> speeds = {};  // conclusion.speeds by trial.
+};
+
+struct SearchState {
   ExperimentSpec spec;
   std::map<TrialId, Trial> trials;
   int64_t num_running = 0;
-  int64_t num_again = 0;  // Trials that RunsAgain.
+  // The last trial of the submitted configuration, and the first one that was asked for after its
+  // end; 0 before.
   std::optional<TrialId> submitted;
-  std::optional<TrialId> candidate;  // Of dsat check.
-  // How many steps of the ladder of profiling trials did not fit, and why the first did not.
-  size_t num_misfits = 0;
-  std::string submitted_misfit;
-  // Set together, once the profile is known.
+  TrialId first_after_submitted = 0;
+  // Trials that were stopped because the search had ended; it may continue.
+  std::set<TrialId> withdrawn;
+  std::string end_reason;  // Why the search asks its method no more; "" while it may.
+  // These are set together, once the profile is known.
   std::optional<ModelProfile> profile;
   std::optional<SearchSpace> space;
   std::unique_ptr<Proposer> proposer;
-  ExperimentSpec tuned;  // The spec whose ds_config the method starts from.
-  // The next trial, kept if Finished has looked for one: it does so while nothing runs, so that
-  // nothing but a change of limits can come before the next Ask.
-  struct Next {
-    TrialKind kind = TrialKind::kSearch;
-    Draft draft;
-    std::optional<TrialId> confirms = std::nullopt;
-    int64_t steps = 0;
-  };
-  std::optional<Next> next;
-  bool method_is_over = false;
-  std::string end_reason;
-  std::set<TrialId> withdrawn;  // Stopped because the search had ended, which may go on.
+  // The confirmation of which a trial has started, and what those before it have left out.
   std::optional<Confirmation> confirmation;
-  std::map<TrialId, std::string> left_out;  // By confirmations before this one.
-  size_t num_forgiven = 0;  // That had dropped out when the method has last tried a configuration.
-  TrialId first_after_submitted = 0;            // Of those that were asked for after its end.
-  bool confirms = false;                        // A trial of it has started.
-  bool goes_on = false;                         // Limits were raised; nothing has started since.
-  std::unique_ptr<Predictor> predictor;         // Made when it is first asked.
-  std::map<std::string, std::string> verdicts;  // Of the predictor, by effective configuration.
-  std::vector<Refusal> last_refused;
-  int64_t num_refused = 0;
+  std::map<TrialId, std::string> left_out;
+  // How many trials had dropped out when the method last tried a configuration.
+  size_t num_forgiven = 0;
+  std::unique_ptr<Predictor> predictor;         // It is made when it is first asked.
+  std::map<std::string, std::string> verdicts;  // What it has said, by effective configuration.
 
-  bool HasCapacity(bool is_replay) const;  // A replayed search may have had higher limits.
-  std::map<TrialId, std::string> Dropped() const;
-  bool MayWin(const std::optional<TrialId>& id) const;
-  std::string WhyNoAnswer() const;
-  bool HasLostMany() const;
-  bool NeedsWhatRanOut(const Trial& trial) const;
-  bool HasLostFinalists() const;
+  // Whether two given configurations are compared (dsat check), and nothing is searched.
   bool Compares() const { return !spec.candidate.is_null(); }
+  // Whether the limits allow another trial that runs beside those that run now.
+  bool HasCapacity() const;
+  // The spec whose ds_config the profiling trial runs: the submitted one or, after trials that did
+  // not fit, a later step of the ladder (searcher/search/profile_ladder.h). nullopt if no step is
+  // left.
+  std::optional<ExperimentSpec> ProfiledSpec() const;
+  // Why the submitted configuration was not profiled: it did not fit. "" if it fit.
+  std::string SubmittedMisfit() const;
   void SetProfile(const ModelProfile& learned, const std::optional<SearchSpace>& given);
+  // Why the draft cannot run by an exact prediction, "" if it may. Throws what MakePredictor
+  // throws.
   std::string Misfit(const Draft& draft);
-  std::optional<Next> MakeNext(const RecordedAsk* recorded);
-  std::optional<Next> NextOfMethod(const RecordedAsk* recorded);
-  std::optional<Next> NextToCompare();
-  std::optional<Next> NextProfile(bool is_replay);
-  std::optional<Next> NextConfirm(const RecordedAsk* recorded);
-  std::vector<TrialId> Arms() const;
+
+  std::vector<TrialId> Running() const;
+  // The trial with the best metric so far; trials that run again and profiling excluded; ties keep
+  // the first. It is the luckiest of many measurements: a result is a verdict.
+  std::optional<TrialId> Best() const;
   Findings Find() const;
+  // The config of a trial, with the batch sizes of its best point if it has one.
   Json BestConfigOf(TrialId id) const;
-  void ForgetNext();
-  Trial Start(const Next& next);
-  Trial& RunningTrial(TrialId id);
+  // The trials whose configuration a later run has shown to be no answer, each with the reason: it
+  // is infeasible when it runs again, or a confirmation has left it out.
+  std::map<TrialId, std::string> Dropped() const;
+  // Whether so many have dropped out that something else must be wrong.
+  bool HasLostMany() const;
+  // Whether the trial has succeeded and not dropped out.
+  bool MayWin(const std::optional<TrialId>& id) const;
+  // Why no configuration that was measured can be the answer, "" if one can.
+  std::string WhyNoAnswer() const;
+  // The trial that has soaked the configuration of trial `of`, if one has.
+  std::optional<TrialId> SoakOf(TrialId of) const;
+  // The slot-seconds that trials have used, from their recorded times.
+  double SlotSeconds() const;
+
+ private:
+  bool NeedsWhatRanOut(const Trial& trial) const;
 };
 
 }  // namespace dsat

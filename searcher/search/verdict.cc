@@ -6,9 +6,6 @@
 #include <map>
 #include <tuple>
 
-#include "engine/config/keys.h"
-#include "engine/config/settings.h"
-
 namespace dsat {
 namespace {
 
@@ -16,17 +13,17 @@ constexpr double kSafeWithin = 0.97;  // Of the pick's speed.
 // What is slower by more than this in the mean is not taken for as fast, however noisy it is.
 constexpr double kAsFast = 0.99;
 
-std::optional<double> SearchSpeed(const Search& search, TrialId id) {
-  return SpeedOf(search.trials().at(id), search.spec().options.metric);
+std::optional<double> SearchSpeed(const SearchState& search, TrialId id) {
+  return SpeedOf(search.trials.at(id), search.spec.options.metric);
 }
 
 // The speeds of two trials: in the confirmation if both are arms of it, else what the method, which
 // knows the drift of the machine, believes of both, else what was measured in the search.
-std::pair<std::optional<double>, std::optional<double>> SpeedsOf(const Search& search,
+std::pair<std::optional<double>, std::optional<double>> SpeedsOf(const SearchState& search,
                                                                  const Findings& found, TrialId a,
                                                                  TrialId b) {
-  const Confirmation* const confirmation = search.confirmation();
-  if (confirmation != nullptr && confirmation->NumRounds() > 0) {
+  const std::optional<Confirmation>& confirmation = search.confirmation;
+  if (confirmation && confirmation->NumRounds() > 0) {
     const std::vector<TrialId> arms = confirmation->Arms();
     const auto is_arm = [&arms](TrialId id) { return std::ranges::find(arms, id) != arms.end(); };
     if (is_arm(a) && is_arm(b)) return {confirmation->MeanSpeed(a), confirmation->MeanSpeed(b)};
@@ -36,8 +33,8 @@ std::pair<std::optional<double>, std::optional<double>> SpeedsOf(const Search& s
   return {SearchSpeed(search, a), SearchSpeed(search, b)};
 }
 
-std::optional<int64_t> PeakBytes(const Search& search, TrialId id) {
-  const auto peak = ValueAtBest(search.trials().at(id), search.spec().options.metric, "peak_bytes");
+std::optional<int64_t> PeakBytes(const SearchState& search, TrialId id) {
+  const auto peak = ValueAtBest(search.trials.at(id), search.spec.options.metric, "peak_bytes");
   return peak ? std::optional(static_cast<int64_t>(*peak)) : std::nullopt;
 }
 
@@ -48,20 +45,20 @@ bool IsTie(const Factor& factor) {
 // Of the arms that are as fast as `best`, the one that changes least of the submitted
 // configuration: first by class, then whether the global batch changes, then by the number of keys.
 // Where the submitted one is an arm, only what is certainly faster can take its place.
-TrialId LeastChanged(const Search& search, const Confirmation& confirmation, TrialId best,
+TrialId LeastChanged(const SearchState& search, const Confirmation& confirmation, TrialId best,
                      bool has_submitted) {
   const auto change_of = [&](TrialId id) {
     const LossCheck change = NoLossCheck(search, id);
-    const Json& submitted = search.trials().at(search.Submitted().value_or(id)).ds_config;
+    const Json& submitted = search.trials.at(search.submitted.value_or(id)).ds_config;
     const bool other_batch = GlobalBatch(search.BestConfigOf(id)) != GlobalBatch(submitted);
     return std::tuple(change.changes, other_batch, change.num_changed_keys);
   };
   TrialId least = best;
   for (const TrialId arm : confirmation.Arms()) {
-    if (arm == best || arm == search.Submitted()) continue;
+    if (arm == best || arm == search.submitted) continue;
     const Factor factor = confirmation.Compare(arm, best);
     if (!IsTie(factor) || factor.value < kAsFast) continue;
-    if (has_submitted && !confirmation.Compare(arm, *search.Submitted()).is_gain()) continue;
+    if (has_submitted && !confirmation.Compare(arm, *search.submitted).is_gain()) continue;
     if (change_of(arm) < change_of(least)) least = arm;
   }
   return least;
@@ -69,16 +66,16 @@ TrialId LeastChanged(const Search& search, const Confirmation& confirmation, Tri
 
 // Of the arms that the rounds cannot tell from `best`, the one that the method likes best: it also
 // knows what was measured before. `best` if the method has no opinion.
-TrialId Favorite(const Search& search, const Findings& found, const Confirmation& confirmation,
+TrialId Favorite(const SearchState& search, const Findings& found, const Confirmation& confirmation,
                  TrialId best, bool has_submitted) {
   if (found.finalists.empty()) return best;
   const TrialId favorite = found.finalists.front();
   if (!found.speeds.contains(favorite)) return best;
   const std::vector<TrialId> arms = confirmation.Arms();
   const bool is_arm = std::ranges::find(arms, favorite) != arms.end();
-  if (!is_arm || favorite == search.Submitted()) return best;
+  if (!is_arm || favorite == search.submitted) return best;
   const auto is_gain = [&](TrialId arm) {
-    return has_submitted && confirmation.Compare(arm, *search.Submitted()).is_gain();
+    return has_submitted && confirmation.Compare(arm, *search.submitted).is_gain();
   };
   if (is_gain(best) && !is_gain(favorite)) return best;
   return IsTie(confirmation.Compare(favorite, best)) ? favorite : best;
@@ -86,10 +83,10 @@ TrialId Favorite(const Search& search, const Findings& found, const Confirmation
 
 // The pick by the rounds of the confirmation. REQUIRES: a round is complete, and an arm besides the
 // submitted configuration is left.
-void PickConfirmed(const Search& search, const Findings& found, const Confirmation& confirmation,
-                   Verdict& verdict) {
+void PickConfirmed(const SearchState& search, const Findings& found,
+                   const Confirmation& confirmation, Verdict& verdict) {
   const std::vector<TrialId> arms = confirmation.Arms();
-  const std::optional<TrialId> submitted = search.Submitted();
+  const std::optional<TrialId> submitted = search.submitted;
   const bool has_submitted = submitted && std::ranges::find(arms, *submitted) != arms.end();
   std::optional<TrialId> best = confirmation.BestOther();
   best = Favorite(search, found, confirmation, *best, has_submitted);
@@ -111,13 +108,14 @@ void PickConfirmed(const Search& search, const Findings& found, const Confirmati
   }
 }
 
-void PickMeasured(const Search& search, const std::vector<TrialId>& finalists, Verdict& verdict) {
+void PickMeasured(const SearchState& search, const std::vector<TrialId>& finalists,
+                  Verdict& verdict) {
   if (finalists.empty()) return;
   verdict.pick = finalists.front();
-  const std::optional<TrialId> submitted = search.Submitted();
+  const std::optional<TrialId> submitted = search.submitted;
   verdict.nothing_better = submitted == verdict.pick;
   if (verdict.nothing_better) return;
-  if (!submitted || search.trials().at(*submitted).state != TrialState::kSucceeded) return;
+  if (!submitted || search.trials.at(*submitted).state != TrialState::kSucceeded) return;
   if (search.Dropped().contains(*submitted)) return;
   const auto was = SearchSpeed(search, *submitted), is = SearchSpeed(search, *verdict.pick);
   if (!was || !is) return;
@@ -130,10 +128,10 @@ void PickMeasured(const Search& search, const std::vector<TrialId>& finalists, V
 }
 
 // The losses of a configuration by its latest run, `last`, if that has succeeded.
-LossCheck CheckOf(const Search& search, TrialId id, const std::optional<TrialId>& last) {
-  if (!search.spec().options.check_losses) return NoLossCheck(search, id);
-  Trial run = search.trials().at(last.value_or(id));
-  if (run.state != TrialState::kSucceeded) run = search.trials().at(id);
+LossCheck CheckOf(const SearchState& search, TrialId id, const std::optional<TrialId>& last) {
+  if (!search.spec.options.check_losses) return NoLossCheck(search, id);
+  Trial run = search.trials.at(last.value_or(id));
+  if (run.state != TrialState::kSucceeded) run = search.trials.at(id);
   run.confirms = id;
   run.ds_config = search.BestConfigOf(id);
   return CheckLosses(search, run);
@@ -141,12 +139,12 @@ LossCheck CheckOf(const Search& search, TrialId id, const std::optional<TrialId>
 
 // The trial with the least peak memory below that of the pick, of those that are about as fast and
 // are not known to train otherwise.
-std::optional<Alternative> Safest(const Search& search, const Findings& found, TrialId pick) {
+std::optional<Alternative> Safest(const SearchState& search, const Findings& found, TrialId pick) {
   const std::map<TrialId, std::string> dropped = search.Dropped();
   const auto pick_peak = PeakBytes(search, pick);
   if (!pick_peak) return std::nullopt;
   std::vector<std::pair<int64_t, TrialId>> safer;
-  for (const auto& [id, trial] : search.trials()) {
+  for (const auto& [id, trial] : search.trials) {
     if (trial.kind != TrialKind::kSearch && trial.kind != TrialKind::kSubmitted) continue;
     if (trial.state != TrialState::kSucceeded || dropped.contains(id)) continue;
     const auto [speed, pick_speed] = SpeedsOf(search, found, id, pick);
@@ -157,15 +155,15 @@ std::optional<Alternative> Safest(const Search& search, const Findings& found, T
   }
   std::ranges::sort(safer);
   for (const auto& [peak, id] : safer) {
-    Alternative safest{"safest", id, CheckOf(search, id, SoakOf(search, id))};
+    Alternative safest{"safest", id, CheckOf(search, id, search.SoakOf(id))};
     if (safest.losses.result != LossCheck::Result::kDiffers) return safest;
   }
   return std::nullopt;
 }
 
 // The arm with the largest mean speed in the confirmation, likewise.
-std::optional<Alternative> Fastest(const Search& search, TrialId pick) {
-  const Confirmation& confirmation = *search.confirmation();
+std::optional<Alternative> Fastest(const SearchState& search, TrialId pick) {
+  const Confirmation& confirmation = *search.confirmation;
   std::vector<std::pair<double, TrialId>> faster;
   for (const TrialId arm : confirmation.Arms()) {
     const double speed = confirmation.MeanSpeed(arm);
@@ -173,13 +171,13 @@ std::optional<Alternative> Fastest(const Search& search, TrialId pick) {
   }
   std::ranges::sort(faster);
   for (const auto& [speed, id] : faster) {
-    Alternative fastest{"fastest", id, CheckOf(search, id, SoakOf(search, id))};
+    Alternative fastest{"fastest", id, CheckOf(search, id, search.SoakOf(id))};
     if (fastest.losses.result != LossCheck::Result::kDiffers) return fastest;
   }
   return std::nullopt;
 }
 
-void AddAlternatives(const Search& search, const Findings& found, Verdict& verdict) {
+void AddAlternatives(const SearchState& search, const Findings& found, Verdict& verdict) {
   const TrialId pick = *verdict.pick;
   const auto add = [&verdict](std::optional<Alternative> alternative) {
     if (alternative) verdict.alternatives.push_back(*std::move(alternative));
@@ -189,57 +187,56 @@ void AddAlternatives(const Search& search, const Findings& found, Verdict& verdi
 }
 
 // What is known of the pick from its last run.
-void AddProof(const Search& search, Verdict& verdict) {
-  const SearchOptions& options = search.spec().options;
-  verdict.soak = SoakOf(search, *verdict.pick);
+void AddProof(const SearchState& search, Verdict& verdict) {
+  const SearchOptions& options = search.spec.options;
+  verdict.soak = search.SoakOf(*verdict.pick);
   const bool is_short =
-      !verdict.soak || search.trials().at(*verdict.soak).steps <= options.end_profile_step + 1;
-  if (is_short && options.soak_steps > 0) verdict.no_soak = search.EndReason();
+      !verdict.soak || search.trials.at(*verdict.soak).steps <= options.end_profile_step + 1;
+  if (is_short && options.soak_steps > 0) verdict.no_soak = search.end_reason;
   verdict.losses = CheckOf(search, *verdict.pick, verdict.soak);
 }
 
 // The search has cost slot-seconds; the samples of every submitted step save some with the pick.
-std::optional<int64_t> RepaidAfter(const Search& search, const Verdict& verdict) {
+std::optional<int64_t> RepaidAfter(const SearchState& search, const Verdict& verdict) {
   if (!verdict.factor || verdict.nothing_better || verdict.factor->value <= 1) return std::nullopt;
   // A shorter step of a smaller batch saves nothing.
   const auto batch = static_cast<double>(GlobalBatch(search.BestConfigOf(*verdict.pick)));
   const auto submitted_batch =
-      static_cast<double>(GlobalBatch(search.trials().at(*search.Submitted()).ds_config));
-  if (SmallerIsBetter(search.spec().options.metric) && batch != submitted_batch)
-    return std::nullopt;
-  const std::string& metric = search.spec().options.metric;
+      static_cast<double>(GlobalBatch(search.trials.at(*search.submitted).ds_config));
+  if (SmallerIsBetter(search.spec.options.metric) && batch != submitted_batch) return std::nullopt;
+  const std::string& metric = search.spec.options.metric;
   // ms, as confirmed if that was done: a launch of the search may have been a lucky one.
   const auto latency_of = [&](TrialId id) -> std::optional<double> {
     double sum = 0;
     int64_t count = 0;
-    for (const auto& [other, trial] : search.trials()) {
+    for (const auto& [other, trial] : search.trials) {
       if (trial.kind != TrialKind::kConfirm || trial.confirms != id) continue;
       const auto latency = ValueAtBest(trial, metric, "latency");
       sum += latency.value_or(0);
       count += latency ? 1 : 0;
     }
     if (verdict.num_rounds > 0 && count > 0) return sum / static_cast<double>(count);
-    return ValueAtBest(search.trials().at(id), metric, "latency");
+    return ValueAtBest(search.trials.at(id), metric, "latency");
   };
-  const auto latency = latency_of(*verdict.pick), was = latency_of(*search.Submitted());
+  const auto latency = latency_of(*verdict.pick), was = latency_of(*search.submitted);
   if (!latency || !was || verdict.device_seconds <= 0) return std::nullopt;
   // The factor of a pass is not that of the step.
   const bool is_of_step = !SmallerIsBetter(metric) || metric == "latency";
   const double saved_ms = is_of_step ? *latency * (verdict.factor->value - 1) : *was - *latency;
   if (saved_ms <= 0) return std::nullopt;
-  const double saved_s = saved_ms / 1e3 * (submitted_batch / batch) *
-                         static_cast<double>(search.spec().slots_per_trial);
+  const double saved_s =
+      saved_ms / 1e3 * (submitted_batch / batch) * static_cast<double>(search.spec.slots_per_trial);
   return static_cast<int64_t>(std::ceil(verdict.device_seconds / saved_s));
 }
 
 }  // namespace
 
-Verdict VerdictOf(const Search& search) {
+Verdict VerdictOf(const SearchState& search) {
   Verdict verdict;
   const Findings found = search.Find();
-  const Confirmation* confirmation = search.confirmation();
+  const std::optional<Confirmation>& confirmation = search.confirmation;
   // Where all finalists have dropped out, the measurements of the search decide.
-  const bool confirmed = confirmation != nullptr && !confirmation->Arms().empty() &&
+  const bool confirmed = confirmation && !confirmation->Arms().empty() &&
                          confirmation->NumRounds() > 0 && confirmation->BestOther();
   if (confirmed) {
     PickConfirmed(search, found, *confirmation, verdict);
@@ -253,9 +250,12 @@ Verdict VerdictOf(const Search& search) {
   verdict.warm_start = found.conclusion.warm_start;
   verdict.device_seconds = search.SlotSeconds();
   if (!verdict.pick) return verdict;
-  if (FailedLikeAllOthers(search) == nullptr)
-    verdict.probability_near_best = search.ProbabilityNearBest(*verdict.pick);
-  verdict.bound = search.BoundOf(*verdict.pick);
+  if (search.proposer) {
+    const Trial& pick = search.trials.at(*verdict.pick);
+    if (FailedLikeAllOthers(search) == nullptr)
+      verdict.probability_near_best = search.proposer->ProbabilityNearBest(pick);
+    verdict.bound = search.proposer->BoundOf(pick);
+  }
   verdict.speed =
       confirmed ? confirmation->MeanSpeed(*verdict.pick) : SearchSpeed(search, *verdict.pick);
   if (confirmed) verdict.log_speed = confirmation->LogSpeed(*verdict.pick);
@@ -264,75 +264,20 @@ Verdict VerdictOf(const Search& search) {
   auto peak = PeakBytes(search, *verdict.pick);
   if (peak && verdict.soak) peak = std::max(*peak, PeakBytes(search, *verdict.soak).value_or(0));
   // On the CPU the peak of a script is its whole process, which the budget does not bound.
-  const int64_t budget = search.profile() ? search.profile()->device_memory_bytes : 0;
+  const int64_t budget = search.profile ? search.profile->device_memory_bytes : 0;
   if (peak && *peak <= budget) verdict.free_bytes = budget - *peak;
   verdict.repaid_after_steps = RepaidAfter(search, verdict);
   return verdict;
 }
 
-const Trial* FailedLikeAllOthers(const Search& search) {
+const Trial* FailedLikeAllOthers(const SearchState& search) {
   const Trial* last = nullptr;
-  for (const auto& [id, trial] : search.trials()) {
+  for (const auto& [id, trial] : search.trials) {
     if (trial.kind != TrialKind::kSearch) continue;
     if (trial.state == TrialState::kSucceeded) return nullptr;
     if (trial.state == TrialState::kFailed) last = &trial;
   }
   return last;
-}
-
-std::string ShortName(const std::string& pointer) {
-  const std::string zero = "/zero_optimization/";
-  if (pointer.starts_with(zero)) {
-    std::string name = pointer.substr(zero.size());
-    std::ranges::replace(name, '/', '.');
-    return name;
-  }
-  return pointer.substr(pointer.rfind('/') + 1);
-}
-
-std::string ShortValue(const Json& value) {
-  const std::optional<int64_t> whole = WholeNumber(value);
-  std::string text = whole ? std::to_string(*whole) : value.dump();
-  const size_t last_digit = text.find_last_not_of('0');
-  const size_t zeros = last_digit == text.npos ? 0 : text.size() - 1 - last_digit;
-  if (!whole || zeros < 4) return text;
-  return fmt::format("{}e{}", text.substr(0, text.size() - zeros), zeros);
-}
-
-std::vector<KeyChange> ChangesOf(const Json& from, const Json& to) {
-  // Whether a key of `to` has its default, which is that of all releases of DeepSpeed.
-  const engine::Settings settings(to, "ds_config");
-  const auto is_default = [&settings](const std::string& pointer) {
-    const engine::Key* key = engine::Keys().Find(pointer);
-    return key != nullptr && *key->changed == '\0' && !settings.Differs(*key);
-  };
-  std::vector<KeyChange> changes;
-  for (const Json& change : Json::diff(from.flatten(), to.flatten())) {
-    std::string pointer = change.at("path").get<std::string>().substr(1);
-    for (const auto& [escape, plain] : {std::pair{"~1", "/"}, {"~0", "~"}}) {
-      for (size_t at = 0; (at = pointer.find(escape, at)) != pointer.npos; ++at)
-        pointer.replace(at, 2, plain);
-    }
-    const Json* was = FindAtPointer(from, pointer);
-    const Json* is = FindAtPointer(to, pointer);
-    if (was == nullptr && is != nullptr && is_default(pointer)) continue;
-    changes.push_back({ShortName(pointer), was == nullptr ? "" : ShortValue(*was),
-                       is == nullptr ? "(default)" : ShortValue(*is)});
-  }
-  return changes;
-}
-
-std::string Describe(const std::vector<KeyChange>& changes) {
-  std::string text;
-  for (const KeyChange& change : changes) {
-    text += fmt::format("{}{} {}{}", text.empty() ? "" : ", ", change.name,
-                        change.was.empty() ? "" : change.was + " -> ", change.is);
-  }
-  return text;
-}
-
-std::string DescribeChange(const Json& from, const Json& to) {
-  return Describe(ChangesOf(from, to));
 }
 
 Json ToJson(const Factor& factor) {

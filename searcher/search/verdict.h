@@ -14,7 +14,7 @@
 #include "proto/trial.h"
 #include "searcher/search/confirm.h"
 #include "searcher/search/loss_check.h"
-#include "searcher/search/search.h"
+#include "searcher/search/search_state.h"
 
 namespace dsat {
 
@@ -65,32 +65,11 @@ struct Verdict {
 };
 
 // A function of what the search was told. While the search runs, it is the best answer so far.
-Verdict VerdictOf(const Search& search);
+Verdict VerdictOf(const SearchState& search);
 
 // The last failed trial of the method if none of its trials has succeeded: then nothing says how
 // fast other configurations are. nullptr if one has succeeded or none has failed.
-const Trial* FailedLikeAllOthers(const Search& search);
-
-// The last word of a pointer, with the section before it for keys of offload: "device" says little,
-// "offload_param.device" enough.
-std::string ShortName(const std::string& pointer);
-
-// 5000000 and 5e6 as "5e6"; other values as JSON.
-std::string ShortValue(const Json& value);
-
-// What a config changes at one key.
-struct KeyChange {
-  std::string name;  // ShortName of the key.
-  std::string was;   // "" if the key is new.
-  std::string is;    // "(default)" if the key is gone.
-  bool operator==(const KeyChange&) const = default;
-};
-
-// What the config `to` changes of the config `from`. A default that `to` writes out is no change.
-std::vector<KeyChange> ChangesOf(const Json& from, const Json& to);
-// Changes in words: "stage 1 -> 2, micro-batch 4 -> 16, reduce_bucket_size 5e8"; "" if nothing.
-std::string Describe(const std::vector<KeyChange>& changes);
-std::string DescribeChange(const Json& from, const Json& to);
+const Trial* FailedLikeAllOthers(const SearchState& search);
 
 Json ToJson(const Factor& factor);
 Json ToJson(const Verdict& verdict);

@@ -137,14 +137,17 @@ TEST_F(OpenTest, AnotherProgramsDatabaseIsRefused) {
   EXPECT_THAT(ExpectRefused(ErrorCode::kFailedPrecondition), HasSubstr("another program"));
 }
 
-TEST_F(OpenTest, ANewerSchemaIsRefused) {
+TEST_F(OpenTest, ANewerOrOlderSchemaIsRefused) {
   MakeDatabase();
-  {
-    Database db = Database::Open(path(), Database::Access::kReadWrite, kShort);
-    db.Execute(fmt::format("PRAGMA user_version = {}", kSchemaVersion + 1));
+  for (const int32_t version : {kSchemaVersion + 1, kSchemaVersion - 1}) {
+    {
+      Database db = Database::Open(path(), Database::Access::kReadWrite, kShort);
+      db.Execute(fmt::format("PRAGMA user_version = {}", version));
+    }
+    const std::string message = ExpectRefused(ErrorCode::kFailedPrecondition);
+    EXPECT_THAT(message, HasSubstr(fmt::format("version {}", version)));
+    EXPECT_THAT(message, HasSubstr(version > kSchemaVersion ? "newer dsat" : "older one"));
   }
-  EXPECT_THAT(ExpectRefused(ErrorCode::kFailedPrecondition),
-              HasSubstr(fmt::format("version {}", kSchemaVersion + 1)));
 }
 
 TEST_F(OpenTest, RandomBytesInTheMiddleAreFound) {

@@ -19,10 +19,10 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsNan;
 
-constexpr std::array kEventKinds = {EventKind::kAsked,        EventKind::kAttemptStarted,
-                                    EventKind::kMeasured,     EventKind::kAttemptEnded,
-                                    EventKind::kTold,         EventKind::kSearchEnded,
-                                    EventKind::kLimitsRaised, EventKind::kStateChanged};
+constexpr std::array kEventKinds = {
+    EventKind::kAsked,       EventKind::kAnswered,     EventKind::kAttemptStarted,
+    EventKind::kMeasured,    EventKind::kAttemptEnded, EventKind::kTold,
+    EventKind::kSearchEnded, EventKind::kLimitsRaised, EventKind::kStateChanged};
 
 class SchemaTest : public ::testing::Test {
  protected:
@@ -129,20 +129,24 @@ TEST(EventTest, KindsAndStatesHaveTextForms) {
   std::string message;
   EXPECT_EQ(CodeOf([] { ParseEventKind("eaten"); }, &message), ErrorCode::kInvalidArgument);
   EXPECT_THAT(message, HasSubstr("\"eaten\""));
-  EXPECT_THAT(message, HasSubstr("asked, attempt_started"));
+  EXPECT_THAT(message, HasSubstr("asked, answered, attempt_started"));
 }
 
-// An asked trial and the end of a profiling trial carry what was predicted; in older logs nothing.
-TEST(EventTest, WhatWasPredictedIsReadAsItWasWritten) {
-  const Trial trial = SampleTrial(3);
-  EXPECT_FALSE(AskedEvent(trial).payload.contains("refused"));
-  EXPECT_TRUE(RefusedBefore(AskedEvent(trial)).empty());
-  const std::vector<Refusal> refused = {{{{"/zero_optimization/stage", 1}}, "too large"}};
-  const std::vector<Refusal> read = RefusedBefore(AskedEvent(trial, refused));
-  ASSERT_EQ(read.size(), 1U);
-  EXPECT_EQ(read[0].assignment, refused[0].assignment);
-  EXPECT_EQ(read[0].reason, "too large");
+TEST(EventTest, AnAnswerHasAReasonOrATrial) {
+  const Answered refused = {{{"/zero_optimization/stage", 1}}, "too large", std::nullopt};
+  const Answered equal = {{{"/zero_optimization/stage", 2}}, "", 7};
+  for (const Answered& written : {refused, equal}) {
+    const Event event = AnsweredEvent(written);
+    EXPECT_EQ(event.trial, written.trial.value_or(-1));
+    const Answered read = AnsweredOf(event);
+    EXPECT_EQ(read.assignment, written.assignment);
+    EXPECT_EQ(read.reason, written.reason);
+    EXPECT_EQ(read.trial, written.trial);
+  }
+}
 
+// The end of a profiling trial carries what was predicted.
+TEST(EventTest, WhatWasPredictedIsReadAsItWasWritten) {
   const Outcome success{TrialState::kSucceeded, ""};
   EXPECT_FALSE(ToldSpace(ToldEvent(0, success)).has_value());
   SearchSpace space;
@@ -201,6 +205,13 @@ TEST(EventTest, KeysThatMayBeAbsentHaveDefaults) {
       LimitsOf(LimitsRaisedEvent({.max_trials = {}, .max_time_s = 600, .max_device_hours = {}}));
   EXPECT_FALSE(limits.max_trials || limits.max_device_hours);
   EXPECT_EQ(limits.max_time_s, 600);
+  SearchOptions was;
+  was.max_trials = 7;
+  was.max_device_hours = 2;
+  SearchOptions options;
+  options.max_time_s = 600;
+  UndoLimits(LimitsRaisedEvent(limits, was), options);
+  EXPECT_EQ(ToJson(options), ToJson(was));
   Event damaged = LimitsRaisedEvent({.max_trials = 7, .max_time_s = {}, .max_device_hours = {}});
   damaged.payload["max_trials"] = "many";
   EXPECT_EQ(CodeOf([&] { LimitsOf(damaged); }), ErrorCode::kDataLoss);

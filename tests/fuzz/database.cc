@@ -39,6 +39,7 @@ std::string MakeDatabase() {
       events.push_back(AttemptEndedEvent(trial, 1, {TrialState::kSucceeded, ""}, ""));
       events.push_back(ToldEvent(trial, {TrialState::kSucceeded, ""}));
     }
+    events.push_back(AnsweredEvent({{{"/zero_optimization/stage", 3}}, "too large", {}}));
     events.push_back(
         LimitsRaisedEvent({.max_trials = 7, .max_time_s = {}, .max_device_hours = {}}));
     events.push_back(SearchEndedEvent("all were tried"));
@@ -60,7 +61,9 @@ void ReadEvent(const Event& event) {
   switch (event.kind) {
     case EventKind::kAsked:
       AskedTrial(event);
-      RefusedBefore(event);
+      break;
+    case EventKind::kAnswered:
+      AnsweredOf(event);
       break;
     case EventKind::kAttemptStarted:
       AttemptOf(event);
@@ -82,9 +85,12 @@ void ReadEvent(const Event& event) {
     case EventKind::kSearchEnded:
       TextOf(event, "reason");
       break;
-    case EventKind::kLimitsRaised:
+    case EventKind::kLimitsRaised: {
+      SearchOptions options;
+      UndoLimits(event, options);
       LimitsOf(event);
       break;
+    }
     case EventKind::kStateChanged:
       StateOf(event);
       PickOf(event);

@@ -143,15 +143,6 @@ TEST_P(MethodContract, AskingInVainChangesNothing) {
   }
 }
 
-TEST_P(MethodContract, ACloneGoesOnAsTheMethodDoesAndOutlivesIt) {
-  std::unique_ptr<Method> method = Make();
-  Explore(*method, UpTo(60), 3, false);
-  const std::unique_ptr<Method> clone = method->Clone();
-  const std::vector<Assignment> expected = Explore(*method, UpTo(100), 3, false);
-  method.reset();
-  EXPECT_EQ(Explore(*clone, UpTo(100), 3, false), expected);
-}
-
 TEST_P(MethodContract, AnotherSeedGivesOtherProposalsIfTheMethodDraws) {
   if (GetParam().method == "auto") return;  // The seed only decides how sure it is.
   const bool draws = GetParam().method != "grid";

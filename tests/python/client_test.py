@@ -178,7 +178,7 @@ def test_the_database_of_the_environment_is_the_default(files, monkeypatch):
 
 
 @pytest.mark.parametrize("change, message", [(1, "newer than this package's"),
-                                             (-1, "`dsat list` migrates the file")])
+                                             (-1, "use the one that has made it")])
 def test_a_database_of_another_version_is_refused(files, change, message):
     create(files, profile=PROFILE)
     with sqlite3.connect(files / "dsat.db") as connection:

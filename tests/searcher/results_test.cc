@@ -8,6 +8,7 @@
 
 #include "base/files.h"
 #include "base/version.h"
+#include "searcher/search/config_change.h"
 #include "searcher/search/verdict.h"
 #include "tests/searcher/search/simulated_trials.h"
 #include "tests/temp_folder.h"

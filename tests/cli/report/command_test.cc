@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 
@@ -113,12 +114,16 @@ TEST_F(ReportCommandTest, ASearchThatRunsAndOneThatWasKilledHavePages) {
 }
 
 TEST_F(ReportCommandTest, ALogThatDoesNotReplayHasAPageWithoutAnAnswer) {
-  MakeDatabaseOfVersion(work.Path("old.db"), 1);
-  const Finished report = work.Dsat({"report", "2", "--db", "old.db", "--out", "old.html"});
+  {
+    Store store = Store::Open(work.Path("old.db"), Store::Mode::kCreate);
+    store.CreateExperiment(SampleSpec());
+    store.Append(1, 0, std::array{AskedEvent(SampleTrial(0))});  // No profiling trial.
+  }
+  const Finished report = work.Dsat({"report", "1", "--db", "old.db", "--out", "old.html"});
   EXPECT_EQ(report.exit_code, 0) << report.err;
   const std::string page = ReadFile(work.Path("old.html"));
-  for (const char* part : {"There is no answer", "trial 2 does not replay as it was recorded",
-                           "start a new experiment", "id=\"trial-3\""})
+  for (const char* part : {"There is no answer", "trial 0 does not replay as it was recorded",
+                           "start a new experiment", "id=\"trial-0\""})
     EXPECT_NE(page.find(part), std::string::npos) << part;
 }
 

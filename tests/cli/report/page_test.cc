@@ -289,26 +289,6 @@ TEST_F(PageTest, AFailedSearchSaysWhy) {
   EXPECT_THAT(page["text"].get<std::string>(), HasSubstr("failed: the profiling trial: </script>"));
 }
 
-TEST_F(PageTest, DatabasesOfEveryVersionHavePages) {
-  for (const int version : {1, 2, 3, 4, 5, 6}) {
-    SCOPED_TRACE(version);
-    const TempFolder folder;
-    MakeDatabaseOfVersion(folder / "dsat.db", version);
-    store_ = Store::Open(folder / "dsat.db", Store::Mode::kReadOnly);
-    for (const ExperimentRow& row : store_.ListExperiments()) {
-      const bool replays = version > 1 || row.state != ExperimentState::kActive;
-      Report report = ReadReport(store_, row.id, nullptr);
-      report.why_no_search = "trial 2 does not replay";
-      const Json page = Read(replays ? Page(row.id) : ReportPage(report));
-      EXPECT_EQ(page["rows"].size(), store_.Trials(row.id).size());
-      const bool says_so =
-          page["text"].get<std::string>().find("trial 2 does not replay") != std::string::npos;
-      EXPECT_EQ(says_so, !replays);
-    }
-    experiment_.reset();
-  }
-}
-
 TEST_F(PageTest, APageOfManyTrialsIsBoundedAndSaysWhatIsMissing) {
   const ExperimentId id = store_.CreateExperiment(WholeSpec());
   std::vector<Event> events;

@@ -208,17 +208,6 @@ TEST(ConfirmationTest, StopsAtTheFirstLookThatDecides) {
   EXPECT_EQ(without.NumRounds(), 3);
 }
 
-// As in a log of a version that decided otherwise.
-TEST(ConfirmationTest, RoundsThatWereBegunAfterADecisionAreCompleted) {
-  Confirmation confirmation({1, 2}, 1, 3, 3, "throughput");
-  RunRounds(confirmation, Noise(1, 0.002, {{2, 1.5}}));
-  ASSERT_EQ(confirmation.NumRounds(), 3);
-  confirmation.Extend();
-  RunRounds(confirmation, Noise(2, 0.002, {{2, 1.5}}));
-  EXPECT_EQ(confirmation.NumRounds(), 6);
-  EXPECT_FALSE(confirmation.Next());
-}
-
 TEST(ConfirmationTest, AGainWhoseSizeIsUnknownIsMeasuredFurther) {
   Confirmation confirmation({1, 2, 3, 4}, 1, 3, 3, "throughput");
   RunRounds(confirmation, [](TrialId arm, int64_t round) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -86,6 +87,14 @@ TEST_P(PredictedSearchTest, NoTrialRunsOutOfMemoryAndRefusalsUseUpNoTrial) {
   // These try what is beyond the range.
   const bool tries_beyond = GetParam() == "binary" || GetParam() == "random";
   EXPECT_TRUE(search.NumRefused() > 0 || !tries_beyond);
+  std::set<Assignment> refused;
+  for (const Event& event : store.Events(1)) {
+    if (event.kind != EventKind::kAnswered) continue;
+    const Answered answered = AnsweredOf(event);
+    EXPECT_EQ(answered.reason.empty(), answered.trial.has_value());
+    if (!answered.trial) refused.insert(answered.assignment);
+  }
+  EXPECT_GE(std::ssize(refused), search.NumRefused());
   // Where the range ends is where memory does.
   ASSERT_TRUE(search.space());
   EXPECT_TRUE(search.space()->exact);
@@ -143,7 +152,7 @@ TEST_P(PredictedSearchTest, AProcessThatHasLookedAheadTakesWhatAnotherHasLogged)
   Experiment a = Experiment::Create(first, BuiltinSpec(GetParam()));
   Experiment b = Experiment::Open(second, 1);
   const auto engine = MakePredictor(a.search().spec(), BuiltinProfile());
-  while (!a.search().Finished()) {
+  while (!a.FinishIfDone()) {
     const std::optional<Trial> trial = b.Ask();
     ASSERT_TRUE(trial);
     const Simulated run = EndOf(*trial, *engine);

@@ -189,7 +189,7 @@ TEST_P(EveryMethod, CountsAreExactAtEveryStepAndLimitsAreNeverExceeded) {
         if (const std::optional<Trial> trial = search.Ask()) {
           EXPECT_EQ(trial->id, static_cast<TrialId>(asked++));
           EXPECT_EQ(trial->state, TrialState::kRunning);
-        } else {
+        } else if (!search.Running().empty()) {
           const Trial& first = search.trials().at(search.Running().front());
           const bool succeeds = first.kind == TrialKind::kProfile || rest == TrialState::kSucceeded;
           Tell(search, first.id, succeeds ? AllSucceed(first) : Failure(rest));

@@ -18,8 +18,12 @@ void Apply(Search& search, const std::vector<SearchEvent>& events, size_t begin,
            bool vain_asks) {
   for (size_t i = begin; i < end; ++i) {
     const SearchEvent& event = events[i];
+    if (event.answered) {
+      ASSERT_TRUE(search.Answer(*event.answered)) << "event " << i << " of a replay from " << begin;
+      continue;
+    }
     if (!event.asked.is_null()) {
-      const std::optional<Trial> trial = search.Ask();
+      const std::optional<Trial> trial = search.Start();
       ASSERT_TRUE(trial) << "event " << i << " of a replay from " << begin;
       ASSERT_EQ(trial->id, event.trial);
       ASSERT_EQ(trial->ds_config, event.asked) << "event " << i << " of a replay from " << begin;

@@ -83,10 +83,13 @@ std::vector<SearchEvent> RunToEnd(Search& search, const EndTrial& end, uint64_t 
   std::vector<SearchEvent> events;
   Rng chance(order, 0, "order");
   while (!search.Finished()) {
-    if (const std::optional<Trial> trial = search.Ask()) {
+    for (const Answered& answered : search.Settle())
+      events.push_back({.asked = nullptr, .ending = {}, .answered = answered});
+    if (const std::optional<Trial> trial = search.Start()) {
       events.push_back({.trial = trial->id, .asked = trial->ds_config, .ending = {}});
       continue;
     }
+    if (search.Finished()) break;
     const std::vector<TrialId> running = search.Running();
     DSAT_CHECK(!running.empty(), "nothing runs, nothing is asked for, and it has not finished");
     const TrialId id = running[chance.Below(running.size())];

@@ -41,11 +41,13 @@ Ending OnDevice(const Trial& trial, bool flaky);
 
 void Tell(Search& search, TrialId id, const Ending& ending);
 
-// One event of a search: a trial that was asked for, or the end that the search was told.
+// One event of a search: a proposal that was answered without a trial, a trial that was asked for,
+// or the end that the search was told.
 struct SearchEvent {
   TrialId trial = 0;
   Json asked;  // The trial's config; null for a tell.
   Ending ending;
+  std::optional<Answered> answered = {};
 };
 
 // Asks until there is no trial, then ends a random running trial (`order`), until the search has

@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "searcher/search/config_change.h"
 #include "tests/searcher/search/simulated_device.h"
 #include "tests/searcher/search/simulated_trials.h"
 
@@ -96,8 +97,9 @@ TEST(VerdictTest, TheProbabilityIsThatOfThePick) {
   const Verdict verdict = VerdictOf(search);
   ASSERT_TRUE(verdict.pick && favorite);
   ASSERT_NE(verdict.pick, favorite);
-  const double of_favorite = search.ProbabilityNearBest(*favorite).value();
-  EXPECT_GT(verdict.probability_near_best.value(), of_favorite);
+  const SearchState& state = search;
+  const auto of_favorite = state.proposer->ProbabilityNearBest(search.trials().at(*favorite));
+  EXPECT_GT(verdict.probability_near_best.value(), of_favorite.value());
 }
 
 // A search by `auto`, and what it likes best: the first row of speeds, the second is as submitted.
@@ -398,7 +400,7 @@ TEST(VerdictTest, WhatDropsOutOfTheConfirmationIsNamed) {
   EXPECT_THAT(ToJson(verdict)["left_out"][std::to_string(dropped)].dump(), HasSubstr("infeasible"));
 }
 
-// Finished has looked ahead to a trial that then does not come.
+// The search has looked ahead to a trial that then does not come.
 TEST(VerdictTest, ALookAheadThatIsDroppedLeavesNoTrace) {
   for (const char* method : {"binary", "asha", "random", "auto"}) {
     ExperimentSpec spec = ConfirmedSpec(2);
@@ -406,20 +408,18 @@ TEST(VerdictTest, ALookAheadThatIsDroppedLeavesNoTrace) {
     const EndTrial end = NoisyDevice(1.01);
     const auto run = [&](bool look_ahead) {
       Search search(spec);
+      const auto look = [&] {
+        if (look_ahead) search.Settle();
+        EXPECT_FALSE(search.Finished());
+      };
       for (int i = 0; i < 5; ++i) {
-        if (look_ahead) {
-          EXPECT_FALSE(search.Finished());
-        }
+        look();
         const Trial trial = *search.Ask();
         Tell(search, trial.id, end(trial));
       }
-      if (look_ahead) {
-        EXPECT_FALSE(search.Finished());
-      }
+      look();
       search.EndSearch("--max-time: over");
-      if (look_ahead) {
-        EXPECT_FALSE(search.Finished());
-      }
+      look();
       search.RaiseLimits({.max_trials = 12, .max_time_s = {}, .max_device_hours = {}});
       RunToEnd(search, end);
       Json configs;

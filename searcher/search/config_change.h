@@ -1,0 +1,39 @@
+// What one ds_config changes of another, for people and for the comparison of losses.
+#ifndef DSAT_SEARCHER_SEARCH_CONFIG_CHANGE_H_
+#define DSAT_SEARCHER_SEARCH_CONFIG_CHANGE_H_
+
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+
+namespace dsat {
+
+// The keys whose values differ as they are written, as JSON pointers: first those of `from`, then
+// those that only `to` has.
+std::vector<std::string> ChangedKeys(const Json& from, const Json& to);
+
+// The last word of a pointer, with the section before it for keys of offload: "device" says little,
+// "offload_param.device" enough.
+std::string ShortName(const std::string& pointer);
+
+// 5000000 and 5e6 as "5e6"; other values as JSON.
+std::string ShortValue(const Json& value);
+
+// What a config changes at one key.
+struct KeyChange {
+  std::string name;  // ShortName of the key.
+  std::string was;   // "" if the key is new.
+  std::string is;    // "(default)" if the key is gone.
+  bool operator==(const KeyChange&) const = default;
+};
+
+// What the config `to` changes of the config `from`. A default that `to` writes out is no change.
+std::vector<KeyChange> ChangesOf(const Json& from, const Json& to);
+// Changes in words: "stage 1 -> 2, micro-batch 4 -> 16, reduce_bucket_size 5e8"; "" if nothing.
+std::string Describe(const std::vector<KeyChange>& changes);
+std::string DescribeChange(const Json& from, const Json& to);
+
+}  // namespace dsat
+
+#endif  // DSAT_SEARCHER_SEARCH_CONFIG_CHANGE_H_

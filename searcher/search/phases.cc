@@ -1,0 +1,111 @@
+// The order of a search, and its first phases: those up to the confirmation.
+#include "searcher/search/phases.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/config/batch.h"
+#include "proto/search_policy.h"
+#include "searcher/search/proof.h"
+
+namespace dsat {
+namespace {
+
+template <typename... InThisOrder>
+std::vector<std::unique_ptr<Phase>> ListOf(SearchState& state) {
+  std::vector<std::unique_ptr<Phase>> phases;
+  (phases.push_back(std::make_unique<InThisOrder>(state)), ...);
+  return phases;
+}
+
+Trial TrialOf(TrialKind kind, Assignment assignment, Json ds_config) {
+  Trial trial;
+  trial.kind = kind;
+  trial.assignment = std::move(assignment);
+  trial.ds_config = std::move(ds_config);
+  return trial;
+}
+
+}  // namespace
+
+std::vector<std::unique_ptr<Phase>> PhasesOf(SearchState& state) {
+  if (state.Compares()) return ListOf<CheckPhase, ConfirmPhase, ProofPhase>(state);
+  return ListOf<ProfilePhase, SubmittedPhase, MethodPhase, ConfirmPhase, ProofPhase>(state);
+}
+
+std::optional<Trial> ProfilePhase::Next() {
+  if (state_.profile || state_.num_running > 0 || !state_.end_reason.empty()) return std::nullopt;
+  const bool may_try = std::ranges::all_of(state_.trials, [this](const auto& entry) {
+    return entry.second.state == TrialState::kInfeasible || state_.withdrawn.contains(entry.first);
+  });
+  const std::optional<ExperimentSpec> spec = state_.ProfiledSpec();
+  if (!may_try || !spec || !state_.HasCapacity()) return std::nullopt;
+  Assignment assignment = {{kMicroBatchKey, 1}};
+  // One micro-batch is enough; the published profiling trial keeps the accumulation as submitted.
+  if (!PolicyOf(spec->options).profile_all_micro_batches) assignment[kAccumulationKey] = 1;
+  Json config = engine::ConfigForTrial(spec->ds_config, assignment, spec->slots_per_trial);
+  return TrialOf(TrialKind::kProfile, std::move(assignment), std::move(config));
+}
+
+bool SubmittedPhase::IsDue() const {
+  const bool is_missing = !state_.submitted || state_.withdrawn.contains(*state_.submitted);
+  return is_missing && PolicyOf(state_.spec.options).try_submitted &&
+         state_.SubmittedMisfit().empty();
+}
+
+std::optional<Trial> SubmittedPhase::Next() {
+  if (!IsDue() || !state_.end_reason.empty() || !state_.HasCapacity()) return std::nullopt;
+  Draft draft = state_.proposer->DraftSubmitted();
+  return TrialOf(TrialKind::kSubmitted, std::move(draft.assignment), std::move(draft.ds_config));
+}
+
+std::optional<Trial> MethodPhase::Next() {
+  if (is_exhausted_ || !state_.end_reason.empty()) return std::nullopt;
+  if (state_.HasCapacity() && state_.proposer->Propose()) return state_.proposer->Proposed();
+  is_exhausted_ = state_.num_running == 0;
+  return std::nullopt;
+}
+
+void MethodPhase::Start(const Trial& started) {
+  if (!RunsAgain(started.kind) && started.kind != TrialKind::kProfile)
+    state_.proposer->Start(started);
+}
+
+void MethodPhase::Tell(const Trial& finished) {
+  if (!state_.proposer) return;
+  switch (finished.kind) {
+    case TrialKind::kSubmitted:
+    case TrialKind::kSearch:
+      return state_.proposer->End(finished);
+    case TrialKind::kProfile:
+    case TrialKind::kConfirm:
+      return state_.proposer->Observe(finished);
+    case TrialKind::kReference:
+      return;
+    case TrialKind::kSoak:
+      if (finished.state == TrialState::kInfeasible && finished.points.empty())
+        state_.proposer->Observe(finished);
+  }
+}
+
+std::optional<Trial> CheckPhase::Next() {
+  const ExperimentSpec& spec = state_.spec;
+  if (state_.num_running > 0 || state_.trials.size() >= 2) return std::nullopt;
+  const bool is_first = state_.trials.empty();
+  return TrialOf(
+      is_first ? TrialKind::kSubmitted : TrialKind::kSearch, {},
+      engine::ConfigForTrial(is_first ? spec.ds_config : spec.candidate, {}, spec.slots_per_trial));
+}
+
+std::optional<Trial> ProofPhase::Next() {
+  return state_.num_running > 0 ? std::nullopt : NextProof(state_);
+}
+
+bool ProofPhase::MayGoOn() const {
+  const bool soaked = std::ranges::any_of(state_.trials, [](const auto& entry) {
+    return entry.second.kind == TrialKind::kSoak && entry.second.state != TrialState::kInfeasible;
+  });
+  return state_.spec.options.soak_steps > 0 && !soaked;
+}
+
+}  // namespace dsat

@@ -1,0 +1,113 @@
+// The phases of a search, each of which decides what it runs next by what it was told.
+#ifndef DSAT_SEARCHER_SEARCH_PHASES_H_
+#define DSAT_SEARCHER_SEARCH_PHASES_H_
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "searcher/search/search_state.h"
+
+namespace dsat {
+
+// All phases of a search hear of all of its trials.
+class Phase {
+ public:
+  // `state` must outlive the phase.
+  explicit Phase(SearchState& state) : state_(state) {}
+  virtual ~Phase() = default;
+
+  // The next trial to start, without its number; nullopt if there is none now. The same call gives
+  // the same trial until something has happened.
+  virtual std::optional<Trial> Next() = 0;
+  // A trial of any phase has started, which is not in state_.trials yet.
+  virtual void Start(const Trial& /*started*/) {}
+  // A trial of any phase has ended.
+  virtual void Tell(const Trial& /*finished*/) {}
+  // The limits of the search were raised.
+  virtual void Reopen() {}
+  // Whether the next phase may begin, now that Next has given no trial.
+  virtual bool IsOver() const { return state_.num_running == 0; }
+  // Whether the phase may still run trials that it would not run if the search ended now.
+  virtual bool MayGoOn() const { return false; }
+
+ protected:
+  SearchState& state_;
+};
+
+// The phases of a search in their order.
+std::vector<std::unique_ptr<Phase>> PhasesOf(SearchState& state);
+
+// Measures the model: with the submitted configuration or, if that does not fit, with ones that
+// need less and less memory. Without a profile nothing else runs.
+class ProfilePhase : public Phase {
+ public:
+  using Phase::Phase;
+  std::optional<Trial> Next() override;
+  bool IsOver() const override { return state_.profile.has_value(); }
+  bool MayGoOn() const override { return !state_.profile; }
+};
+
+// Measures the submitted configuration. The next phase need not wait for the result.
+class SubmittedPhase : public Phase {
+ public:
+  using Phase::Phase;
+  std::optional<Trial> Next() override;
+  bool IsOver() const override { return Phase::IsOver() || !IsDue(); }
+
+ private:
+  bool IsDue() const;
+};
+
+// Tries what the method proposes until it proposes nothing more or a limit is reached.
+class MethodPhase : public Phase {
+ public:
+  using Phase::Phase;
+  std::optional<Trial> Next() override;
+  void Start(const Trial& started) override;
+  void Tell(const Trial& finished) override;
+  void Reopen() override { is_exhausted_ = false; }
+  bool MayGoOn() const override { return !is_exhausted_; }
+
+ private:
+  bool is_exhausted_ = false;  // Nothing was proposed while no trial ran.
+};
+
+// Measures the two configurations of `dsat check`, which searches nothing.
+class CheckPhase : public Phase {
+ public:
+  using Phase::Phase;
+  std::optional<Trial> Next() override;
+};
+
+// Measures the best configurations and the submitted one again, in rounds
+// (searcher/search/confirm.h). If all of the best drop out, others take their places in another
+// confirmation.
+class ConfirmPhase : public Phase {
+ public:
+  using Phase::Phase;
+  std::optional<Trial> Next() override;
+  void Start(const Trial& started) override;
+  void Tell(const Trial& finished) override;
+  void Reopen() override;
+  bool MayGoOn() const override;
+
+ private:
+  bool HasLostFinalists() const;
+  std::vector<TrialId> Arms() const;
+  Confirmation Plan() const;
+
+  std::optional<Confirmation> planned_;  // It becomes that of state_ when its first trial starts.
+};
+
+// Runs what proves the pick (searcher/search/proof.h).
+class ProofPhase : public Phase {
+ public:
+  using Phase::Phase;
+  std::optional<Trial> Next() override;
+  bool MayGoOn() const override;
+};
+
+}  // namespace dsat
+
+#endif  // DSAT_SEARCHER_SEARCH_PHASES_H_

@@ -1,0 +1,205 @@
+// What follows from what a search was told.
+#include "searcher/search/search_state.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "profiler/tuning_space.h"
+#include "searcher/search/profile_ladder.h"
+
+namespace dsat {
+namespace {
+
+// If so many configurations drop out, something else is wrong.
+constexpr size_t kMostLost = 3 * kMostFinalists;
+
+}  // namespace
+
+bool SearchState::HasCapacity() const {
+  const SearchOptions& options = spec.options;
+  int64_t num_tried = 0;
+  for (const auto& [id, trial] : trials) {
+    // What a runner that was interrupted has left, before limits were raised, is measured alone.
+    const bool runs_again = RunsAgain(trial.kind);
+    if (runs_again && trial.state == TrialState::kRunning) return false;
+    num_tried += runs_again ? 0 : 1;
+  }
+  if (num_tried >= options.max_trials || num_running >= options.max_concurrent_trials) return false;
+  return !options.max_slots || (num_running + 1) * spec.slots_per_trial <= *options.max_slots;
+}
+
+std::optional<ExperimentSpec> SearchState::ProfiledSpec() const {
+  const auto num_misfits = std::ranges::count_if(trials, [](const auto& entry) {
+    return entry.second.kind == TrialKind::kProfile &&
+           entry.second.state == TrialState::kInfeasible;
+  });
+  const std::vector<Json> ladder = ProfileLadder(spec);
+  if (num_misfits >= std::ssize(ladder)) return std::nullopt;
+  ExperimentSpec profiled = spec;
+  profiled.ds_config = ladder[static_cast<size_t>(num_misfits)];
+  return profiled;
+}
+
+std::string SearchState::SubmittedMisfit() const {
+  for (const auto& [id, trial] : trials) {
+    if (trial.kind != TrialKind::kProfile) break;
+    if (trial.state == TrialState::kInfeasible) return trial.reason;
+  }
+  return "";
+}
+
+void SearchState::SetProfile(const ModelProfile& learned, const std::optional<SearchSpace>& given) {
+  const ExperimentSpec profiled = ProfiledSpec().value();
+  profile = learned;
+  space =
+      given ? *given : MakeSearchSpace(*MakeFormulaPredictor(profiled, learned), learned, profiled);
+  proposer = std::make_unique<Proposer>(profiled, *space, learned.num_params);
+}
+
+std::string SearchState::Misfit(const Draft& draft) {
+  if (!predictor) predictor = MakePredictor(proposer->spec(), *profile);
+  const auto found = verdicts.find(draft.key);
+  if (found != verdicts.end()) return found->second;
+  return verdicts[draft.key] = WhyInfeasible(*predictor, draft.ds_config);
+}
+
+std::vector<TrialId> SearchState::Running() const {
+  std::vector<TrialId> running;
+  for (const auto& [id, trial] : trials) {
+    if (trial.state == TrialState::kRunning) running.push_back(id);
+  }
+  return running;
+}
+
+std::optional<TrialId> SearchState::Best() const {
+  const std::string& metric = spec.options.metric;
+  const bool smaller = SmallerIsBetter(metric);
+  std::optional<TrialId> best;
+  double best_value = 0;
+  for (const auto& [id, trial] : trials) {
+    if (trial.kind == TrialKind::kProfile || RunsAgain(trial.kind)) continue;
+    const std::optional<double> value = MetricValue(trial, metric);
+    if (trial.state != TrialState::kSucceeded || !value) continue;
+    if (!best || (smaller ? *value < best_value : *value > best_value)) {
+      best = id;
+      best_value = *value;
+    }
+  }
+  return best;
+}
+
+Findings SearchState::Find() const {
+  Findings found;
+  const std::map<TrialId, std::string> dropped = Dropped();
+  if (proposer) found.conclusion = proposer->Conclude();
+  std::vector<TrialId> next;  // They follow if the finalists of the method have dropped out.
+  const auto add_to = [&](std::vector<TrialId>& finalists, TrialId id) {
+    if (!dropped.contains(id) && !NeedsWhatRanOut(trials.at(id))) finalists.push_back(id);
+  };
+  for (const auto& [tag, speed] : found.conclusion.speeds) {
+    const auto id = proposer->TrialOf(tag);
+    if (!id) continue;
+    found.speeds.emplace(*id, speed);
+    if (next.size() < kMostFinalists) add_to(next, *id);
+  }
+  if (HasLostMany() && MayWin(submitted)) {
+    found.finalists = {*submitted};
+    return found;
+  }
+  for (const int64_t tag : found.conclusion.finalists) {
+    if (const auto id = proposer->TrialOf(tag)) add_to(found.finalists, *id);
+  }
+  if (found.finalists.empty()) found.finalists = next;
+  if (!found.finalists.empty()) return found;
+  std::vector<const Trial*> candidates;
+  for (const auto& [id, trial] : trials) {
+    const bool is_tried = trial.kind == TrialKind::kSubmitted || trial.kind == TrialKind::kSearch;
+    if (is_tried && !dropped.contains(id) && !NeedsWhatRanOut(trial)) candidates.push_back(&trial);
+  }
+  found.finalists = FastestTrials(candidates, submitted, spec.options.metric);
+  return found;
+}
+
+Json SearchState::BestConfigOf(TrialId id) const {
+  const Trial& trial = trials.at(id);
+  const PointResult* best = BestPoint(trial, spec.options.metric);
+  return best == nullptr ? trial.ds_config : ConfigAt(trial, best->point, spec.slots_per_trial);
+}
+
+std::map<TrialId, std::string> SearchState::Dropped() const {
+  std::map<TrialId, std::string> dropped;
+  for (const auto& [id, trial] : trials) {
+    const bool again = trial.kind == TrialKind::kConfirm || trial.kind == TrialKind::kSoak;
+    if (again && trial.state == TrialState::kInfeasible)
+      dropped.emplace(*trial.confirms, "infeasible: " + trial.reason);
+  }
+  if (confirmation) {
+    for (const auto& arm : confirmation->LeftOut())
+      dropped.insert(arm);
+  }
+  dropped.insert(left_out.begin(), left_out.end());
+  return dropped;
+}
+
+bool SearchState::HasLostMany() const {
+  return Dropped().size() >= num_forgiven + kMostLost;
+}
+
+bool SearchState::MayWin(const std::optional<TrialId>& id) const {
+  return id && trials.at(*id).state == TrialState::kSucceeded && !Dropped().contains(*id);
+}
+
+std::string SearchState::WhyNoAnswer() const {
+  const std::map<TrialId, std::string> dropped = Dropped();
+  const bool has_answer = std::ranges::any_of(trials, [&](const auto& entry) {
+    const auto& [id, trial] = entry;
+    return !RunsAgain(trial.kind) && trial.kind != TrialKind::kProfile &&
+           trial.state == TrialState::kSucceeded && !dropped.contains(id) &&
+           !NeedsWhatRanOut(trial);
+  });
+  if (Compares() || has_answer || dropped.empty()) return "";
+  const auto found = submitted ? dropped.find(*submitted) : dropped.end();
+  const auto& [id, reason] = found == dropped.end() ? *dropped.begin() : *found;
+  return fmt::format("no configuration that was measured runs again; trial {} {}", id, reason);
+}
+
+std::optional<TrialId> SearchState::SoakOf(TrialId of) const {
+  for (const auto& [id, trial] : trials) {
+    if (trial.kind == TrialKind::kSoak && trial.confirms == of) return id;
+  }
+  return std::nullopt;
+}
+
+double SearchState::SlotSeconds() const {
+  double seconds = 0;
+  for (const auto& [id, trial] : trials)
+    seconds += trial.times.ended_s - trial.times.started_s;
+  return seconds * static_cast<double>(spec.slots_per_trial);
+}
+
+// Whether a configuration that needs no more memory than this one has run out of it in a later run,
+// and this one has not run again.
+bool SearchState::NeedsWhatRanOut(const Trial& trial) const {
+  if (trial.id == submitted) return false;  // It is the last resort.
+  const bool ran_again = std::ranges::any_of(trials, [&](const auto& entry) {
+    return entry.second.confirms == trial.id && entry.second.state == TrialState::kSucceeded;
+  });
+  if (ran_again) return false;
+  const std::string& metric = spec.options.metric;
+  const auto peak_of = [&](const Trial& of) { return ValueAtBest(of, metric, "peak_bytes"); };
+  return std::ranges::any_of(trials, [&](const auto& entry) {
+    const Trial& run = entry.second;
+    const bool is_later = run.kind == TrialKind::kConfirm || run.kind == TrialKind::kSoak;
+    if (!is_later || run.state != TrialState::kInfeasible || !run.points.empty()) return false;
+    const Trial& other = trials.at(*run.confirms);
+    const auto peak = peak_of(trial), other_peak = peak_of(other);
+    if (peak && other_peak) return *peak >= *other_peak;
+    const Json ours = BestConfigOf(trial.id), theirs = BestConfigOf(other.id);
+    const auto size_of = [](const Json& config) {
+      return config.at("train_micro_batch_size_per_gpu").get<int64_t>();
+    };
+    return ZeroStage(ours) == ZeroStage(theirs) && size_of(ours) >= size_of(theirs);
+  });
+}
+
+}  // namespace dsat
