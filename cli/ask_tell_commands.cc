@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
-#include "cli/output.h"
+#include "cli/output/output.h"
 #include "cli/read_spec.h"
 #include "cli/status_line.h"
 #include "db/store.h"

@@ -189,10 +189,6 @@ struct Flags {
   bool json = false;  // machine-readable results on stdout
 };
 
-// The parsed command line, or the exit code if it ends here (--help, --version, a usage error,
-// which is then one line on stderr).
-std::variant<Flags, int> ParseFlags(int argc, const char* const* argv);
-
 }  // namespace dsat::cli
 
 #endif  // DSAT_CLI_FLAGS_H_

@@ -15,9 +15,9 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "cli/describe.h"
 #include "cli/flags.h"
 #include "cli/interrupt.h"
+#include "cli/output/describe.h"
 #include "cli/status_line.h"
 #include "engine/config/batch.h"
 #include "engine/files/checkpoint_manifest.h"

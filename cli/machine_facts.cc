@@ -18,7 +18,7 @@
 #include "engine/backend/machine.h"
 #include "engine/io/async_file.h"
 #include "searcher/command/shell_words.h"
-#include "searcher/hosts/placement.h"
+#include "searcher/hosts/slots.h"
 #include "searcher/results.h"
 
 namespace dsat::cli {

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "cli/commands.h"
-#include "cli/output.h"
+#include "cli/output/output.h"
 #include "cli/report/page.h"
 #include "cli/report/report.h"
 #include "cli/search_commands.h"

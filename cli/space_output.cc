@@ -12,7 +12,7 @@
 
 #include "base/files.h"
 #include "base/table.h"
-#include "cli/output.h"
+#include "cli/output/output.h"
 #include "engine/config/keys.h"
 #include "profiler/effective_key.h"
 #include "profiler/places.h"

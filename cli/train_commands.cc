@@ -11,7 +11,7 @@
 #include "cli/read_spec.h"
 #include "cli/runner_options.h"
 #include "cli/status_line.h"
-#include "searcher/hosts/placement.h"
+#include "searcher/hosts/slots.h"
 #include "searcher/input/preflight.h"
 #include "searcher/processes/supervisor.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "searcher/hosts/placement.h"
+#include "searcher/hosts/slots.h"
 
 namespace dsat {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "base/files.h"
 #include "base/version.h"
-#include "cli/answer.h"
-#include "cli/describe.h"
+#include "cli/output/answer.h"
+#include "cli/output/describe.h"
 #include "cli/report/look.h"
 #include "cli/report/markup.h"
 #include "cli/report/plots.h"

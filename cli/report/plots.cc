@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "cli/describe.h"
+#include "cli/output/describe.h"
 #include "profiler/predictor.h"
 #include "searcher/search/loss_check.h"
 

@@ -9,7 +9,7 @@
 #include <filesystem>
 
 #include "base/files.h"
-#include "cli/describe.h"
+#include "cli/output/describe.h"
 
 namespace dsat::cli {
 namespace {

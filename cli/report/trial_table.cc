@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "cli/answer.h"
-#include "cli/describe.h"
+#include "cli/output/answer.h"
+#include "cli/output/describe.h"
 #include "searcher/search/config_change.h"
 
 namespace dsat::cli {

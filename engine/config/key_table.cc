@@ -1,4 +1,6 @@
 // Look-ups in the key table, and the check of one value.
+#include "engine/config/key_table.h"
+
 #include <algorithm>
 #include <cctype>
 #include <cmath>
@@ -8,7 +10,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "engine/config/keys.h"
 
 namespace dsat::engine {
 namespace {

@@ -24,11 +24,16 @@ struct PublishedParam {
   std::vector<TensorSpec> Tensors(DType dtype) const;
 };
 
+// "safetensors" or "bin" (what torch.load reads) by the end of the name: .safetensors; .bin, .pt,
+// .pth. Throws kInvalidArgument naming these for any other.
+std::string TensorFileFormat(const std::string& path);
+
 // Writes a file of the published tensors of a model, parameter by parameter. Keeps two copies of a
 // parameter that has linears in memory, and nothing of other parameters.
 class PublishedWriter {
  public:
-  // Errors name the file. `format` is as in MakeTensorFileWriter.
+  // Errors name the file. `format` is as TensorFileFormat gives it. A safetensors file says
+  // {"format": "pt"} in its metadata, which Hugging Face's transformers ask for.
   PublishedWriter(const std::string& format, const std::string& path, DType dtype,
                   std::vector<PublishedParam> params);
 

@@ -7,8 +7,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "engine/files/safetensors.h"
-#include "engine/files/torch_file.h"
 
 namespace dsat::engine {
 
@@ -47,27 +45,6 @@ void TensorFileWriter::Commit() {
   Advance();
   DSAT_CHECK(num_left_ < 0, "{} elements of {} are missing", num_left_, tensors_[next_ - 1].name);
   Finish();
-}
-
-std::string TensorFileFormat(const std::string& path) {
-  if (path.ends_with(".safetensors")) return "safetensors";
-  for (const char* end : {".bin", ".pt", ".pth"}) {
-    if (path.ends_with(end)) return "bin";
-  }
-  Throw(
-      ErrorCode::kInvalidArgument,
-      "{}: the name does not say the format; expected one that ends in .safetensors, .bin, .pt or "
-      ".pth",
-      path);
-}
-
-std::unique_ptr<TensorFileWriter> MakeTensorFileWriter(const std::string& format,
-                                                       const std::string& path,
-                                                       std::vector<TensorSpec> tensors) {
-  if (format == "bin") return std::make_unique<TorchFileWriter>(path, std::move(tensors));
-  DSAT_CHECK(format == "safetensors", "{}", format);
-  return std::make_unique<SafetensorsWriter>(
-      path, std::map<std::string, std::string>{{"format", "pt"}}, std::move(tensors));
 }
 
 }  // namespace dsat::engine

@@ -4,7 +4,6 @@
 #define DSAT_ENGINE_FILES_TENSOR_FILE_H_
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,16 +48,6 @@ class TensorFileWriter {
   size_t next_ = 0;        // Tensors that were begun.
   int64_t num_left_ = -1;  // Elements that the last one begun still lacks; -1 if it was ended.
 };
-
-// "safetensors" or "bin" (what torch.load reads) by the end of the name: .safetensors; .bin, .pt,
-// .pth. Throws kInvalidArgument naming these for any other.
-std::string TensorFileFormat(const std::string& path);
-
-// REQUIRES: `format` is as TensorFileFormat gives it. A safetensors file says {"format": "pt"} in
-// its metadata, which Hugging Face's transformers ask for.
-std::unique_ptr<TensorFileWriter> MakeTensorFileWriter(const std::string& format,
-                                                       const std::string& path,
-                                                       std::vector<TensorSpec> tensors);
 
 }  // namespace dsat::engine
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/backend/stream.h"
+#include "engine/core/buffer_plan.h"
 #include "engine/core/trace.h"
 #include "engine/data/model_fit.h"
 #include "engine/files/checkpoint_manifest.h"
@@ -21,7 +22,6 @@
 #include "engine/runtime/optimizer/lr_schedule.h"
 #include "engine/runtime/optimizer/optimizer.h"
 #include "engine/runtime/plan_for.h"
-#include "engine/runtime/predict.h"
 #include "engine/runtime/resources.h"
 #include "engine/runtime/state/redistribute.h"
 #include "engine/runtime/state/unit_state.h"
@@ -43,7 +43,7 @@ StateOptions StatesFor(const DsConfig& config, uint64_t seed) {
 // On a GPU, whose memory is reserved before the first buffer is allocated.
 const Resources& WithPlannedBuffers(const Resources& resources, const DsConfig& config) {
   Arena& device = resources.memory.device;
-  if (device.WantsPlan()) device.BeginRun(BufferPlanOf(resources, config));
+  if (device.WantsPlan()) device.BeginRun(resources.plan_buffers(resources, config));
   return resources;
 }
 

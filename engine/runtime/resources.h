@@ -11,6 +11,9 @@
 
 namespace dsat::engine {
 
+struct BufferPlan;  // engine/core/buffer_plan.h
+struct DsConfig;    // engine/config/ds_config.h
+
 // All of it must outlive the engine.
 struct Resources {
   const Model& model;
@@ -18,6 +21,9 @@ struct Resources {
   Memory memory;
   const Dataset* dataset = nullptr;  // nullptr with a counting arena, or if batches are given.
   int64_t seq_len = 0;
+  // BufferPlanOf (engine/runtime/predict.h), which predicts where the buffers of a run on a GPU
+  // lie. REQUIRES: it is given if memory.device.WantsPlan().
+  BufferPlan (*plan_buffers)(const Resources&, const DsConfig&) = nullptr;
 };
 
 }  // namespace dsat::engine

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <limits>
 #include <memory>
 #include <utility>
@@ -71,7 +70,9 @@ class Trial {
   void Run();
 
  private:
-  Resources MakeResources() { return {model_, *group_, memory_.view(), data_.get(), seq_len_}; }
+  Resources MakeResources() {
+    return {model_, *group_, memory_.view(), data_.get(), seq_len_, BufferPlanOf};
+  }
   uint64_t Seed() const { return static_cast<uint64_t>(SeedOf(task_, config_)); }
   void Profile();
   bool IsPredictedToFit(const Point& point);

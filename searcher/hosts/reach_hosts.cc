@@ -1,10 +1,7 @@
 // Connects to the hosts of a hostfile, on which ranks are started.
 #include "searcher/hosts/reach_hosts.h"
 
-#include <netdb.h>
-#include <netinet/in.h>
 #include <poll.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,9 +11,9 @@
 #include <optional>
 
 #include "base/error.h"
-#include "base/unique_fd.h"
 #include "base/version.h"
 #include "searcher/hosts/slurm.h"
+#include "searcher/processes/host_address.h"
 #include "searcher/processes/host_process.h"
 
 namespace dsat {
@@ -25,8 +22,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kAnswerTimeout{60};
-// Connecting a datagram socket sends no data, so that any port can be used.
-constexpr char kDiscardPort[] = "9";
 
 bool IsThisMachine(const std::string& name) {
   std::array<char, 256> own = {};
@@ -37,36 +32,6 @@ bool IsThisMachine(const std::string& name) {
 // "user@host" without the user.
 std::string NetworkName(const std::string& name) {
   return name.substr(name.find('@') + 1);
-}
-
-std::string NumericName(const sockaddr* address, socklen_t size) {
-  std::array<char, NI_MAXHOST> text = {};
-  if (getnameinfo(address, size, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) != 0)
-    return "";
-  return text.data();
-}
-
-// The address of a host of which only the name is known, and our address as seen from it; "" if the
-// name is unknown here.
-struct Route {
-  std::string there;
-  std::string here;
-};
-Route RouteTo(const std::string& name) {
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(name.c_str(), kDiscardPort, &hints, &found) != 0) return {};
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
-  const UniqueFd fd(socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  sockaddr_storage own = {};
-  socklen_t size = sizeof(own);
-  auto* const address = reinterpret_cast<sockaddr*>(&own);
-  if (!fd || connect(fd.get(), found->ai_addr, found->ai_addrlen) != 0 ||
-      getsockname(fd.get(), address, &size) != 0) {
-    return {};
-  }
-  return {NumericName(found->ai_addr, found->ai_addrlen), NumericName(address, size)};
 }
 
 // A host from which an answer is awaited.
@@ -179,10 +144,6 @@ void HostReacher::Impl::Complete() {
           Printable(access.master_addr));
   }
   reached.hosts.at(0).address = access.master_addr;
-}
-
-std::string AddressSeenFrom(const std::string& host) {
-  return RouteTo(host).here;
 }
 
 HostReacher::HostReacher(const std::vector<Host>& hosts, const HostAccess& access,

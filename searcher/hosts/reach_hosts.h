@@ -27,9 +27,6 @@ struct ReachedHosts {
   std::string runner_address;  // Of this machine as seen by the other hosts; "" if there are none.
 };
 
-// Our own address as seen from a host of this name or address; "" if that is unknown here.
-std::string AddressSeenFrom(const std::string& host);
-
 // Connects to hosts without blocking. Not thread-safe.
 class HostReacher {
  public:

@@ -6,7 +6,7 @@
 #include <iterator>
 #include <limits>
 
-#include "searcher/hosts/placement.h"
+#include "searcher/hosts/slots.h"
 
 namespace dsat {
 namespace {

@@ -22,8 +22,9 @@
 #include "base/files.h"
 #include "base/regex.h"
 #include "searcher/command/shell_words.h"
-#include "searcher/hosts/placement.h"
-#include "searcher/scripts/exit_classifier.h"
+#include "searcher/hosts/slots.h"
+#include "searcher/processes/exit_report.h"
+#include "searcher/processes/host_address.h"
 
 namespace dsat {
 namespace {
@@ -266,7 +267,7 @@ ReachedHosts PlanJobs(const ExperimentSpec& spec, SlurmJobs* jobs) {
   const Answer answer = Ask(fmt::format(
       "scontrol show node $(scontrol show hostnames {} | head -n 1)", ShellWord(nodes)));
   ReachedHosts plan;
-  plan.runner_address = AddressSeenFrom(ValueOf(answer.text, "NodeAddr="));
+  plan.runner_address = RouteTo(ValueOf(answer.text, "NodeAddr=")).here;
   if (plan.runner_address.empty()) {
     Throw(ErrorCode::kFailedPrecondition,
           "--launcher slurm: the address of the first of the nodes {} is unknown here: {}; "

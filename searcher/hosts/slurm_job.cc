@@ -15,7 +15,7 @@
 #include "base/file_lock.h"
 #include "base/files.h"
 #include "base/regex.h"
-#include "searcher/hosts/placement.h"
+#include "searcher/hosts/slots.h"
 #include "searcher/processes/spawn.h"
 
 namespace dsat {

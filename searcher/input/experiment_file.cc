@@ -16,7 +16,8 @@
 #include "base/files.h"
 #include "base/parse_number.h"
 #include "engine/config/keys.h"
-#include "searcher/input/experiment_document.h"
+#include "searcher/input/document.h"
+#include "searcher/input/experiment_spec.h"
 
 namespace dsat {
 namespace {

@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "base/json.h"
-#include "searcher/input/experiment_document.h"
+#include "proto/experiment.h"
+#include "searcher/input/document.h"
 
 namespace dsat {
 

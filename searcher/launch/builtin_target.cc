@@ -11,8 +11,8 @@
 #include "proto/launch_settings.h"
 #include "proto/search_policy.h"
 #include "proto/trial_task.h"
-#include "searcher/hosts/placement.h"
-#include "searcher/scripts/exit_classifier.h"
+#include "searcher/launch/rank_places.h"
+#include "searcher/processes/exit_report.h"
 
 namespace dsat {
 namespace {

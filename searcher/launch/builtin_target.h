@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "proto/experiment.h"
 #include "searcher/launch/launch_target.h"
 
 namespace dsat {

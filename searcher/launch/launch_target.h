@@ -4,14 +4,12 @@
 #define DSAT_SEARCHER_LAUNCH_LAUNCH_TARGET_H_
 
 #include <cstdint>
-#include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
-#include "proto/experiment.h"
 #include "proto/trial.h"
 #include "searcher/launch/launch_request.h"
+#include "searcher/processes/exit_report.h"
 #include "searcher/processes/rank_command.h"
 
 namespace dsat {
@@ -33,10 +31,6 @@ class LaunchTarget {
   // The outcome of an attempt that has reported none itself, from its exit codes and files.
   virtual Outcome Classify(const LaunchRequest& request, const ExitReport& exit) = 0;
 };
-
-// The launch target of `spec`, from MakeBuiltinTarget or MakeCommandTarget.
-std::unique_ptr<LaunchTarget> MakeTarget(const ExperimentSpec& spec,
-                                         const std::string& trial_binary);
 
 }  // namespace dsat
 

@@ -14,9 +14,9 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "searcher/processes/exit_report.h"
 #include "searcher/processes/process_tree.h"
 #include "searcher/processes/spawn.h"
-#include "searcher/scripts/exit_classifier.h"
 
 namespace dsat {
 namespace {

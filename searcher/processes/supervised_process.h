@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "searcher/processes/exit_report.h"
 #include "searcher/processes/launch_host.h"
 #include "searcher/processes/rank_command.h"
 

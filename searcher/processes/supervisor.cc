@@ -28,7 +28,7 @@
 #include "base/log.h"
 #include "base/num_cores.h"
 #include "base/version.h"
-#include "searcher/hosts/reach_hosts.h"
+#include "searcher/processes/host_address.h"
 #include "searcher/processes/line_stamper.h"
 #include "searcher/processes/oom_evidence.h"
 #include "searcher/processes/process_tree.h"
@@ -289,7 +289,7 @@ SuperviseHello MakeHello() {
   }
   if (const char* const launcher = std::getenv("SLURM_LAUNCH_NODE_IPADDR"); launcher != nullptr) {
     hello.runner_address = launcher;
-    hello.address = AddressSeenFrom(launcher);
+    hello.address = RouteTo(launcher).here;
   }
   if (const char* const devices = std::getenv("CUDA_VISIBLE_DEVICES"); devices != nullptr)
     hello.devices = devices;

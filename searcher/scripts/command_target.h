@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "proto/experiment.h"
 #include "searcher/launch/launch_target.h"
 
 namespace dsat {

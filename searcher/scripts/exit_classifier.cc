@@ -9,16 +9,12 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <csignal>
-#include <cstring>
 #include <deque>
 
 #include "base/regex.h"
 
 namespace dsat {
 namespace {
-
-constexpr size_t kMaxQuoteBytes = 1000;
 
 struct Rule {
   TrialState state;
@@ -63,28 +59,6 @@ std::string PatternOf(const Rule& rule) {
       R"(((?m:^) {{0,3}}|([\]>:)|-]|ERROR|CRITICAL|FATAL)[ \t]*)[\w.]*({0})(?m:$|[:(]))"
       R"(|(ERROR|CRITICAL|FATAL):[\w.]+:[\w.]*({0})\b|{1})",
       rule.exceptions, rule.texts);
-}
-
-std::string_view LineAround(std::string_view text, size_t position) {
-  const size_t before = text.rfind('\n', position);
-  const size_t begin = before == std::string_view::npos ? 0 : before + 1;
-  return text.substr(begin, text.find('\n', position) - begin);
-}
-
-// `text` without the codes of a terminal's colors.
-std::string WithoutColors(std::string_view text) {
-  static const RE2 kColor(R"(\x1b\[[0-9;]*[A-Za-z])", RegexOptions());
-  std::string plain(text);
-  RE2::GlobalReplace(&plain, kColor, "");
-  return plain;
-}
-
-std::string Quote(std::string_view line) {
-  const size_t begin = line.find_first_not_of(" \t\r");
-  if (begin == std::string_view::npos) return "";
-  line.remove_prefix(begin);
-  line = line.substr(0, line.find_last_not_of(" \t\r") + 1);
-  return std::string(line.substr(0, kMaxQuoteBytes));
 }
 
 // The line around `position` and the items of the list below it: "- ds a=1 vs hf b=2".
@@ -134,33 +108,6 @@ std::optional<std::string> CompilerFailure(std::string_view text) {
   return reason;
 }
 
-// The last line that reports an exception or a crash, if possible no rank's that has lost others,
-// which is a consequence; "" if there is none.
-std::string LastError(std::string_view text) {
-  static const RE2 kError(R"((^|\s)[A-Za-z_.]*(Error|Exception|Interrupt)\b|Fatal Python)",
-                          RegexOptions());
-  static const RE2 kLostPeer(
-      R"(Connection (closed|reset) by peer|Broken pipe|gloo|ncclRemoteError|ProcessGroupNCCL)",
-      RegexOptions());
-  // A syntax error has no line of source in the traceback that would tell the script.
-  static const RE2 kPlace(R"re(^\s*File ("[^"]+", line \d+)$)re", RegexOptions());
-  static const RE2 kSyntax(R"(^(Syntax|Indentation|Tab)Error\b)", RegexOptions());
-  std::string last, last_lost, place;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    std::string line = Quote(WithoutColors(text.substr(begin, end - begin)));
-    RE2::PartialMatch(line, kPlace, &place);
-    if (!place.empty() && RE2::PartialMatch(line, kSyntax)) line += fmt::format(" ({})", place);
-    // Launchers repeat that their ranks have failed.
-    const bool echo = line.find("ChildFailedError") != std::string::npos ||
-                      line.find("CalledProcessError") != std::string::npos;
-    if (!echo && RE2::PartialMatch(line, kError))
-      (RE2::PartialMatch(line, kLostPeer) ? last_lost : last) = line;
-    begin = end + 1;
-  }
-  return last.empty() ? last_lost : last;
-}
-
 }  // namespace
 
 std::optional<LogFinding> ClassifyLog(std::string_view log) {
@@ -201,41 +148,6 @@ std::string DivergedLoss(std::string_view log) {
     begin = end + 1;
   }
   return last.empty() ? "" : fmt::format("training diverges: {}", last);
-}
-
-std::string LastLine(std::string_view text) {
-  const size_t last = text.find_last_not_of(" \t\r\n");
-  return last == std::string_view::npos ? "" : Quote(WithoutColors(LineAround(text, last)));
-}
-
-std::string LastErrorOrLine(std::string_view text) {
-  std::string last = LastError(text);
-  return last.empty() ? LastLine(text) : last;
-}
-
-bool KilledForHostMemory(const ExitReport& exit) {
-  return exit.first_failed_rank >= 0 && exit.exit_code == 128 + SIGKILL && exit.oom_kills > 0;
-}
-
-std::string DescribeExit(const ExitReport& exit, std::string_view process) {
-  if (exit.lost_host >= 0) {
-    return fmt::format("{} {} failed because of its host: {}", process, exit.first_failed_rank,
-                       LastLine(exit.log_tail));
-  }
-  const int signal_number = exit.exit_code - 128;
-  const char* const name =
-      signal_number > 0 && signal_number < NSIG ? sigdescr_np(signal_number) : nullptr;
-  std::string text = fmt::format("{} {} ", process, exit.first_failed_rank);
-  if (name != nullptr) {
-    text += fmt::format("was killed by signal {} ({})", signal_number, name);
-  } else {
-    text += fmt::format("exited with code {}", exit.exit_code);
-  }
-  if (signal_number == SIGBUS) text += "; /dev/shm may be full, or a data file was cut short";
-  // A killed process has not said why.
-  std::string last = LastError(exit.log_tail);
-  if (last.empty() && name == nullptr) last = LastLine(exit.log_tail);
-  return last.empty() ? text : text + ": " + last;
 }
 
 std::string WhyStuck(std::string_view log) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "proto/trial.h"
-#include "searcher/processes/rank_command.h"
+#include "searcher/processes/exit_report.h"
 
 namespace dsat {
 
@@ -39,18 +39,6 @@ Outcome ClassifyExit(const ExitReport& exit, const std::vector<std::string>& log
 // log does not show it.
 std::string WhyStuck(std::string_view log);
 
-// "rank 1 exited with code 3: <the last error or line>", "rank 0 was killed by signal 9 (Killed)".
-// `process` is the name of what the number counts. REQUIRES: a rank has failed.
-std::string DescribeExit(const ExitReport& exit, std::string_view process = "rank");
-
-// True if the kernel killed the failed rank because host memory had run out.
-bool KilledForHostMemory(const ExitReport& exit);
-
-// The last line of `text` that is not blank, at most 1000 bytes of it; "" if there is none.
-std::string LastLine(std::string_view text);
-
-// The last line that reports an exception or a crash, or else the last line.
-std::string LastErrorOrLine(std::string_view text);
 
 }  // namespace dsat
 

@@ -16,7 +16,7 @@
 #include "searcher/command/command_words.h"
 #include "searcher/command/rank_launcher.h"
 #include "searcher/hosts/hosts.h"
-#include "searcher/hosts/placement.h"
+#include "searcher/launch/rank_places.h"
 
 namespace dsat {
 namespace {

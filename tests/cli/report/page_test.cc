@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/files.h"
-#include "cli/answer.h"
-#include "cli/output.h"
+#include "cli/output/answer.h"
+#include "cli/output/output.h"
 #include "cli/report/report.h"
 #include "searcher/results.h"
 #include "tests/cli/report/read_page.h"

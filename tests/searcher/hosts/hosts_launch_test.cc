@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "searcher/hosts/reach_hosts.h"
-#include "searcher/scripts/exit_classifier.h"
+#include "searcher/processes/exit_report.h"
 #include "tests/base/error_code.h"
 #include "tests/searcher/launch/launch_test_util.h"
 

@@ -15,8 +15,8 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "searcher/hosts/placement.h"
 #include "searcher/hosts/slurm_job.h"
+#include "searcher/launch/rank_places.h"
 #include "tests/base/error_code.h"
 #include "tests/searcher/launch/launch_test_util.h"
 

@@ -6,7 +6,7 @@
 #include <signal.h>
 
 #include "base/files.h"
-#include "searcher/hosts/placement.h"
+#include "searcher/launch/rank_places.h"
 #include "searcher/scripts/command_target.h"
 #include "searcher/scripts/import_hook.h"
 #include "tests/searcher/launch/launch_test_util.h"

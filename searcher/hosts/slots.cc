@@ -1,18 +1,17 @@
-// The placement of trials on slots and of their ranks on hosts.
-#include "searcher/hosts/placement.h"
+// The slots of hosts: which of them a trial gets, and whether its ranks can run there.
+#include "searcher/hosts/slots.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <string_view>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "base/num_cores.h"
-#include "base/rng.h"
 #include "engine/runtime/rank_variables.h"
 #include "searcher/command/command_words.h"
 #include "searcher/command/rank_launcher.h"
@@ -20,10 +19,6 @@
 
 namespace dsat {
 namespace {
-
-// Below the ephemeral ports and above those of well-known services.
-constexpr uint64_t kFirstPort = 15000;
-constexpr uint64_t kNumPorts = 17000;
 
 std::vector<Slot> FreeSlots(const LaunchHost& host, int64_t number, const std::set<Slot>& used) {
   std::vector<Slot> free;
@@ -75,15 +70,10 @@ int64_t NumDeviceFiles() {
   return count;
 }
 
-// The devices that are visible on a host; nullopt if that is not restricted, or not known.
-std::optional<std::vector<std::string>> DevicesOn(const LaunchHost& host) {
-  if (!host.devices.empty()) return DevicesIn(host.devices);
-  return host.reach.empty() ? OwnDevices() : std::nullopt;
-}
-
 // Refuses devices with names where only numbers work.
 void CheckDeviceNames(const ExperimentSpec& spec, const LaunchHost& host) {
-  const std::vector<std::string> devices = DevicesOn(host).value_or(std::vector<std::string>());
+  const std::vector<std::string> devices =
+      VisibleDevices(host).value_or(std::vector<std::string>());
   const auto named = std::ranges::find_if_not(devices, IsNumber);
   if (named == devices.end()) return;
   const auto launcher = FindRankLauncher(spec.entrypoint);
@@ -115,7 +105,7 @@ bool MayUseGpus(const ExperimentSpec& spec) {
 // other slots.
 void CheckSlotsAreDevices(const ExperimentSpec& spec, const LaunchHost& host) {
   if (!host.is_listed || !(host.reach.empty() ? UsesGpus(spec) : MayUseGpus(spec))) return;
-  const auto devices = std::ssize(DevicesOn(host).value_or(std::vector<std::string>()));
+  const auto devices = std::ssize(VisibleDevices(host).value_or(std::vector<std::string>()));
   const auto lacking = std::ranges::find_if(host.slots, [&](auto slot) { return slot >= devices; });
   if (devices == 0 || lacking == host.slots.end()) return;
   Throw(ErrorCode::kInvalidArgument,
@@ -155,6 +145,11 @@ void CheckRanksOfHost(const ExperimentSpec& spec, int64_t num_ranks) {
 }
 
 }  // namespace
+
+std::optional<std::vector<std::string>> VisibleDevices(const LaunchHost& host) {
+  if (!host.devices.empty()) return DevicesIn(host.devices);
+  return host.reach.empty() ? OwnDevices() : std::nullopt;
+}
 
 int64_t NumDevicesIn(const std::string& visible) {
   return std::ssize(DevicesIn(visible));
@@ -253,47 +248,6 @@ void CheckHosts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts
           "resources.device_memory: not given; expected the memory of one device, which this "
           "machine cannot ask other hosts for");
   }
-}
-
-std::vector<RankPlace> PlaceRanks(const LaunchRequest& request, int64_t num_ranks) {
-  std::vector<RankPlace> places;
-  std::map<int64_t, int64_t> size_of_host;
-  for (int64_t rank = 0; rank < num_ranks; ++rank) {
-    RankPlace place;
-    if (!request.slots.empty()) place.host = request.slots.at(static_cast<size_t>(rank)).host;
-    place.local_rank = size_of_host[place.host]++;
-    place.node = static_cast<int64_t>(size_of_host.size()) - 1;
-    places.push_back(place);
-  }
-  for (RankPlace& place : places) {
-    place.local_size = size_of_host[place.host];
-    place.num_nodes = static_cast<int64_t>(size_of_host.size());
-  }
-  return places;
-}
-
-std::map<std::string, std::string> DeviceEnvironment(const LaunchRequest& request, int64_t host) {
-  const LaunchHost& there = request.hosts[static_cast<size_t>(host)];
-  const std::optional<std::vector<std::string>> own = DevicesOn(there);
-  std::vector<std::string> devices;
-  for (const Slot& slot : request.slots) {
-    if (slot.host != host) continue;
-    const auto index = static_cast<size_t>(slot.index);
-    if (own && index >= own->size()) return {};
-    devices.push_back(own ? (*own)[index] : std::to_string(index));
-  }
-  if (devices.empty()) return {};
-  return {{"CUDA_VISIBLE_DEVICES", fmt::format("{}", fmt::join(devices, ","))}};
-}
-
-std::map<std::string, std::string> MasterEnvironment(const LaunchRequest& request) {
-  const int64_t first = request.slots.at(0).host;
-  const bool on_one =
-      std::ranges::all_of(request.slots, [&](const Slot& slot) { return slot.host == first; });
-  const std::string name = fmt::format("{}/{}/{}", request.token, request.trial, request.attempt);
-  return {
-      {"MASTER_ADDR", on_one ? "127.0.0.1" : request.hosts.at(static_cast<size_t>(first)).address},
-      {"MASTER_PORT", std::to_string(kFirstPort + StableHash(name) % kNumPorts)}};
 }
 
 }  // namespace dsat

@@ -1,6 +1,6 @@
 // Formats results as text and JSON for the commands that print them.
-#ifndef DSAT_CLI_OUTPUT_H_
-#define DSAT_CLI_OUTPUT_H_
+#ifndef DSAT_CLI_OUTPUT_OUTPUT_H_
+#define DSAT_CLI_OUTPUT_OUTPUT_H_
 
 #include <string>
 
@@ -32,4 +32,4 @@ Json TrialJson(const Search& search, TrialId id);
 
 }  // namespace dsat::cli
 
-#endif  // DSAT_CLI_OUTPUT_H_
+#endif  // DSAT_CLI_OUTPUT_OUTPUT_H_

@@ -1,5 +1,5 @@
 // Tests the lines of the answer that tables and pages do not show.
-#include "cli/answer.h"
+#include "cli/output/answer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

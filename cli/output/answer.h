@@ -1,6 +1,6 @@
 // The answer of a search in lines that a person can act on.
-#ifndef DSAT_CLI_ANSWER_H_
-#define DSAT_CLI_ANSWER_H_
+#ifndef DSAT_CLI_OUTPUT_ANSWER_H_
+#define DSAT_CLI_OUTPUT_ANSWER_H_
 
 #include <string>
 #include <vector>
@@ -31,4 +31,4 @@ Json SubmittedConfig(const ExperimentSpec& spec);
 
 }  // namespace dsat::cli
 
-#endif  // DSAT_CLI_ANSWER_H_
+#endif  // DSAT_CLI_OUTPUT_ANSWER_H_

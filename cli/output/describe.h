@@ -1,6 +1,6 @@
 // Says in words what a trial, a measurement and a profile are, for every command that shows them.
-#ifndef DSAT_CLI_DESCRIBE_H_
-#define DSAT_CLI_DESCRIBE_H_
+#ifndef DSAT_CLI_OUTPUT_DESCRIBE_H_
+#define DSAT_CLI_OUTPUT_DESCRIBE_H_
 
 #include <string>
 
@@ -24,4 +24,4 @@ std::string DescribeLeftOut(const Search& search);
 
 }  // namespace dsat::cli
 
-#endif  // DSAT_CLI_DESCRIBE_H_
+#endif  // DSAT_CLI_OUTPUT_DESCRIBE_H_

@@ -1,5 +1,5 @@
 // Says in lines what the verdict of a search is.
-#include "cli/answer.h"
+#include "cli/output/answer.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/files.h"
-#include "cli/describe.h"
+#include "cli/output/describe.h"
 #include "engine/config/batch.h"
 #include "methods/method.h"
 #include "searcher/search/config_change.h"

@@ -1,16 +1,14 @@
-// The placement of trials on slots and of their ranks on hosts.
-#ifndef DSAT_SEARCHER_HOSTS_PLACEMENT_H_
-#define DSAT_SEARCHER_HOSTS_PLACEMENT_H_
+// The slots of hosts: which of them a trial gets, and whether its ranks can run there.
+#ifndef DSAT_SEARCHER_HOSTS_SLOTS_H_
+#define DSAT_SEARCHER_HOSTS_SLOTS_H_
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "proto/experiment.h"
-#include "searcher/launch/launch_request.h"
 #include "searcher/processes/launch_host.h"
 
 namespace dsat {
@@ -32,6 +30,9 @@ bool AreElsewhere(const std::vector<LaunchHost>& hosts);
 // this machine.
 void CheckHosts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts);
 
+// The devices that are visible on a host, of which its slots are indices; nullopt if that is not
+// restricted, or not known.
+std::optional<std::vector<std::string>> VisibleDevices(const LaunchHost& host);
 // The number of devices that a value of CUDA_VISIBLE_DEVICES names.
 int64_t NumDevicesIn(const std::string& visible);
 // Those of them that a machine with `num_files` device files of GPUs has. An instance of a GPU
@@ -40,28 +41,6 @@ int64_t NumGpusIn(const std::string& visible, int64_t num_files);
 // The number of usable GPUs of this machine, by the driver's device files and CUDA_VISIBLE_DEVICES.
 int64_t NumVisibleGpus();
 
-// A rank's place among the ranks of its attempt.
-struct RankPlace {
-  int64_t host = 0;  // Index of LaunchRequest::hosts.
-  int64_t local_rank = 0;
-  int64_t local_size = 0;  // Ranks on its host.
-  int64_t node = 0;        // The index of its host among those with ranks.
-  int64_t num_nodes = 1;   // The number of hosts with ranks.
-};
-
-// One per rank; all on this machine if the request has no slots.
-std::vector<RankPlace> PlaceRanks(const LaunchRequest& request, int64_t num_ranks);
-
-// CUDA_VISIBLE_DEVICES for the ranks on `host`, with the request's slots there, which are indices
-// of the devices that are visible on that host if it says which these are. Empty if ranks are not
-// pinned or slots are not devices.
-std::map<std::string, std::string> DeviceEnvironment(const LaunchRequest& request, int64_t host);
-
-// MASTER_ADDR and MASTER_PORT for ranks on other hosts: the first host with ranks, as those on the
-// others or on itself reach it, and a port that is likely to differ between attempts. REQUIRES: the
-// request has slots.
-std::map<std::string, std::string> MasterEnvironment(const LaunchRequest& request);
-
 }  // namespace dsat
 
-#endif  // DSAT_SEARCHER_HOSTS_PLACEMENT_H_
+#endif  // DSAT_SEARCHER_HOSTS_SLOTS_H_

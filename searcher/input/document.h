@@ -1,13 +1,11 @@
-// An experiment file as JSON with line numbers, and the spec made from it.
-#ifndef DSAT_SEARCHER_INPUT_EXPERIMENT_DOCUMENT_H_
-#define DSAT_SEARCHER_INPUT_EXPERIMENT_DOCUMENT_H_
+// An experiment file as JSON with line numbers.
+#ifndef DSAT_SEARCHER_INPUT_DOCUMENT_H_
+#define DSAT_SEARCHER_INPUT_DOCUMENT_H_
 
 #include <map>
 #include <string>
-#include <vector>
 
 #include "base/json.h"
-#include "proto/experiment.h"
 
 namespace dsat {
 
@@ -23,11 +21,6 @@ struct ExperimentDocument {
   [[noreturn]] void Fail(const std::string& pointer, const std::string& message) const;
 };
 
-// The spec that a document describes, with relative paths resolved against `model_dir` (absolute)
-// and the merged ds_config checked. Errors and warnings as ReadExperimentFile.
-ExperimentSpec SpecFromDocument(const ExperimentDocument& document, const std::string& model_dir,
-                                std::vector<std::string>* warnings);
-
 }  // namespace dsat
 
-#endif  // DSAT_SEARCHER_INPUT_EXPERIMENT_DOCUMENT_H_
+#endif  // DSAT_SEARCHER_INPUT_DOCUMENT_H_

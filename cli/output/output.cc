@@ -1,5 +1,5 @@
 // Formats results as text and JSON.
-#include "cli/output.h"
+#include "cli/output/output.h"
 
 #include <fmt/format.h>
 
@@ -9,8 +9,8 @@
 
 #include "base/files.h"
 #include "base/table.h"
-#include "cli/answer.h"
-#include "cli/describe.h"
+#include "cli/output/answer.h"
+#include "cli/output/describe.h"
 #include "searcher/search/config_change.h"
 #include "searcher/search/runner_lock.h"
 #include "searcher/search/verdict.h"

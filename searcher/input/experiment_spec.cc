@@ -1,5 +1,5 @@
 // The keys of an experiment file.
-#include "searcher/input/experiment_document.h"
+#include "searcher/input/experiment_spec.h"
 
 #include <fmt/ranges.h>
 
@@ -219,9 +219,9 @@ class SpecReader {
     ReadVariables(pointer);
     const bool has_cuda = std::filesystem::exists("/dev/nvidiactl");
     const bool has_rocm = std::filesystem::exists("/dev/kfd");
-    for (const auto& [kind, is_here] : {std::pair("cpu", !has_cuda && !has_rocm),
-                                        std::pair("gpu", has_cuda || has_rocm),
-                                        std::pair("rocm", has_rocm), std::pair("cuda", has_cuda)}) {
+    for (const auto& [kind, is_here] :
+         {std::pair("cpu", !has_cuda && !has_rocm), std::pair("gpu", has_cuda || has_rocm),
+          std::pair("rocm", has_rocm), std::pair("cuda", has_cuda)}) {
       const Json* variables = Find(fmt::format("{}/{}", pointer, kind));
       if (is_here && variables != nullptr && variables->is_structured())
         ReadVariables(fmt::format("{}/{}", pointer, kind));
@@ -478,18 +478,6 @@ class SpecReader {
 };
 
 }  // namespace
-
-std::string ExperimentDocument::Place(const std::string& pointer) const {
-  std::string known = pointer;
-  while (!known.empty() && !lines.contains(known))
-    known.erase(known.rfind('/'));
-  auto line = lines.find(known);
-  return fmt::format("{}:{}: {}", path, line == lines.end() ? 1 : line->second, pointer);
-}
-
-void ExperimentDocument::Fail(const std::string& pointer, const std::string& message) const {
-  throw Error(ErrorCode::kInvalidArgument, fmt::format("{} {}", Place(pointer), message));
-}
 
 ExperimentSpec SpecFromDocument(const ExperimentDocument& document, const std::string& model_dir,
                                 std::vector<std::string>* warnings) {
