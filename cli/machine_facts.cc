@@ -3,10 +3,8 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
 #include <string>
 
@@ -20,10 +18,12 @@
 #include "searcher/hosts/placement.h"
 #include "searcher/input/shell_words.h"
 #include "searcher/results.h"
+#include "searcher/scripts/import_hook.h"
 
 namespace dsat::cli {
 namespace {
 
+// Prints the packages that decide how fast a script trains.
 constexpr char kPrintVersions[] = R"(
 import importlib.metadata, json
 versions = {}
@@ -33,25 +33,6 @@ for name in ("deepspeed", "torch", "transformers"):
     except importlib.metadata.PackageNotFoundError:
         pass
 print(json.dumps(versions)))";
-
-// The packages that decide how fast a script trains, as its interpreter finds them; null if there
-// is no interpreter, or it takes longer than 10 s.
-Json PackageVersions(const ExperimentSpec& spec) {
-  const std::string& program = spec.entrypoint.at(0);
-  const bool is_python = std::filesystem::path(program).filename().string().starts_with("python");
-  const std::string command =
-      fmt::format("cd {} && timeout 10 {} -c {} 2>/dev/null </dev/null", ShellWord(spec.model_dir),
-                  ShellWord(is_python ? program : "python3"), ShellWord(kPrintVersions));
-  FILE* const pipe = popen(command.c_str(), "re");
-  if (pipe == nullptr) return nullptr;
-  std::string text;
-  std::array<char, 512> part{};
-  while (const size_t count = fread(part.data(), 1, part.size(), pipe))
-    text.append(part.data(), count);
-  pclose(pipe);
-  const Json versions = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  return versions.is_object() ? versions : Json();
-}
 
 // The speeds of the disk that the ds_config has for offload; null if it has none, or none that can
 // be used.
@@ -90,7 +71,7 @@ Json MachineFacts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hos
   facts["cpu"] = machine.cpu_model;
   facts["cores"] = machine.num_cores;
   if (IsBuiltin(spec) && !engine::MultipliesBf16(machine)) facts["multiplies_bf16"] = false;
-  if (!IsBuiltin(spec)) facts["packages"] = PackageVersions(spec);
+  if (!IsBuiltin(spec)) facts["packages"] = AskPython(spec, {"-c", kPrintVersions});
   if (IsBuiltin(spec)) {
     const Json disk = DiskSpeeds(spec);
     if (!disk.is_null()) facts["disk"] = disk;

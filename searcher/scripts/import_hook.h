@@ -3,6 +3,10 @@
 #define DSAT_SEARCHER_SCRIPTS_IMPORT_HOOK_H_
 
 #include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "proto/experiment.h"
 
 namespace dsat {
 
@@ -13,6 +17,11 @@ std::string PythonFolder();
 // The PYTHONPATH with which Python runs the hook of this PythonFolder() at its start, and then has
 // `rest`, which may be empty; only `rest` without a folder.
 std::string PythonPath(const std::string& python_folder, const std::string& rest);
+
+// The JSON object that the experiment's Python prints with these arguments in the model directory;
+// null if it prints none, fails, or takes longer than 10 s. That Python is the first word of the
+// entrypoint, or else the python3 of PATH.
+Json AskPython(const ExperimentSpec& spec, const std::vector<std::string>& arguments);
 
 }  // namespace dsat
 
