@@ -75,8 +75,22 @@ def number_of(loss: Any) -> Optional[float]:
         return None
 
 
+def _flop_counter() -> Any:
+    """PyTorch's own counter, but for activations that are recomputed."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    class Counter(FlopCounterMode):
+        def _count_flops(self, func: Any, out: Any, args: Any, kwargs: Any) -> Any:
+            # What a backward pass computes with gradients, it recomputes.
+            if torch._C._current_graph_task_id() >= 0 and torch.is_grad_enabled():
+                return out
+            return super()._count_flops(func, out, args, kwargs)
+    return Counter(display=False)
+
+
 class FlopCounter:
-    """Counts the FLOPs of one optimizer step of this rank with PyTorch's own counter."""
+    """Counts the FLOPs of one optimizer step of this rank, without recomputed activations."""
 
     def __init__(self) -> None:
         self.flops = 0
@@ -84,8 +98,7 @@ class FlopCounter:
 
     def start(self) -> None:
         try:
-            from torch.utils.flop_counter import FlopCounterMode
-            self._mode = FlopCounterMode(display=False)
+            self._mode = _flop_counter()
             self._mode.__enter__()
         except Exception:  # An old PyTorch, or none: there are no FLOPs then.
             self._mode = None

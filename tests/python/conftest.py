@@ -38,6 +38,7 @@ class RunningTrial:
 
     def __init__(self, folder, cache, server):
         self.folder, self.cache, self.server = folder, cache, server
+        self.measure = "steps"
 
     def write_config(self, measure="steps", **settings):
         """`measure` is "steps", "profile", or "" for a full run."""

@@ -59,6 +59,18 @@ def test_steps_are_measured_and_the_process_ends(running):
     assert found["flops"] == 2 * 2 * (2 * 3 * 8 * 4)
 
 
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_recomputed_activations_are_no_flops(reentrant):
+    from dsat._meter import FlopCounter
+    from torch.utils.checkpoint import checkpoint
+    layer, ids = torch.nn.Linear(8, 4), torch.zeros(3, 8, requires_grad=True)
+    counter = FlopCounter()
+    counter.start()
+    checkpoint(lambda x: layer(x).relu(), ids, use_reentrant=reentrant).sum().backward()
+    counter.stop()
+    assert counter.flops == 3 * (2 * 3 * 8 * 4)
+
+
 def test_without_a_total_all_ranks_have_samples_of_their_own(running, monkeypatch):
     folder = running(total=None)
     monkeypatch.setenv("WORLD_SIZE", "4")
