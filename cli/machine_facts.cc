@@ -3,10 +3,8 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
 #include <string>
 
@@ -17,6 +15,7 @@
 #include "engine/backend/cuda/cuda_status.h"
 #include "engine/backend/machine.h"
 #include "engine/io/async_file.h"
+#include "searcher/command/import_hook.h"
 #include "searcher/command/shell_words.h"
 #include "searcher/hosts/slots.h"
 #include "searcher/results.h"
@@ -24,6 +23,7 @@
 namespace dsat::cli {
 namespace {
 
+// Prints the packages that decide how fast a script trains.
 constexpr char kPrintVersions[] = R"(
 import importlib.metadata, json
 versions = {}
@@ -42,29 +42,6 @@ print(json.dumps({
     "headers": include if os.path.exists(os.path.join(include, "Python.h")) else None,
     "compiler": shutil.which(os.environ.get("CXX") or "c++"),
     "ninja": shutil.which("ninja")})))";
-
-// Returns the object that `script` prints as JSON when the interpreter `python` runs it in
-// `folder`; null if there is no such interpreter, or it takes longer than 10 s.
-Json RunPython(const std::string& folder, const std::string& python, const char* script) {
-  const std::string command = fmt::format("cd {} && timeout 10 {} -c {} 2>/dev/null </dev/null",
-                                          ShellWord(folder), ShellWord(python), ShellWord(script));
-  FILE* const pipe = popen(command.c_str(), "re");
-  if (pipe == nullptr) return nullptr;
-  std::string text;
-  std::array<char, 512> part{};
-  while (const size_t count = fread(part.data(), 1, part.size(), pipe))
-    text.append(part.data(), count);
-  pclose(pipe);
-  const Json printed = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  return printed.is_object() ? printed : Json();
-}
-
-// Returns the versions of the packages that decide how fast a script trains, as RunPython does.
-Json PackageVersions(const ExperimentSpec& spec) {
-  const std::string& program = spec.entrypoint.at(0);
-  const bool is_python = std::filesystem::path(program).filename().string().starts_with("python");
-  return RunPython(spec.model_dir, is_python ? program : "python3", kPrintVersions);
-}
 
 // The speeds of the disk that the ds_config has for offload; null if it has none, or none that can
 // be used.
@@ -92,7 +69,10 @@ Json DiskSpeeds(const ExperimentSpec& spec) {
 }  // namespace
 
 Json ExtensionBuildFacts() {
-  return RunPython(".", "python3", kPrintExtensionBuild);
+  ExperimentSpec any_script;
+  any_script.entrypoint = {"python3"};
+  any_script.model_dir = ".";
+  return AskPython(any_script, {"-c", kPrintExtensionBuild});
 }
 
 Json MachineFacts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts) {
@@ -107,7 +87,7 @@ Json MachineFacts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hos
   facts["cpu"] = machine.cpu_model;
   facts["cores"] = machine.num_cores;
   if (IsBuiltin(spec) && !engine::MultipliesBf16(machine)) facts["multiplies_bf16"] = false;
-  if (!IsBuiltin(spec)) facts["packages"] = PackageVersions(spec);
+  if (!IsBuiltin(spec)) facts["packages"] = AskPython(spec, {"-c", kPrintVersions});
   if (IsBuiltin(spec)) {
     const Json disk = DiskSpeeds(spec);
     if (!disk.is_null()) facts["disk"] = disk;

@@ -166,7 +166,7 @@ struct FullTraining {
 Outcome FullTraining::Run(const LaunchRequest& request) {
   const AttemptRef ref{request.experiment, request.trial, request.attempt};
   server.Admit(ref);
-  // The user's own command does not report progress if DeepSpeed's hooks are off.
+  // The user's own command reports no steps in a full run.
   AttemptLimits limits;
   if (IsBuiltin(spec)) limits = {options.start_timeout, options.hang_timeout, std::nullopt};
   Attempt attempt(options.dsat_binary, target, request, limits, options.jobs);

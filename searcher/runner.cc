@@ -467,9 +467,8 @@ void Runner::Impl::NoteLoad() {
 // NextTrial runs the trial again.
 bool Runner::Impl::EndsTrial(TrialId id, const Outcome& outcome) const {
   if (outcome.state == TrialState::kStopped) return false;
-  if (outcome.state != TrialState::kFailed) return true;
-  return outcome.recurs ||
-         experiment.NumFailedAttempts(id) > experiment.search().spec().max_restarts;
+  if (outcome.state != TrialState::kFailed || outcome.recurs) return true;
+  return experiment.NumFailedAttempts(id) > experiment.search().spec().max_restarts;
 }
 
 void Runner::Impl::Tell(TrialId id, const Outcome& outcome) {

@@ -18,10 +18,10 @@ using engine::KeyType;
 class Stater {
  public:
   Stater(const ExperimentSpec& spec, const std::vector<Knob>& knobs, const Json& ds_config)
-      : knobs_(knobs),
+      : spec_(spec),
+        knobs_(knobs),
         settings_(ds_config, "ds_config"),
-        is_script_(!IsBuiltin(spec)),
-        runs_trainer_(is_script_ && RunsTrainer(spec)) {
+        is_script_(!IsBuiltin(spec)) {
     if (is_script_) release_ = VersionsOf(spec).value("deepspeed", "");
   }
 
@@ -37,7 +37,7 @@ class Stater {
     if (is_script_) {
       const bool is_known = release_.empty() || !engine::NameIn(release_, key).empty();
       if (key.own || !is_known || (is_changed && release_.empty())) return nullptr;
-      if (runs_trainer_ && pointer == "/gradient_clipping") return nullptr;
+      if (pointer == "/gradient_clipping" && RunsTrainer(spec_)) return nullptr;
       if (is_changed && IsBefore(key.changed)) return Json::parse(key.earlier);
     }
     return settings_.Get(pointer);
@@ -49,10 +49,10 @@ class Stater {
     return !release_.empty() && engine::IsOlder(release_, release);
   }
 
+  const ExperimentSpec& spec_;
   const std::vector<Knob>& knobs_;
   engine::Settings settings_;
   bool is_script_;
-  bool runs_trainer_;
   std::string release_;  // Of the script's DeepSpeed; empty if unknown.
 };
 

@@ -366,7 +366,7 @@ constexpr Key kBehindZero[] = {
     Flag("/comet/enabled", "0.14.3", "false", kWarns).Exact(),
     Open("/comms_logger", "0.7.0").Holds("prof_all prof_ops verbose debug"),
     Flag("/comms_logger/enabled", "0.7.0", "false", kWarns).Exact(),
-    Open("/autotuning", "0.5.7").Note("replaced in every trial; never in the written result"),
+    Open("/autotuning", "0.5.7").Note("left out in every trial and in the written result"),
     Section("/dsat", ""),
     Open("/dsat/arguments", "")
         .Note("arguments of the user's command; a search of arguments writes them"),

@@ -1,14 +1,11 @@
-"""Measures optimizer steps where DeepSpeed's hooks do not, and writes the files that they write."""
+"""Measures the optimizer steps of a rank, and writes the result to the rank's file."""
 from __future__ import annotations
 
-import functools
-import statistics
 import sys
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Dict, List, NamedTuple, Optional
 
-from dsat._trial import (Trial, at_exit, has_result, note_result, rank, rank_file, world_size,
-                         write_json)
+from dsat._trial import Trial, at_exit, has_result, note_result, rank, rank_file, world_size
 from dsat._window import StepWindow
 
 
@@ -78,8 +75,22 @@ def number_of(loss: Any) -> Optional[float]:
         return None
 
 
+def _flop_counter() -> Any:
+    """PyTorch's own counter, but for activations that are recomputed."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    class Counter(FlopCounterMode):
+        def _count_flops(self, func: Any, out: Any, args: Any, kwargs: Any) -> Any:
+            # What a backward pass computes with gradients, it recomputes.
+            if torch._C._current_graph_task_id() >= 0 and torch.is_grad_enabled():
+                return out
+            return super()._count_flops(func, out, args, kwargs)
+    return Counter(display=False)
+
+
 class FlopCounter:
-    """Counts the FLOPs of one optimizer step of this rank with PyTorch's own counter."""
+    """Counts the FLOPs of one optimizer step of this rank, without recomputed activations."""
 
     def __init__(self) -> None:
         self.flops = 0
@@ -87,8 +98,7 @@ class FlopCounter:
 
     def start(self) -> None:
         try:
-            from torch.utils.flop_counter import FlopCounterMode
-            self._mode = FlopCounterMode(display=False)
+            self._mode = _flop_counter()
             self._mode.__enter__()
         except Exception:  # An old PyTorch, or none: there are no FLOPs then.
             self._mode = None
@@ -100,82 +110,45 @@ class FlopCounter:
             self._mode = None
 
 
-class StepLog:
-    """Losses, durations and waits of the measured steps of one rank."""
+class Passes(NamedTuple):
+    """Seconds of a step in the two passes and in the optimizer's update; 0 if not measured."""
 
-    def __init__(self, of: Trial) -> None:
-        self._trial = of
-        self.num_steps = 0
-        self.window = StepWindow(of.start_profile_step + 1, of.end_profile_step, of.has_fixed_steps)
-        self._losses: List[float] = []
-        self._waits: List[float] = []
-        self.ended_at: Optional[float] = None
-        self._finishes_at_exit = False
-
-    def end_step(self, loss: Any, wait_s: float) -> None:
-        """Notes the end of an optimizer step, in which `wait_s` seconds were spent on data."""
-        now = time.perf_counter()
-        value = number_of(loss)
-        if value is not None:
-            self._losses.append(value)
-        if self.num_steps > self._trial.start_profile_step and self.ended_at is not None:
-            self.window.seconds.append(now - self.ended_at)
-            self._waits.append(wait_s)
-        self.num_steps += 1
-        self.ended_at = now
-
-    def finish_at_exit(self, finish: Callable[[], None]) -> None:
-        """If the script ends before further steps were measured, those that were count."""
-        def run() -> None:
-            failed = hasattr(sys, "last_type")  # By an exception that nothing caught.
-            if not failed and not has_result():
-                finish()
-        if not self._finishes_at_exit:
-            at_exit(run)
-        self._finishes_at_exit = True
-
-    def write(self) -> None:
-        """Adds everything to the rank's file."""
-        content: Dict[str, Any] = dict(peak_memory())
-        content["losses"] = self._losses
-        if sum(self.window.seconds) > 0:
-            content["data_wait_share"] = min(1.0, sum(self._waits) / sum(self.window.seconds))
-            content["first_counted_step"] = self.window.first_counted
-            content["step_seconds"] = self.window.counted
-        rank_file(self._trial).add(content)
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    update_s: Optional[float] = None  # None: the rest of the step.
 
 
 class Meter:
-    """Measures a training loop step by step and ends the process when enough is measured.
+    """Measures the training loop of one rank, and ends the process when enough is measured.
 
-    It plays the role of DeepSpeed's autotuning hooks for other engines: rank 0 prints their line
-    after each step and writes their files, and all ranks end with exit code 0.
+    All ranks measure the same steps and end with exit code 0. Rank 0's file says after each step
+    how many there were.
     """
 
-    def __init__(self, of: Trial) -> None:
+    def __init__(self, of: Trial, counter: Any = None) -> None:
+        """`counter` is the BatchCounter whose report belongs to the result, if there is one."""
+        self.num_steps = 0
+        self.counter = counter
         self._trial = of
-        self._log = StepLog(of)
+        self._window = StepWindow(of.start_profile_step + 1, of.end_profile_step,
+                                  of.has_fixed_steps)
+        self._losses: List[float] = []
+        self._waits: List[float] = []
+        self._passes: List[Passes] = []
+        self._samples: Optional[int] = None
+        self._ended_at: Optional[float] = None
+        self._finishes_at_exit = False
         self._flops = FlopCounter()
-        self._phases: List[List[float]] = []  # Seconds in forward and backward of measured steps.
         if of.start_profile_step == 0 and not of.is_profile:
             self._flops.start()
 
-    @property
-    def may_be_last_step(self) -> bool:
-        """Whether the process may end after the current step."""
-        return self._log.num_steps >= self._log.window.last
-
-    @property
-    def num_steps(self) -> int:
-        return self._log.num_steps
-
-    def end_step(self, loss: Any = None, forward_s: float = 0, backward_s: float = 0,
-                 wait_s: float = 0, samples: Optional[int] = None) -> None:
+    def end_step(self, loss: Any = None, passes: Passes = Passes(), wait_s: float = 0,
+                 samples: Optional[int] = None) -> None:
         """Call it at the end of an optimizer step, on every rank.
 
         Args:
             loss: of the step.
-            forward_s, backward_s: seconds of it in the two passes, if they are known.
+            passes: the parts of its time, as far as they are known.
             wait_s: seconds of it in which the rank waited for data.
             samples: of the step, over all ranks; by default the config's train_batch_size, or as
                 many as all ranks train on if it gives none.
@@ -184,73 +157,84 @@ class Meter:
         if not of.measures:
             return
         synchronize()
-        step, may_be_last_step = self._log.num_steps, self.may_be_last_step
-        begun = self._log.ended_at
-        self._log.end_step(loss, wait_s)
-        total_s = 0.0 if begun is None else time.perf_counter() - begun
+        now, step = time.perf_counter(), self.num_steps
+        self._samples = samples
+        value = number_of(loss)
+        if value is not None:
+            self._losses.append(value)
         if step == of.start_profile_step:
             self._flops.stop()
-        if of.start_profile_step < step:
-            self._phases.append([forward_s, backward_s])
-        if may_be_last_step:
-            if not self._log.window.goes_on():
-                self._write_result(samples)
-                sys.exit(0)
-            self._log.finish_at_exit(functools.partial(self._write_result, samples))
+        if step > of.start_profile_step and self._ended_at is not None:
+            self._window.seconds.append(now - self._ended_at)
+            self._waits.append(wait_s)
+            self._passes.append(passes)
+        self.num_steps += 1
         if rank() == 0:
-            rest_s = max(0.0, total_s - forward_s - backward_s)
-            print(f"[Rank 0] time (ms) | fwd: {forward_s * 1e3:.2f} | bwd: {backward_s * 1e3:.2f}"
-                  f" | step: {rest_s * 1e3:.2f}", flush=True)
+            rank_file(of).add({"num_steps": self.num_steps})
+        if step >= self._window.last:
+            if not self._window.goes_on():
+                self._write_result()
+                sys.exit(0)
+            self._finish_at_exit()
         if step + 1 == of.start_profile_step:
             self._flops.start()
+        self._ended_at = time.perf_counter()  # What dsat does is no part of a step.
 
-    def _write_result(self, samples: Optional[int]) -> None:
-        self._log.write()
-        if rank() == 0:
-            write_json(self._trial.metric_path, self._metrics(samples))
+    def _finish_at_exit(self) -> None:
+        """If the script ends before further steps were measured, those that were count."""
+        def run() -> None:
+            failed = hasattr(sys, "last_type")  # By an exception that nothing caught.
+            if not failed and not has_result():
+                self._write_result()
+        if not self._finishes_at_exit:
+            at_exit(run)
+        self._finishes_at_exit = True
+
+    def _write_result(self) -> None:
+        window, counted = self._window, self._window.counted
+        content: Dict[str, Any] = {
+            **peak_memory(), "losses": self._losses, "samples": self._samples_of_step(),
+            "flops": self._flops.flops, "first_counted_step": window.first_counted,
+            "step_seconds": counted}
+        if self.counter is not None:
+            content.update(self.counter.report())
+        if sum(window.seconds) > 0:
+            content["data_wait_share"] = min(1.0, sum(self._waits) / sum(window.seconds))
+        parts = self._passes[-len(counted):]
+        content["forward_seconds"] = [part.forward_s for part in parts]
+        content["backward_seconds"] = [part.backward_s for part in parts]
+        content["update_seconds"] = [
+            max(0.0, total - part.forward_s - part.backward_s) if part.update_s is None
+            else part.update_s for total, part in zip(counted, parts)]
+        rank_file(self._trial).add(content)
         note_result()
 
-    def _metrics(self, samples: Optional[int]) -> Dict[str, float]:
-        """What DeepSpeed writes: microseconds per micro-batch, and of a step as "latency".
-
-        "step" is the rest of the time: the update, communication and bubbles.
-        """
-        of, counted = self._trial, self._log.window.counted
-        latency_s = statistics.median(counted)
-        accumulation = of.accumulation_steps or 1
-        forward_s, backward_s = (
-            statistics.median(times) for times in zip(*self._phases[-len(counted):]))
-        rest_s = max(0.0, latency_s - forward_s - backward_s)
-        samples = samples or of.batch("train_batch_size")
+    def _samples_of_step(self) -> int:
+        of = self._trial
+        samples = self._samples or of.batch("train_batch_size")
         if not samples and of.micro_batch_size:
-            samples = of.micro_batch_size * accumulation * world_size()
+            samples = of.micro_batch_size * (of.accumulation_steps or 1) * world_size()
         if not samples:
             raise ValueError(f"{of.config_path}: no batch size is a number; pass samples= to "
                              "dsat.report()")
-        metrics = {"fwd": forward_s, "bwd": backward_s, "step": rest_s}
-        result = {key: value * 1e6 / accumulation for key, value in metrics.items()}
-        result["latency"] = sum(result.values()) * accumulation
-        result["throughput"] = samples * 1e6 / result["latency"]
-        result["FLOPS_per_gpu"] = self._flops.flops / latency_s
-        result["rank"] = 0
-        return result
+        return samples
 
 
 def finish_profile(of: Trial, num_params: int, trainable_num_params: int,
                    activation_bytes: int) -> None:
-    """Writes the model info file on rank 0, and ends the process with exit code 0.
+    """Writes the profile of the model, and ends the process with exit code 0.
 
     Args:
         num_params, trainable_num_params: of the whole model, over all ranks.
         activation_bytes: what the activations of one micro-batch take on this rank.
     """
-    rank_file(of).add(dict(peak_memory()))
-    if rank() == 0:
-        info = {"num_params": int(num_params), "trainable_num_params": int(trainable_num_params),
-                "activation_mem_per_gpu": max(0, int(activation_bytes)), "rank": 0}
-        if uses_gpu():
-            cuda = sys.modules["torch"].cuda
-            info["gpu_mem"] = int(cuda.get_device_properties(cuda.current_device()).total_memory)
-        write_json(of.model_info_path, info)
+    profile = {"num_params": int(num_params), "trainable_num_params": int(trainable_num_params),
+               "activation_bytes_per_sample":
+                   max(0, int(activation_bytes)) // (of.micro_batch_size or 1)}
+    if uses_gpu():
+        cuda = sys.modules["torch"].cuda
+        profile["device_memory_bytes"] = int(
+            cuda.get_device_properties(cuda.current_device()).total_memory)
+    rank_file(of).add({**peak_memory(), "profile": profile})
     note_result()
     sys.exit(0)

@@ -6,8 +6,8 @@ import sys
 from typing import Any, Dict, Iterator, Mapping, Optional
 
 from dsat._hook.batches import BatchCounter
-from dsat._meter import (Meter, finish_profile, memory_in_use, number_of, peak_memory, synchronize,
-                         uses_gpu)
+from dsat._meter import (Meter, Passes, finish_profile, memory_in_use, number_of, peak_memory,
+                         synchronize, uses_gpu)
 from dsat._trial import Trial, has_read_config, rank, rank_file, trial
 
 _meter: Optional[Meter] = None
@@ -21,10 +21,9 @@ def report(*, loss: Any = None, model: Any = None, samples: Optional[int] = None
     """Tells dsat that an optimizer step has ended. Does nothing outside of a trial of dsat.
 
     Call it after each optimizer step, on every rank, in a script whose trainer is not DeepSpeed.
-    In a trial it measures the steps, writes the metrics file after the step
-    `autotuning.end_profile_step` of the config, or later if the steps vary much, and ends the
-    process with exit code 0. In the profiling trial it writes the model info file after the first
-    step and ends the process.
+    In a trial it measures the steps, writes the result after the step --end-profile-step, or later
+    if the steps vary much, and ends the process with exit code 0. In the profiling trial it writes
+    the profile of the model after the first step and ends the process.
 
     Args:
         loss: of the step, a number or a tensor of one element.
@@ -40,7 +39,7 @@ def report(*, loss: Any = None, model: Any = None, samples: Optional[int] = None
     loss, _loss = _loss if loss is None else loss, None
     batches, _num_batches = _num_batches, 0
     running = trial()
-    if running is None or not running.measures or _is_measured_by_deepspeed():
+    if running is None or not running.measures or _is_measured_by_hook():
         return
     if samples is None:
         _check_reads_config()
@@ -57,9 +56,8 @@ def report(*, loss: Any = None, model: Any = None, samples: Optional[int] = None
         _meter = Meter(running)
         rank_file(running).begin({"on_cpu": not uses_gpu(),
                                   "ran": _settings_of(running, samples, batches)})
-    if _counter is not None:
-        rank_file(running).keep(_counter.report())
-    _meter.end_step(loss, forward_s, backward_s, wait_s, samples)
+    _meter.counter = _counter
+    _meter.end_step(loss, Passes(forward_s, backward_s), wait_s, samples)
 
 
 def add_loss(part: Any) -> None:
@@ -72,7 +70,7 @@ def add_batch(batch: Any, loss: Any) -> None:
     """A micro-batch and its part of the step's loss, for a callback that sees each of them."""
     global _counter, _num_batches
     running = trial()
-    if running is None or not running.measures or _is_measured_by_deepspeed():
+    if running is None or not running.measures or _is_measured_by_hook():
         return
     _check_reads_config()
     if loss is not None:
@@ -105,8 +103,8 @@ def _check_reads_config() -> None:
             "samples=, the samples of a step over all ranks")
 
 
-def _is_measured_by_deepspeed() -> bool:
-    """True if deepspeed.initialize() built an engine, whose own hooks measure."""
+def _is_measured_by_hook() -> bool:
+    """True if deepspeed.initialize() built an engine, which the import hook measures."""
     running = trial()
     return running is not None and rank_file(running).get("engine") is not None
 

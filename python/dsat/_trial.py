@@ -59,10 +59,6 @@ class Trial:
     dir: Path  # Of this launch of the trial: its logs, and the files that ranks write for dsat.
     _content: Config = field(repr=False)
 
-    def _hooks(self) -> Config:
-        section = self._content.get("autotuning")
-        return section if isinstance(section, dict) else {}
-
     @property
     def config(self) -> Config:
         """The content of the config file. Who asks for it is taken to train with it."""
@@ -73,7 +69,7 @@ class Trial:
     @property
     def measures(self) -> bool:
         """False in a full run, which trains to its end."""
-        return bool(self._hooks().get("enabled"))
+        return bool(os.environ.get("DSAT_MEASURE"))
 
     @property
     def submitted_accumulation(self) -> int:
@@ -83,31 +79,22 @@ class Trial:
     @property
     def is_profile(self) -> bool:
         """True in the trial that measures the model and no time."""
-        info = self._hooks().get("model_info")
-        return self.measures and isinstance(info, dict) and bool(info.get("profile"))
+        return os.environ.get("DSAT_MEASURE") == "profile"
 
     @property
     def start_profile_step(self) -> int:
         """The steps after this one are measured. The first step is 0."""
-        return int(self._hooks().get("start_profile_step", 3))
+        return int(os.environ.get("DSAT_START_PROFILE_STEP") or 3)
 
     @property
     def end_profile_step(self) -> int:
         """The last step that is measured at least."""
-        return int(self._hooks().get("end_profile_step", 5))
+        return int(os.environ.get("DSAT_END_PROFILE_STEP") or 5)
 
     @property
     def has_fixed_steps(self) -> bool:
         """Whether exactly these steps are measured; else more of them if they vary much."""
         return os.environ.get("DSAT_FIXED_STEPS") == "1"
-
-    @property
-    def metric_path(self) -> Path:
-        return Path(self._hooks().get("metric_path") or self.dir / "metrics.json")
-
-    @property
-    def model_info_path(self) -> Path:
-        return Path(self._hooks().get("model_info_path") or self.dir / "model_info.json")
 
     def batch(self, key: str) -> Optional[int]:
         """One of the three batch sizes; None if the config leaves it to the trainer."""
@@ -223,7 +210,7 @@ def note_change() -> None:
 
 
 class RankFile:
-    """hook-rank<R>.json in the trial's folder: what this rank tells dsat besides the metrics."""
+    """hook-rank<R>.json in the trial's folder: everything that this rank tells dsat."""
 
     def __init__(self, of: Trial) -> None:
         self._trial = of

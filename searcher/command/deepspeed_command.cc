@@ -263,19 +263,8 @@ Json ConfigForScript(const ExperimentSpec& spec, Json ds_config, bool has_hook,
   return ds_config;
 }
 
-Json ConfigWithHooks(Json ds_config, const HookSettings& settings) {
-  Json hooks = {{"enabled", true},
-                {"start_profile_step", settings.start_profile_step},
-                {"end_profile_step", settings.end_profile_step},
-                {"metric_path", settings.metrics_path}};
-  if (settings.profile) {
-    hooks["model_info"] = {{"profile", true}};
-    hooks["model_info_path"] = settings.model_info_path;
-  }
-  ds_config["autotuning"] = std::move(hooks);
-  // Since version 0.19.3. Earlier versions show the peak memory of every step at the default level.
-  ds_config["log_level"] = "info";
-  ds_config["steps_per_print"] = 1;
+Json ConfigForTrial(Json ds_config) {
+  ds_config.erase("autotuning");
   for (const char* block : {"tensorboard", "wandb", "csv_monitor", "comet", "flops_profiler"}) {
     TurnOff(&ds_config, block);
   }

@@ -60,18 +60,9 @@ std::vector<std::string> ArgvForTrial(const ExperimentSpec& spec, const Json& ds
 Json ConfigForScript(const ExperimentSpec& spec, Json ds_config, bool has_hook,
                      int64_t data_parallel_size = 0);
 
-// The settings of DeepSpeed's hooks.
-struct HookSettings {
-  bool profile = false;  // Count parameters and activations in one forward pass; measure no time.
-  int64_t start_profile_step = 3;
-  int64_t end_profile_step = 5;
-  std::string metrics_path;     // Absolute.
-  std::string model_info_path;  // Absolute.
-};
-
-// `ds_config` with DeepSpeed's autotuning hooks turned on, and without settings that write
-// elsewhere or slow down the steps: monitors, breakdowns, the user's own FLOPS profiling.
-Json ConfigWithHooks(Json ds_config, const HookSettings& settings);
+// `ds_config` without DeepSpeed's own tuner, and without settings that write elsewhere or slow down
+// the steps: monitors, breakdowns, the user's own FLOPS profiling.
+Json ConfigForTrial(Json ds_config);
 
 }  // namespace dsat
 

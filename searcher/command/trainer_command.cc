@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
 #include <optional>
 #include <set>
@@ -17,12 +16,12 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/parse_number.h"
-#include "base/regex.h"
 #include "engine/config/settings.h"
 #include "engine/config/strategies.h"
 #include "engine/config/validate.h"
 #include "searcher/command/command_words.h"
 #include "searcher/command/deepspeed_command.h"
+#include "searcher/command/import_hook.h"
 #include "searcher/command/rank_launcher.h"
 
 namespace dsat {
@@ -32,11 +31,10 @@ namespace {
 struct TrainerArgument {
   const char* flag;
   const char* key;
-  int64_t fallback;  // The argument's default.
 };
 constexpr TrainerArgument kTrainerArguments[] = {
-    {"--per_device_train_batch_size", "train_micro_batch_size_per_gpu", 8},
-    {"--gradient_accumulation_steps", "gradient_accumulation_steps", 1},
+    {"--per_device_train_batch_size", "train_micro_batch_size_per_gpu"},
+    {"--gradient_accumulation_steps", "gradient_accumulation_steps"},
 };
 
 // "python3 -m determined.launch.deepspeed ... COMMAND".
@@ -117,112 +115,17 @@ std::optional<size_t> ScriptOf(const CommandWords& command) {
   return std::nullopt;
 }
 
-// The text of the command's script; "" if it cannot be read.
-std::string ReadScript(const CommandWords& command, const ExperimentSpec& spec) {
+// What the command's script shows of the trainer's arguments (python/dsat/_script.py); an empty
+// object if there is no script or it cannot be read.
+Json FactsOfScript(const CommandWords& command, const ExperimentSpec& spec) {
   const std::optional<size_t> script = ScriptOf(command);
-  if (!script) return "";
-  return ReadOrEmpty(std::filesystem::path(spec.model_dir) / command.words()[*script].text);
-}
-
-bool Has(const std::string& text, const char* part) {
-  return text.find(part) != std::string::npos;
-}
-
-// A Python script without its comments and the texts of its strings.
-std::string CodeOf(std::string script) {
-  static const RE2 kText(R"re((?s:""".*?"""|'''.*?'''))re"
-                         R"re(|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|#[^\n]*)re",
-                         RegexOptions());
-  RE2::GlobalReplace(&script, kText, " ");
-  return script;
-}
-
-// The name before the innermost bracket that is open at `offset`, "SFTConfig" in "SFTConfig(n=8";
-// "" if there is none.
-std::string CallAround(const std::string& code, size_t offset) {
-  int64_t depth = 0;
-  size_t bracket = offset;
-  while (depth <= 0 && bracket > 0) {
-    const char c = code[--bracket];
-    if (c == '(' || c == '[' || c == '{') ++depth;
-    if (c == ')' || c == ']' || c == '}') --depth;
-  }
-  if (depth <= 0 || code[bracket] != '(') return "";
-  const std::string before = Trimmed(code.substr(0, bracket));
-  size_t begin = before.size();
-  while (begin > 0 && (std::isalnum(static_cast<unsigned char>(before[begin - 1])) != 0 ||
-                       before[begin - 1] == '_'))
-    --begin;
-  return before.substr(begin);
-}
-
-// The beginning of a call that makes an object of the trainer's arguments, of transformers or TRL.
-constexpr char kBuilds[] =
-    R"(\b(?:\w*TrainingArguments|(?:SFT|DPO|OnlineDPO|GRPO|RLOO|KTO|ORPO|CPO|BCO|XPO|NashMD|PRM)"
-    R"(|GKD|IterativeSFT|Reward)Config)\s*\()";
-
-bool BuildsArguments(const std::string& code) {
-  static const RE2 kCall(kBuilds, RegexOptions());
-  return RE2::PartialMatch(code, kCall);
-}
-
-// The number in "name=8" of a script, in a call of a class of arguments; the argument's default if
-// the script builds the trainer's arguments without it, and nullopt if it does not or if there are
-// several.
-std::optional<int64_t> NumberInScript(const std::string& script, const TrainerArgument& argument) {
-  static const RE2 kUnpacks(std::string(kBuilds) + R"([^)]*\*\*)", RegexOptions());
-  static const RE2 kClass(R"([A-Z]\w*(?:Config|Arguments|Args))", RegexOptions());
-  const std::string code = CodeOf(script);
-  const bool is_built = BuildsArguments(code);
-  const std::string name = argument.flag + 2;
-  if (!Has(script, name.c_str())) {
-    const bool may_be_hidden = RE2::PartialMatch(code, kUnpacks);
-    return is_built && !may_be_hidden ? std::optional(argument.fallback) : std::nullopt;
-  }
-  const RE2 assignment("\\b(" + name + R"()\s*=\s*(\d{1,9})\b)", RegexOptions());
-  re2::StringPiece rest(script), found;
-  int64_t number = 0;
-  if (!RE2::FindAndConsume(&rest, assignment, &found, &number) || rest.find(name) != rest.npos ||
-      !RE2::PartialMatch(code, assignment, &found, &number))  // Not only in a comment.
-    return std::nullopt;
-  const auto offset = static_cast<size_t>(found.data() - code.data());
-  return is_built || RE2::FullMatch(CallAround(code, offset), kClass) ? std::optional(number)
-                                                                      : std::nullopt;
-}
-
-// The classes that a parser of dataclasses is given, as "A, B); C, "; "" if there is no parser.
-std::string ParsedClasses(const std::string& code) {
-  static const RE2 kCall(R"(\b(?:HfArgumentParser|TrlParser)\b(\s*\([^)]*)?)", RegexOptions());
-  std::string classes, given;
-  for (re2::StringPiece rest(code); RE2::FindAndConsume(&rest, kCall, &given);)
-    classes += given + "; ";
-  return classes;
-}
-
-// Whether the script takes the trainer's arguments from its command line: it has a parser of
-// dataclasses, and names a class of these arguments of which it makes no object itself.
-bool ParsesArguments(const std::string& script) {
-  const std::string code = CodeOf(script);
-  const std::string parsed = ParsedClasses(code);
-  if (parsed.empty()) return false;
-  static const RE2 kClass(R"((class\s+)?\b(\w*(?:TrainingArguments|Config))\b(\s*\()?)",
-                          RegexOptions());
-  // Of transformers and TRL.
-  static const RE2 kOfTrainer(
-      R"(\w*TrainingArguments|(?:SFT|DPO|OnlineDPO|PPO|GRPO|RLOO|KTO|ORPO|CPO|BCO|XPO|NashMD|PRM)"
-      R"(|GKD|DDPO|AlignProp|IterativeSFT|Reward)Config)",
-      RegexOptions());
-  static const RE2 kOwn("[A-Z]{2,}Config", RegexOptions());
-  bool is_named = false;
-  std::string definition, name, call;
-  for (re2::StringPiece rest(code);
-       RE2::FindAndConsume(&rest, kClass, &definition, &name, &call);) {
-    const bool is_own = RE2::FullMatch(name, kOwn) && Has(parsed, name.c_str());
-    if (!is_own && !RE2::FullMatch(name, kOfTrainer)) continue;
-    if (definition.empty() && !call.empty()) return false;
-    is_named = true;
-  }
-  return is_named;
+  const std::string python = PythonFolder();
+  if (!script || python.empty()) return Json::object();
+  const auto path = std::filesystem::path(spec.model_dir) / command.words()[*script].text;
+  if (!std::filesystem::is_regular_file(path)) return Json::object();
+  const Json facts =
+      AskPython(spec, {"-I", "-S", python + "/dsat/_script.py", std::filesystem::absolute(path)});
+  return facts.is_object() ? facts : Json::object();
 }
 
 class Resolver {
@@ -231,9 +134,9 @@ class Resolver {
       : source_(source),
         spec_(*spec),
         command_(spec->entrypoint),
-        script_(ReadScript(command_, *spec)),
-        parses_(ParsesArguments(script_)),
-        reads_file_(Has(script_, "TrlParser") && FindFlag(command_, "--config")) {}
+        script_(FactsOfScript(command_, *spec)),
+        parses_(script_.value("parses", false)),
+        reads_file_(script_.value("reads_file", false) && FindFlag(command_, "--config")) {}
 
   std::vector<std::string> Resolve() {
     if (engine::IsAuto(spec_.ds_config.value("train_batch_size", Json())))
@@ -259,13 +162,16 @@ class Resolver {
     const Json given = spec_.ds_config.value(argument.key, Json());
     const auto flag = FindFlag(command_, argument.flag);
     std::optional<int64_t> number;
-    if (flag) number = NumberIn(TextOf(command_, *flag));
+    if (flag) {
+      number = NumberIn(TextOf(command_, *flag));
+    } else if (const Json* shown =
+                   FindAtPointer(script_, fmt::format("/numbers/{}", argument.flag + 2));
+               shown != nullptr && !reads_file_) {
+      number = shown->get<int64_t>();
+    }
     if (!flag && parses_) {
-      if (!reads_file_) number = argument.fallback;
       if (given.is_number_integer()) number = given.get<int64_t>();
       if (number) added_.insert(added_.end(), {argument.flag, std::to_string(*number)});
-    } else if (!flag) {
-      number = NumberInScript(script_, argument);
     }
     // The "auto" of a strategy is filled in by trials alone.
     const bool of_strategy = engine::FindStrategy(spec_.ds_config_path) != nullptr;
@@ -311,7 +217,7 @@ class Resolver {
   const std::string& source_;
   ExperimentSpec& spec_;
   CommandWords command_;
-  std::string script_;
+  Json script_;      // FactsOfScript().
   bool parses_;      // TrainingArguments from the command line,
   bool reads_file_;  // and from the file of --config, which has precedence over defaults.
   std::vector<std::string> added_ = {};
@@ -370,10 +276,8 @@ std::vector<std::string> CompleteCommand(const std::string& source, ExperimentSp
 
 bool RunsTrainer(const ExperimentSpec& spec) {
   const CommandWords command(spec.entrypoint);
-  if (FindFlag(command, kTrainerArguments[0].flag)) return true;
-  const std::string script = ReadScript(command, spec);
-  return Has(script, "TrainingArguments") || Has(script, "DeepSpeedStrategy") ||
-         BuildsArguments(CodeOf(script)) || ParsesArguments(script);
+  return FindFlag(command, kTrainerArguments[0].flag) ||
+         FactsOfScript(command, spec).value("runs_trainer", false);
 }
 
 std::vector<std::string> CheckCommandConfig(const std::string& source, ExperimentSpec* spec) {

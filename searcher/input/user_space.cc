@@ -62,10 +62,10 @@ constexpr Fixed kFixed[] = {
     {"/sequence_parallel_size", kRanks},
     {"/tensor_parallel", kRanks},
 };
-// Those of ConfigWithHooks (searcher/command/deepspeed_command.h).
-constexpr const char* kOfHooks[] = {
-    "/autotuning",  "/log_level", "/steps_per_print", "/tensorboard",          "/wandb",
-    "/csv_monitor", "/comet",     "/flops_profiler",  "/wall_clock_breakdown", "/memory_breakdown"};
+// Those of ConfigForTrial (searcher/command/deepspeed_command.h).
+constexpr const char* kOfTrials[] = {"/autotuning",           "/tensorboard",     "/wandb",
+                                     "/csv_monitor",          "/comet",           "/flops_profiler",
+                                     "/wall_clock_breakdown", "/memory_breakdown"};
 
 bool IsUnder(const std::string& pointer, const std::string& prefix) {
   return pointer == prefix || pointer.starts_with(prefix + "/");
@@ -145,7 +145,7 @@ class Reader {
     for (const Fixed& fixed : kFixed) {
       if (IsUnder(pointer, fixed.prefix)) Fail(fixed.reason);
     }
-    for (const char* prefix : kOfHooks) {
+    for (const char* prefix : kOfTrials) {
       if (!IsBuiltin(spec_) && IsUnder(pointer, prefix)) Fail(kHook);
     }
     const Key* key = Keys().Find(pointer);

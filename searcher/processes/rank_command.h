@@ -17,10 +17,7 @@ struct RankCommand {
   std::string log_path;  // stdout and stderr of this rank; an existing file is replaced,
                          // or continued with `continues_log`.
   std::string work_dir;  // "" = the one given to SupervisedProcess::Start.
-  // If not empty: each line of the log that contains this text is appended to StampsPath(log_path)
-  // (line_stamper.h) as "<nanoseconds of the monotonic clock> <line>" when it arrives.
-  std::string stamp_marker;
-  int64_t host = 0;                     // Index of the hosts given to SupervisedProcess::Start.
+  int64_t host = 0;      // Index of the hosts given to SupervisedProcess::Start.
   std::vector<std::string> files = {};  // Files in the attempt's folder that the rank reads. A host
                                         // that does not share the folder gets copies.
   bool continues_log = false;

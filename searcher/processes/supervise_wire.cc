@@ -22,7 +22,6 @@ Json ToJson(const RankCommand& command) {
           {"env", command.env},
           {"log_path", command.log_path},
           {"work_dir", command.work_dir},
-          {"stamp_marker", command.stamp_marker},
           {"continues_log", command.continues_log},
           {"shares_folder", command.shares_folder},
           {"buffers_port", command.buffers_port}};
@@ -33,7 +32,6 @@ RankCommand RankCommandFromJson(const Json& json) {
           .env = json.at("env"),
           .log_path = json.at("log_path"),
           .work_dir = json.at("work_dir"),
-          .stamp_marker = json.at("stamp_marker"),
           .continues_log = json.at("continues_log"),
           .shares_folder = json.at("shares_folder"),
           .buffers_port = IntegerIn(json.at("buffers_port"))};

@@ -16,9 +16,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdlib>
-#include <memory>
 #include <optional>
 #include <sstream>
 #include <utility>
@@ -29,8 +29,6 @@
 #include "base/num_cores.h"
 #include "base/version.h"
 #include "searcher/processes/host_address.h"
-#include "searcher/processes/line_stamper.h"
-#include "searcher/processes/oom_evidence.h"
 #include "searcher/processes/process_tree.h"
 #include "searcher/processes/rank_process.h"
 #include "searcher/processes/remote_folder.h"
@@ -94,7 +92,6 @@ class Supervisor {
   ExitReport report_;
   std::vector<pid_t> pids_;  // By rank.
   size_t num_ended_ = 0;
-  std::vector<std::unique_ptr<LineStamper>> stampers_;
   Phase phase_ = Phase::kRunning;
   Clock::time_point deadline_ = Clock::time_point::max();
   Clock::time_point last_heard_ = Clock::now();  // From the runner.
@@ -110,12 +107,6 @@ void Supervisor::StartRanks() {
     const std::string& dir = command.work_dir.empty() ? start : command.work_dir;
     pids_.push_back(StartRank(command, dir, group.get()));
     report_.exit_codes.push_back(-1);
-    if (command.stamp_marker.empty()) continue;
-    try {
-      stampers_.push_back(std::make_unique<LineStamper>(command.log_path, command.stamp_marker));
-    } catch (const Error& error) {  // The trial can be measured without stamps.
-      Log(LogLevel::kWarn, "lines are not stamped", {{"reason", error.what()}});
-    }
   }
 }
 
@@ -187,8 +178,6 @@ void Supervisor::Listen() {
   while (read(signal_fd_, &info, sizeof(info)) == sizeof(info)) {
     if (info.ssi_signo != SIGCHLD) StopAsked(order_.grace.terminate);
   }
-  for (const auto& stamper : stampers_)
-    stamper->Follow();
   if (control_.fd() < 0) return;
   const bool connected = control_.Receive();
   while (const std::optional<std::string> line = control_.NextLine()) {
@@ -223,9 +212,7 @@ int Supervisor::PollTimeoutMs() const {
 }
 
 void Supervisor::Wait() {
-  std::vector<pollfd> fds = {{signal_fd_, POLLIN, 0}, {control_.fd(), POLLIN, 0}};
-  for (const auto& stamper : stampers_)
-    fds.push_back({stamper->fd(), POLLIN, 0});
+  std::array<pollfd, 2> fds = {{{signal_fd_, POLLIN, 0}, {control_.fd(), POLLIN, 0}}};
   poll(fds.data(), fds.size(), PollTimeoutMs());
   Listen();
 }
@@ -252,8 +239,6 @@ SuperviseReport Supervisor::Run() {
     }
     Wait();
   }
-  for (const auto& stamper : stampers_)
-    stamper->Follow();
   report_.elapsed = std::chrono::duration_cast<milliseconds>(Clock::now() - begin);
   for (const RankCommand& rank : order_.ranks)
     if (rank.buffers_port > 0) RemoveSharedBuffers(rank.buffers_port);

@@ -1,5 +1,5 @@
-// The user's own DeepSpeed command as a launch target. dsat does not change the script: it replaces
-// the config file, turns on DeepSpeed's autotuning hooks and reads the files of the hooks
+// The user's own command as a launch target. dsat does not change the script: it replaces the
+// config file, and reads the files in which the ranks report what they ran and measured
 // (docs/external.md).
 #include "searcher/scripts/command_target.h"
 
@@ -14,25 +14,22 @@
 #include <cstdlib>
 #include <filesystem>
 #include <map>
-#include <set>
 #include <utility>
 
 #include "base/error.h"
 #include "base/files.h"
-#include "base/log.h"
 #include "base/unique_fd.h"
 #include "proto/launch_settings.h"
 #include "proto/search_policy.h"
 #include "searcher/command/deepspeed_command.h"
+#include "searcher/command/import_hook.h"
 #include "searcher/command/rank_launcher.h"
 #include "searcher/hosts/slots.h"
 #include "searcher/launch/rank_places.h"
-#include "searcher/processes/line_stamper.h"
 #include "searcher/scripts/attempt_files.h"
-#include "searcher/scripts/deepspeed_metrics.h"
 #include "searcher/scripts/device_memory.h"
 #include "searcher/scripts/exit_classifier.h"
-#include "searcher/scripts/import_hook.h"
+#include "searcher/scripts/hook_report.h"
 #include "searcher/scripts/node_command.h"
 #include "searcher/scripts/ran_config.h"
 #include "searcher/scripts/script_losses.h"
@@ -92,21 +89,18 @@ class CommandTarget : public LaunchTarget {
   std::map<std::string, std::string> OwnEnvironment(const LaunchRequest& request) const;
   std::map<std::string, std::string> EnvironmentOn(int64_t host, const LaunchRequest& request,
                                                    std::map<std::string, std::string> env) const;
-  int64_t BatchOf(const LaunchRequest& request) const;
-  std::string OtherRanks(const LaunchRequest& request) const {
-    const std::vector<HookReport> reports = FilesOf(request).ReadReports(1);
-    return reports.empty() ? "" : MisfitOfRanks(reports[0], spec_);
+  // The reports of all ranks; empty if rank 0 has written none.
+  std::vector<HookReport> ReportsOf(const LaunchRequest& request) const {
+    return FilesOf(request).ReadReports(spec_.slots_per_trial);
   }
-  std::string Misfit(const LaunchRequest& request) const;
-  void AddReports(const LaunchRequest& request, PointResult* result) const;
+  std::string Misfit(const LaunchRequest& request, const std::vector<HookReport>& reports) const;
   // After which the script ends at the earliest, counted from 0.
   int64_t LastStep(const LaunchRequest& request) const {
     return std::max(spec_.options.end_profile_step, request.steps - 1);
   }
-  std::optional<HookMetrics> ReadMetrics(const LaunchRequest& request) const;
-  std::optional<ModelProfile> ReadProfile(const LaunchRequest& request) const;
-  std::optional<Outcome> OutcomeOfFiles(const LaunchRequest& request) const;
-  std::string UnusableResult(const LaunchRequest& request) const;
+  ModelProfile ReadProfile(const LaunchRequest& request, const HookReport& report) const;
+  std::optional<Outcome> OutcomeOf(const LaunchRequest& request,
+                                   const std::vector<HookReport>& reports) const;
   Outcome WhyNothing(const LaunchRequest& request) const;
 
   ExperimentSpec spec_;
@@ -141,6 +135,11 @@ std::map<std::string, std::string> CommandTarget::OwnEnvironment(
                                             {"DSAT_TRIAL_ID", std::to_string(request.trial)},
                                             {"DSAT_TRIAL_DIR", files.dir},
                                             {kConfigVariable, files.config}};
+  if (!request.full_run) {
+    env["DSAT_MEASURE"] = request.kind == TrialKind::kProfile ? "profile" : "steps";
+    env["DSAT_START_PROFILE_STEP"] = std::to_string(spec_.options.start_profile_step);
+    env["DSAT_END_PROFILE_STEP"] = std::to_string(LastStep(request));
+  }
   if (request.steps > 0 || PolicyOf(spec_.options).fixed_window) env["DSAT_FIXED_STEPS"] = "1";
   if (OthersMayReadConfig(spec_)) env["DSAT_CONFIG_READ"] = "1";
   const Json* steps = FindAtPointer(spec_.ds_config, kAccumulationKey);
@@ -187,16 +186,9 @@ std::map<std::string, std::string> CommandTarget::EnvironmentOn(
 
 std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
   const AttemptFiles files = FilesOf(request);
-  const HookSettings hooks = {.profile = request.kind == TrialKind::kProfile,
-                              .start_profile_step = spec_.options.start_profile_step,
-                              .end_profile_step = LastStep(request),
-                              .metrics_path = files.metrics,
-                              .model_info_path = files.model_info};
   Json config = ConfigForScript(spec_, request.ds_config, !python_.empty(), data_parallel_size_);
   config.erase(kLaunchSection);  // The command and its environment have it.
-  WriteJsonFile(files.config, request.full_run ? config : ConfigWithHooks(config, hooks));
-  for (const std::string& old : {files.metrics, files.model_info, StampsPath(files.log(0))})
-    fs::remove(old);
+  WriteJsonFile(files.config, request.full_run ? config : ConfigForTrial(config));
   for (int64_t rank = 0; rank < spec_.slots_per_trial; ++rank)
     fs::remove(files.hook(rank));
   const std::vector<RankPlace> places = PlaceCommands(request);
@@ -223,10 +215,8 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
     command.log_path = files.log(rank);
     command.host = place.host;
     command.files = {files.config};
-    command.shares_folder = true;  // For the files of the hooks and the logs.
+    command.shares_folder = true;  // For the reports and the logs.
     command.buffers_port = is_ours ? port : launcher_->port.value_or(0);
-    // Only rank 0 is timed.
-    if (rank == 0 && !request.full_run) command.stamp_marker = kStepLineMarker;
     if (launcher_) continue;
     command.env.insert({{"WORLD_SIZE", std::to_string(spec_.slots_per_trial)},
                         {"LOCAL_SIZE", std::to_string(place.local_size)},
@@ -241,23 +231,29 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
 }
 
 // Samples of an optimizer step on all ranks.
-int64_t CommandTarget::BatchOf(const LaunchRequest& request) const {
-  const std::optional<RanConfig> ran = FilesOf(request).ReadRan();
-  if (!ran || ran->data_parallel_size < 1) return request.ds_config.at("train_batch_size");
-  return MicroBatchOf(request) * AccumulationOf(request) * ran->data_parallel_size;
+int64_t BatchOf(const LaunchRequest& request, const HookReport& report) {
+  const int64_t replicas = report.ran.data_parallel_size;
+  if (replicas < 1) return request.ds_config.at("train_batch_size");
+  return MicroBatchOf(request) * AccumulationOf(request) * replicas;
 }
 
 // Why the measurement is not one of the trial's config; "" if it is.
-std::string CommandTarget::Misfit(const LaunchRequest& request) const {
-  const std::optional<RanConfig> ran = FilesOf(request).ReadRan();
-  const std::string rewritten = ran ? Rewritten(*ran, request.ds_config) : "";
+std::string CommandTarget::Misfit(const LaunchRequest& request,
+                                  const std::vector<HookReport>& reports) const {
+  const std::string rewritten = Rewritten(reports[0].ran, request.ds_config);
   if (!rewritten.empty()) {
     return fmt::format(
         "the script did not train with the config that it was given: {}; find out "
         "who sets that, such as an argument of the trainer",
         rewritten);
   }
-  const std::vector<HookReport> reports = FilesOf(request).ReadReports(spec_.slots_per_trial);
+  const int64_t batch = BatchOf(request, reports[0]);
+  if (reports[0].samples > 0 && reports[0].samples != static_cast<double>(batch)) {
+    return fmt::format(
+        "the script did not use the config that it was given: it trained with train_batch_size "
+        "{:.0f}, the config says {}",
+        reports[0].samples, batch);
+  }
   for (size_t rank = 0; rank < reports.size(); ++rank) {
     const std::string batches = MisfitOfBatches(reports[rank], MicroBatchOf(request), fed_);
     if (!batches.empty()) return batches;
@@ -267,160 +263,103 @@ std::string CommandTarget::Misfit(const LaunchRequest& request) const {
                          rank, losses.size());
     }
   }
-  if (reports.empty()) return DivergedLoss(FilesOf(request).ReadLogEnd(0));
-  return "";
+  return reports[0].losses.empty() ? DivergedLoss(FilesOf(request).ReadLogEnd(0)) : "";
 }
 
-void CommandTarget::AddReports(const LaunchRequest& request, PointResult* result) const {
-  const auto raise = [&](const char* name, const std::optional<double>& value) {
-    if (!value) return;
-    Metric& metric = result->measurement[name];
-    metric = {.value = std::max(metric.value, *value), .spread = 0, .samples = 1};
-  };
-  const std::vector<HookReport> reports = FilesOf(request).ReadReports(spec_.slots_per_trial);
-  const std::string& pattern = spec_.options.loss_pattern;
-  result->losses =
-      pattern.empty() ? MeanLosses(reports) : LossesInLog(FilesOf(request).log(0), pattern);
-  for (const HookReport& report : reports) {
-    if (report.peak_bytes)
-      result->rank_peak_bytes.push_back(static_cast<int64_t>(*report.peak_bytes));
-    raise("peak_bytes", report.peak_bytes);
-    raise("host_bytes", report.host_bytes);
-    raise("alloc_retries", report.alloc_retries);
-    raise("data_wait", report.data_wait);
-    result->by_hook |= report.changed_script;
+// Throws as ProfileOf.
+ModelProfile CommandTarget::ReadProfile(const LaunchRequest& request,
+                                        const HookReport& report) const {
+  int64_t memory = spec_.device_memory_bytes;
+  if (!report.profile.contains("device_memory_bytes")) {
+    if (memory == 0) memory = NvidiaMemoryBytes().value_or(0);
+    if (memory == 0) memory = HostMemoryBytes() / spec_.slots_per_trial;
   }
+  return ProfileOf(report, memory, FilesOf(request).hook(0) + ": profile");
 }
 
-std::optional<HookMetrics> CommandTarget::ReadMetrics(const LaunchRequest& request) const {
-  const Json file = FilesOf(request).ReadMetrics();
-  if (!file.is_object() || !OtherRanks(request).empty()) return std::nullopt;
-  const std::vector<StepLine> lines = FilesOf(request).ReadStepLines();
-  std::optional<double> logged_ms;
-  if (!lines.empty()) {
-    logged_ms = lines.back().forward_ms + lines.back().backward_ms + lines.back().step_ms;
+// What the reports say about the end of the trial, which ranks end in the middle of a step;
+// nullopt if there is no result.
+std::optional<Outcome> CommandTarget::OutcomeOf(const LaunchRequest& request,
+                                                const std::vector<HookReport>& reports) const {
+  if (request.full_run || reports.empty()) return std::nullopt;
+  if (const std::string other = MisfitOfRanks(reports[0], spec_); !other.empty())
+    return Outcome{TrialState::kFailed, other};
+  if (request.kind == TrialKind::kProfile) {
+    if (reports[0].profile.is_null()) return std::nullopt;
+    try {
+      ReadProfile(request, reports[0]);
+    } catch (const Error& error) {
+      return Outcome{TrialState::kFailed, error.what()};
+    }
+    return Outcome{TrialState::kSucceeded, ""};
   }
-  return NormalizeMetrics(file, AccumulationOf(request), BatchOf(request), logged_ms);
-}
-
-std::optional<ModelProfile> CommandTarget::ReadProfile(const LaunchRequest& request) const {
-  std::optional<ModelProfile> profile =
-      NormalizeModelInfo(FilesOf(request).ReadModelInfo(), MicroBatchOf(request));
-  if (!profile || !OtherRanks(request).empty()) return std::nullopt;
-  const std::vector<HookReport> reports = FilesOf(request).ReadReports(spec_.slots_per_trial);
-  if (!reports.empty() && reports[0].on_cpu) profile->device = "cpu";
-  int64_t& memory = profile->device_memory_bytes;
-  if (spec_.device_memory_bytes > 0) memory = spec_.device_memory_bytes;
-  if (memory == 0) memory = NvidiaMemoryBytes().value_or(0);
-  if (memory == 0) memory = HostMemoryBytes() / spec_.slots_per_trial;
-  return profile;
+  if (!reports[0].problem.empty()) {
+    return Outcome{TrialState::kFailed, fmt::format("{}: {}; docs/python.md describes its keys",
+                                                    FilesOf(request).hook(0), reports[0].problem)};
+  }
+  if (reports[0].steps.empty()) return std::nullopt;
+  const std::string misfit = Misfit(request, reports);
+  return Outcome{misfit.empty() ? TrialState::kSucceeded : TrialState::kFailed, misfit};
 }
 
 std::optional<PointResult> CommandTarget::PollMeasurement(const LaunchRequest& request,
                                                           bool have_exited) {
   Given& given = given_[request.dir];
-  if (given.measurement || request.full_run || request.kind == TrialKind::kProfile) {
-    return std::nullopt;
-  }
-  const std::optional<HookMetrics> metrics = ReadMetrics(request);
-  if (!metrics || !UsedBatchSize(*metrics, BatchOf(request)) || !Misfit(request).empty())
-    return std::nullopt;
-  const std::string log = FilesOf(request).ReadLogEnd(0);
-  const std::vector<StepLine> lines = FilesOf(request).ReadStepLines();
-  // The supervisor may write the stamps a moment later, but not after it has reported the end.
-  const bool behind = CountStepLines(log) > static_cast<int64_t>(lines.size());
-  if (behind && fs::exists(StampsPath(FilesOf(request).log(0)))) return std::nullopt;
-  const std::vector<HookReport> reports = FilesOf(request).ReadReports(spec_.slots_per_trial);
+  if (given.measurement || request.kind == TrialKind::kProfile) return std::nullopt;
+  const std::vector<HookReport> reports = ReportsOf(request);
+  const std::optional<Outcome> outcome = OutcomeOf(request, reports);
+  if (!outcome || outcome->state != TrialState::kSucceeded) return std::nullopt;
   given.measured_at = std::min(given.measured_at, Clock::now());
   const bool waits = !have_exited && AreReportsMissing(reports);
   if (waits && Clock::now() - given.measured_at < kReportsWait) return std::nullopt;
   given.measurement = true;
-  std::set<int64_t> partial;
-  for (const HookReport& report : reports)
-    partial.insert(report.partial_steps.begin(), report.partial_steps.end());
   PointResult result;
   result.point = {MicroBatchOf(request), AccumulationOf(request)};
-  result.measurement =
-      MeasurementOf(*metrics, lines, spec_.options.start_profile_step, LastStep(request),
-                    result.point.accumulation_steps, BatchOf(request), partial,
-                    reports.empty() ? CountedSteps{} : reports[0].counted);
-  if (const auto peak = MaxMemAllocated(log)) {
-    result.measurement["peak_bytes"] = {.value = *peak, .spread = 0, .samples = 1};
+  result.measurement = MeasurementOf(reports, BatchOf(request, reports[0]));
+  const std::string& pattern = spec_.options.loss_pattern;
+  result.losses =
+      pattern.empty() ? MeanLosses(reports) : LossesInLog(FilesOf(request).log(0), pattern);
+  for (const HookReport& report : reports) {
+    if (report.peak_bytes)
+      result.rank_peak_bytes.push_back(static_cast<int64_t>(*report.peak_bytes));
+    result.by_hook |= report.changed_script;
   }
-  AddReports(request, &result);
   return result;
 }
 
 std::optional<ModelProfile> CommandTarget::PollProfile(const LaunchRequest& request) {
   Given& given = given_[request.dir];
   if (given.profile || request.kind != TrialKind::kProfile) return std::nullopt;
-  std::optional<ModelProfile> profile = ReadProfile(request);
-  given.profile = profile.has_value();
-  return profile;
+  const std::vector<HookReport> reports = ReportsOf(request);
+  const std::optional<Outcome> outcome = OutcomeOf(request, reports);
+  if (!outcome || outcome->state != TrialState::kSucceeded) return std::nullopt;
+  given.profile = true;
+  return ReadProfile(request, reports[0]);
 }
 
 int64_t CommandTarget::PollProgress(const LaunchRequest& request) {
-  if (request.full_run) return 0;  // Its lines have no stamps.
-  return static_cast<int64_t>(FilesOf(request).ReadStepLines().size());
-}
-
-// The hooks end the script in the middle of a step, so that their files count and not the exit
-// code.
-std::optional<Outcome> CommandTarget::OutcomeOfFiles(const LaunchRequest& request) const {
-  if (request.full_run) return std::nullopt;
-  if (const std::string other = OtherRanks(request); !other.empty())
-    return Outcome{TrialState::kFailed, other};
-  if (request.kind == TrialKind::kProfile) {
-    if (!ReadProfile(request)) return std::nullopt;
-    if (!python_.empty() && FilesOf(request).ReadReports(1).empty()) {
-      Log(LogLevel::kWarn,
-          "dsat's import hook does not reach the script: trials write its checkpoints, and its "
-          "losses are not seen; if it sets PYTHONPATH, let it keep the value: "
-          "PYTHONPATH=DIR:$PYTHONPATH");
-    }
-    return Outcome{TrialState::kSucceeded, ""};
-  }
-  const std::optional<HookMetrics> metrics = ReadMetrics(request);
-  if (!metrics) return std::nullopt;
-  if (const std::string misfit = Misfit(request); !misfit.empty())
-    return Outcome{TrialState::kFailed, misfit};
-  if (UsedBatchSize(*metrics, BatchOf(request))) return Outcome{TrialState::kSucceeded, ""};
-  return Outcome{TrialState::kFailed,
-                 fmt::format("the script did not use the config that it was given: it trained with "
-                             "train_batch_size {:.0f}, the config says {}",
-                             metrics->train_batch_size, BatchOf(request))};
-}
-
-// What is wrong with the file of the result, which is none; "" if there is no such file.
-std::string CommandTarget::UnusableResult(const LaunchRequest& request) const {
-  const AttemptFiles files = FilesOf(request);
-  const bool profiles = request.kind == TrialKind::kProfile;
-  const std::string& path = profiles ? files.model_info : files.metrics;
-  if (!fs::exists(path)) return "";
-  constexpr size_t kMostQuoted = 100;
-  const Json file = profiles ? files.ReadModelInfo() : files.ReadMetrics();
-  std::string problem;
-  if (file.is_object()) problem = profiles ? ProblemOfModelInfo(file) : ProblemOfMetrics(file);
-  if (problem.empty()) {
-    problem = fmt::format(
-        "holds \"{}\"; expected the JSON object that DeepSpeed's hooks or dsat.report() write",
-        Printable(ValidUtf8(ReadOrEmpty(path).substr(0, kMostQuoted))));
-  }
-  return fmt::format("{}: {}; docs/python.md describes its keys", path, problem);
+  const std::vector<HookReport> reports = FilesOf(request).ReadReports(1);
+  return reports.empty() ? 0 : reports[0].num_steps;
 }
 
 // All ranks exited with code 0 but there is no result.
 Outcome CommandTarget::WhyNothing(const LaunchRequest& request) const {
-  if (const std::string unusable = UnusableResult(request); !unusable.empty())
-    return {TrialState::kFailed, unusable};
-  const auto steps = static_cast<int64_t>(FilesOf(request).ReadStepLines().size());
+  const std::vector<HookReport> reports = ReportsOf(request);
+  const std::string path = FilesOf(request).hook(0);
+  if (reports.empty() && fs::exists(path)) {
+    constexpr size_t kMostQuoted = 100;
+    return {TrialState::kFailed,
+            fmt::format("{}: holds \"{}\"; expected the JSON object that dsat.report() writes; "
+                        "docs/python.md describes its keys",
+                        path, Printable(ValidUtf8(ReadOrEmpty(path).substr(0, kMostQuoted))))};
+  }
+  const int64_t steps = reports.empty() ? 0 : reports[0].num_steps;
   const int64_t needed = LastStep(request) + 1;
   // The exit code of a shell's pipe says nothing about the script.
   const std::string said = Printable(LastErrorOrLine(FilesOf(request).ReadLogEnd(0)));
   const std::string words = said.empty()
                                 ? "it has printed nothing"
                                 : fmt::format("the last error or line of its output is: {}", said);
-  const std::vector<HookReport> reports = FilesOf(request).ReadReports(spec_.slots_per_trial);
   const bool applied = !reports.empty() && reports[0].config_applied;
   if (steps == 0 && !names_config_ && !applied) {
     return {TrialState::kFailed,
@@ -434,10 +373,11 @@ Outcome CommandTarget::WhyNothing(const LaunchRequest& request) const {
     return {TrialState::kFailed, "the script ended before its first optimizer step; " + words};
   if (request.kind == TrialKind::kProfile || steps == 0) {
     return {TrialState::kFailed,
-            fmt::format("the command ended with code 0 but DeepSpeed's hooks never ran; {}; the "
-                        "script must call forward() and step() of a DeepSpeed engine (not a "
-                        "PipelineEngine) made with the config file that it is given, or "
-                        "dsat.report() after each optimizer step",
+            fmt::format("the command ended with code 0 but nothing was measured; {}; the script "
+                        "must train with an engine of deepspeed.initialize() in a Python that "
+                        "dsat's import hook reaches (if it sets PYTHONPATH, let it keep the value: "
+                        "PYTHONPATH=DIR:$PYTHONPATH), or call dsat.report() after each optimizer "
+                        "step",
                         words)};
   }
   if (steps < needed) {
@@ -454,15 +394,15 @@ Outcome CommandTarget::WhyNothing(const LaunchRequest& request) const {
 }
 
 Outcome CommandTarget::Classify(const LaunchRequest& request, const ExitReport& exit) {
-  if (const auto ran = FilesOf(request).ReadRan(); ran && ran->data_parallel_size > 0)
-    data_parallel_size_ = ran->data_parallel_size;
-  const std::vector<HookReport> reports = FilesOf(request).ReadReports(1);
+  const std::vector<HookReport> reports = ReportsOf(request);
+  if (!reports.empty() && reports[0].ran.data_parallel_size > 0)
+    data_parallel_size_ = reports[0].ran.data_parallel_size;
   if (!reports.empty() && !request.full_run) {
     int64_t& fed = fed_[MicroBatchOf(request)];  // A launch may crash before its first batch.
     fed = std::max(fed, reports[0].largest_batch);
   }
   given_.erase(request.dir);
-  if (const auto outcome = OutcomeOfFiles(request)) return *outcome;
+  if (const auto outcome = OutcomeOf(request, reports)) return *outcome;
   const bool ended_well = exit.first_failed_rank < 0 && !exit.killed_by_us;
   if (request.full_run && ended_well) return {TrialState::kSucceeded, ""};
   std::vector<std::string> logs;
@@ -485,11 +425,11 @@ std::unique_ptr<LaunchTarget> MakeCommandTarget(const ExperimentSpec& spec) {
   const int64_t start = spec.options.start_profile_step;
   const int64_t end = spec.options.end_profile_step;
   if (start >= end) {
-    Throw(
-        ErrorCode::kInvalidArgument,
-        "start_profile_step is {} and end_profile_step {}; expected start < end: DeepSpeed counts "
-        "FLOPs in step {}, which makes that one slow",
-        start, end, start);
+    Throw(ErrorCode::kInvalidArgument,
+          "start_profile_step is {} and end_profile_step {}; expected start < end: FLOPs are "
+          "counted in "
+          "step {}, which makes that one slow",
+          start, end, start);
   }
   return std::make_unique<CommandTarget>(spec, std::move(python));
 }

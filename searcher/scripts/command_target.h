@@ -1,4 +1,4 @@
-// The user's own DeepSpeed command as a launch target.
+// The user's own command as a launch target.
 #ifndef DSAT_SEARCHER_SCRIPTS_COMMAND_TARGET_H_
 #define DSAT_SEARCHER_SCRIPTS_COMMAND_TARGET_H_
 
@@ -9,9 +9,10 @@
 
 namespace dsat {
 
-// Runs the command with DeepSpeed's autotuning hooks (docs/external.md). Throws kInvalidArgument if
-// the entrypoint names no DeepSpeed config file that can be replaced, if it starts another number
-// of ranks than slots_per_trial, or if the profiled steps are not start < end.
+// Runs the command and measures what it trains (docs/external.md). Throws kInvalidArgument if the
+// entrypoint neither names a DeepSpeed config file that can be replaced nor starts Python, if it
+// starts another number of ranks than slots_per_trial, or if the profiled steps are not start <
+// end.
 std::unique_ptr<LaunchTarget> MakeCommandTarget(const ExperimentSpec& spec);
 
 }  // namespace dsat

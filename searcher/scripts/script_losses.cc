@@ -7,9 +7,13 @@
 #include <limits>
 
 #include "base/regex.h"
-#include "searcher/processes/line_stamper.h"
 
 namespace dsat {
+namespace {
+
+constexpr size_t kMaxLineBytes = 8192;  // A longer line of a log is skipped.
+
+}  // namespace
 
 bool AreReportsMissing(const std::vector<HookReport>& reports) {
   return std::ranges::any_of(reports, &HookReport::config_applied) &&
@@ -37,7 +41,7 @@ std::vector<double> LossesInLog(const std::string& path, const std::string& patt
   const RE2 regex(pattern, RegexOptions());
   std::ifstream log(path);
   std::vector<double> losses;
-  std::string line(kMaxStampedLineBytes + 1, '\0');
+  std::string line(kMaxLineBytes + 1, '\0');
   while (log.getline(line.data(), static_cast<std::streamsize>(line.size())) || log.gcount() > 0) {
     if (log.fail()) {  // The line is longer, such as that of a progress bar.
       log.clear();

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "searcher/scripts/ran_config.h"
+#include "searcher/scripts/hook_report.h"
 
 namespace dsat {
 

@@ -1,11 +1,10 @@
-// What a user's script leaves: DeepSpeed's metrics, the reports of the import hook, and its log.
+// What a user's script leaves: the reports of its ranks, and its log.
 #include <string>
 
-#include "base/json.h"
+#include "base/error.h"
 #include "searcher/command/shell_words.h"
-#include "searcher/scripts/deepspeed_metrics.h"
 #include "searcher/scripts/exit_classifier.h"
-#include "searcher/scripts/ran_config.h"
+#include "searcher/scripts/hook_report.h"
 #include "searcher/scripts/script_losses.h"
 #include "tests/fuzz/one_input.h"
 
@@ -15,14 +14,15 @@ namespace dsat::fuzz {
 void ScriptFiles(std::string_view input) {
   const auto parts = Parts(input, 3);
   const std::string text(parts[0]), log(parts[1]), command(parts[2]);
-  const Json file = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  NormalizeMetrics(file, 2, 8, 1.5);
-  NormalizeModelInfo(file, 2);
-  ReadHookReport(text);
+  const auto report = ReadHookReport(text);
+  if (report && !report->steps.empty()) MeasurementOf({*report}, 8);
+  if (report && !report->profile.is_null()) {
+    try {
+      ProfileOf(*report, 1 << 30, "profile");
+    } catch (const Error&) {
+    }
+  }
   LossesInLog(WriteInput("rank0.log", log), "loss: *([^ ,]*)");
-  CountStepLines(log);
-  MaxMemAllocated(log);
-  ReadConfigDump(log);
   ClassifyLog(log);
   DivergedLoss(log);
   WhyStuck(log);

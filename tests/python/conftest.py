@@ -38,16 +38,13 @@ class RunningTrial:
 
     def __init__(self, folder, cache, server):
         self.folder, self.cache, self.server = folder, cache, server
+        self.measure = "steps"
 
-    def write_config(self, profile=False, **settings):
-        section = {"enabled": True, "start_profile_step": 1, "end_profile_step": 4,
-                   "metric_path": str(self.folder / "metrics.json")}
-        if profile:
-            section["model_info"] = {"profile": True}
-            section["model_info_path"] = str(self.folder / "model_info.json")
+    def write_config(self, measure="steps", **settings):
+        """`measure` is "steps", "profile", or "" for a full run."""
+        self.measure = measure
         config = {"train_micro_batch_size_per_gpu": 6, "gradient_accumulation_steps": 2,
-                  "zero_optimization": {"stage": 2, "reduce_bucket_size": 1000000},
-                  "autotuning": section, **settings}
+                  "zero_optimization": {"stage": 2, "reduce_bucket_size": 1000000}, **settings}
         (self.folder / "ds_config.json").write_text(json.dumps(config))
 
     def environment(self, rank, ranks, port):
@@ -55,6 +52,8 @@ class RunningTrial:
         return {**os.environ, "PYTHONPATH": hook, "DSAT_TRIAL_ID": "7",
                 "DSAT_DS_CONFIG": str(self.folder / "ds_config.json"),
                 "DSAT_TRIAL_DIR": str(self.folder), "DSAT_FIXED_STEPS": "1",
+                "DSAT_MEASURE": self.measure, "DSAT_START_PROFILE_STEP": "1",
+                "DSAT_END_PROFILE_STEP": "4",
                 "DS_ACCELERATOR": "cpu",
                 "OMP_NUM_THREADS": "1", "TORCH_EXTENSIONS_DIR": str(self.cache),
                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank),
@@ -112,7 +111,7 @@ def run_trial(tmp_path, extensions, rank_server):
 @pytest.fixture
 def trial_config(tmp_path, monkeypatch):
     """Writes the config of a trial that this process then belongs to."""
-    def write(config):
+    def write(config, measure="steps"):
         path = tmp_path / "trial" / "ds_config.json"
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(config))
@@ -120,6 +119,9 @@ def trial_config(tmp_path, monkeypatch):
         monkeypatch.setenv("DSAT_TRIAL_DIR", str(path.parent))
         monkeypatch.setenv("DSAT_TRIAL_ID", "5")
         monkeypatch.setenv("DSAT_FIXED_STEPS", "1")
+        monkeypatch.setenv("DSAT_MEASURE", measure)
+        monkeypatch.setenv("DSAT_START_PROFILE_STEP", "1")
+        monkeypatch.setenv("DSAT_END_PROFILE_STEP", "4")
         monkeypatch.setattr("dsat._trial._current", None)
         monkeypatch.setattr("dsat._trial._files", {})
         return path

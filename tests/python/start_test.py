@@ -71,7 +71,7 @@ def test_a_script_that_compiles_loads_it(run_trial):
 
 
 def test_the_full_run_loads_it_as_without_dsat(run_trial):
-    run_trial.write_config(autotuning={})
+    run_trial.write_config(measure="")
     assert run(run_trial, COMPILE) == "None 0.0\n\nloaded True\n" + COMPILED
 
 

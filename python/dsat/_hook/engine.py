@@ -1,22 +1,20 @@
 """deepspeed.initialize() gets the config of the trial, and its engine is watched."""
 from __future__ import annotations
 
-import functools
+import contextlib
 import inspect
 import os
-import statistics
 import sys
 import time
 from types import ModuleType
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
 from dsat._config import RECIPE_KEYS, config_of_trial, micro_batch_of
 from dsat._hook import wrap
 from dsat._hook.batches import (WAY_OUT, BatchCounter, UnreachableError, check_accumulation,
                                 rebatch_loaders_of)
-from dsat._meter import StepLog, number_of, synchronize, uses_gpu
-from dsat._trial import (Config, Trial, check_rank, measures, note_result, rank_file, trial,
-                         write_json)
+from dsat._meter import Meter, Passes, finish_profile, memory_in_use, number_of, uses_gpu
+from dsat._trial import Config, Trial, check_rank, measures, rank_file, trial
 
 # True once a trainer has taken the trial's config, and once its data loaders follow it, too.
 trainer_has_config = False
@@ -68,41 +66,78 @@ def _check_batches(given: Config, config: Config, training_data: Any) -> Optiona
     return was
 
 
+class PassTimers:
+    """Times the passes of a step with DeepSpeed's own timers, which do not wait for the device."""
+
+    def __init__(self) -> None:
+        from deepspeed.utils.timer import SynchronizedWallClockTimer
+        self._timers: Any = SynchronizedWallClockTimer()
+
+    @contextlib.contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        timer = self._timers(name)
+        is_inner = timer.started_
+        if not is_inner:
+            timer.start()
+        try:
+            yield
+        finally:
+            if not is_inner:
+                timer.stop()
+
+    def take(self, name: str) -> float:
+        """Seconds since the last call, of which the device has finished the work."""
+        return float(self._timers(name).elapsed(reset=True)) / 1e3
+
+
 class EngineWatch:
-    """Watches the steps of an engine that has DeepSpeed's autotuning hooks."""
+    """Watches the passes and steps of one engine, and measures them."""
 
     def __init__(self, of: Trial, micro_batch: int, script_micro_batch: Optional[int]) -> None:
-        self.log = StepLog(of)
         self._trial = of
         self._script_micro_batch = script_micro_batch
         self._losses: List[Any] = []
         self._sum_losses = False
         self._counter = BatchCounter(micro_batch, script_micro_batch)
+        self._meter = Meter(of, self._counter)
+        self.timers = PassTimers()
         self._idle_since: Optional[float] = None
         self._wait_s = 0.0
 
-    def before_forward(self, engine: Any, args: Any, kwargs: Any) -> None:
-        if not engine.module.training:  # engine.eval() changes only the module.
-            return
+    def forward(self, original: Any, engine: Any, args: Any, kwargs: Any) -> Any:
+        """Runs a forward pass of the training. In the profiling trial, the process ends then."""
         if self._idle_since is not None:
             self._wait_s += time.perf_counter() - self._idle_since
             self._idle_since = None
-        if not self._counter.note(args, kwargs, self.log.num_steps):
+        if not self._counter.note(args, kwargs, self._meter.num_steps):
             raise UnreachableError(
                 f"dsat: the trial has micro-batches of {self._counter.micro_batch} samples, but "
                 f"the script feeds batches of {self._script_micro_batch}: {WAY_OUT}")
-        if self._trial.is_profile:  # DeepSpeed exits in its first forward pass.
-            rank_file(self._trial).add(self._counter.report())
+        before = memory_in_use() if self._trial.is_profile else 0
+        with self.timers.timed("forward"):
+            output = original(engine, *args, **kwargs)
+        if self._trial.is_profile:
+            rank_file(self._trial).keep(self._counter.report())
+            parameters = [(getattr(p, "ds_numel", p.numel()), p.requires_grad)
+                          for p in engine.module.parameters()]
+            finish_profile(self._trial,
+                           engine.mp_world_size * sum(n for n, _ in parameters),
+                           engine.mp_world_size * sum(n for n, is_trained in parameters
+                                                      if is_trained),
+                           memory_in_use() - before)
+        return output
 
     def before_backward(self, loss: Any, kwargs: Dict[str, Any]) -> None:
         self._sum_losses = trainer_divides_loss or kwargs.get("scale_wrt_gas") is False
         if hasattr(loss, "detach"):
             self._losses.append(loss.detach())
 
-    def end_step(self) -> None:
+    def end_step(self, engine: Any) -> None:
+        """Ends an optimizer step, and the process once enough steps are measured."""
         losses = [number for number in map(number_of, self._losses) if number is not None]
         loss = sum(losses) / (1 if self._sum_losses else len(losses)) if losses else None
-        self.log.end_step(loss, self._wait_s)
+        passes = Passes(*(self.timers.take(name) for name in ("forward", "backward", "update")))
+        self._meter.end_step(loss, passes, self._wait_s, engine.train_batch_size())
         self._losses.clear()
         self._wait_s = 0.0
         self.note_idle()
@@ -110,36 +145,6 @@ class EngineWatch:
     def note_idle(self) -> None:
         """The device has nothing to do from now on until the next forward pass."""
         self._idle_since = time.perf_counter()
-
-    def goes_on(self, engine: Any) -> bool:
-        """Ends the last step. True if further ones are measured, after which the hooks end."""
-        synchronize()
-        self.end_step()
-        if not self.log.window.goes_on():
-            return False
-        engine._config.autotuning_config.end_profile_step = self.log.window.last
-        self.log.finish_at_exit(functools.partial(self._finish_early, engine))
-        return True
-
-    def write(self) -> None:
-        """Writes everything to the rank's file."""
-        self.log.write()
-        rank_file(self._trial).add(self._counter.report())
-
-    def _finish_early(self, engine: Any) -> None:
-        """Writes what the hooks write, whose timers know a step only until it ends.
-
-        The times of the passes are not in it: the printed lines have them.
-        """
-        self.write()
-        if engine.global_rank == 0:
-            latency_us = 1e6 * statistics.median(self.log.window.counted)
-            accumulation = engine.gradient_accumulation_steps()
-            write_json(engine.autotuning_metric_path(), {
-                "fwd": 0, "bwd": 0, "step": latency_us / accumulation, "latency": latency_us,
-                "throughput": engine.train_batch_size() * 1e6 / latency_us,
-                "FLOPS_per_gpu": engine.flops * 1e6 * accumulation / latency_us})
-        note_result()
 
 
 def settings_of(engine: Any) -> Dict[str, Any]:
@@ -181,8 +186,8 @@ def change(deepspeed: ModuleType) -> None:
         if running.micro_batch_size is not None and running.accumulation_steps is not None:
             config.pop("train_batch_size", None)  # DeepSpeed knows the number of replicas.
         has_pipeline = isinstance(kwargs.get("model"), deepspeed.PipelineModule)
-        if has_pipeline or not is_measured:
-            config.pop("autotuning", None)  # PipelineEngine crashes with it; see pipeline.py.
+        if running.measures:
+            config.pop("autotuning", None)  # DeepSpeed's own tuner would end the script.
         kwargs.pop("config_params", None)
         kwargs["config"] = config
         args: Any = kwargs.get("args")
@@ -226,27 +231,29 @@ def _wrap_engine(engine_class: Any) -> None:
     @wrap(engine_class, "forward")
     def _forward(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         watch = self.dsat_watch
-        if watch is not None:
-            watch.before_forward(self, args, kwargs)
-        return original(self, *args, **kwargs)
+        if watch is None or not self.module.training:  # engine.eval() changes only the module.
+            return original(self, *args, **kwargs)
+        return watch.forward(original, self, args, kwargs)
 
     @wrap(engine_class, "backward")
     def _backward(original: Any, self: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
         watch = self.dsat_watch
-        if watch is not None:
-            watch.before_backward(loss, kwargs)
-        return original(self, loss, *args, **kwargs)
+        if watch is None:
+            return original(self, loss, *args, **kwargs)
+        watch.before_backward(loss, kwargs)
+        with watch.timers.timed("backward"):
+            return original(self, loss, *args, **kwargs)
 
     @wrap(engine_class, "step")
     def _step(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         watch = self.dsat_watch
+        if watch is None:
+            return original(self, *args, **kwargs)
         before = self.global_steps
-        ended = 0 if watch is None else watch.log.num_steps
-        result = original(self, *args, **kwargs)
-        if watch is None or watch.log.num_steps > ended:  # The hooks have ended the step.
-            return result
+        with watch.timers.timed("update"):
+            result = original(self, *args, **kwargs)
         if self.global_steps > before:
-            watch.end_step()  # The hooks have waited for the device, to print the step's times.
+            watch.end_step(self)
         elif not uses_gpu():
             watch.note_idle()  # A GPU is still busy with the micro-batch.
         return result
@@ -255,16 +262,3 @@ def _wrap_engine(engine_class: Any) -> None:
     def _save_checkpoint(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         # A measured trial leaves the user's checkpoints alone.
         return True if measures() else original(self, *args, **kwargs)
-
-    @wrap(engine_class, "_autotuning_exit")
-    def _exit(original: Any, self: Any) -> Any:
-        watch = self.dsat_watch
-        if watch is not None:
-            if watch.goes_on(self):
-                return None
-            watch.write()
-        try:
-            return original(self)
-        except SystemExit:
-            note_result()
-            raise

@@ -1,4 +1,4 @@
-"""Measures DeepSpeed's PipelineEngine, which has no autotuning hooks.
+"""Measures DeepSpeed's PipelineEngine.
 
 Its train_batch() runs a schedule of instructions. The times of the forward and backward ones are
 taken with DeepSpeed's own timers, and the whole batch by the clock.
@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import time
 from types import ModuleType
-from typing import Any, Dict
+from typing import Any
 
 from dsat._hook import wrap
 from dsat._hook.batches import BatchCounter
-from dsat._meter import Meter, finish_profile, memory_in_use
+from dsat._hook.engine import PassTimers
+from dsat._meter import Meter, Passes, finish_profile, memory_in_use
 from dsat._trial import Trial, rank_file, trial
 
 
@@ -19,30 +20,25 @@ class PipelineWatch:
     """The measurements of one engine."""
 
     def __init__(self, of: Trial, micro_batch: int) -> None:
-        from deepspeed.utils.timer import SynchronizedWallClockTimer
         self.trial = of
-        self.meter = Meter(of)
         self.counter = BatchCounter(micro_batch)
-        self.timers: Any = SynchronizedWallClockTimer()
+        self.meter = Meter(of, self.counter)
+        self.timers = PassTimers()
         self.wait_s = 0.0
         self.activation_bytes = -1
 
     def begin_batch(self) -> None:
         """Forgets what an evaluation has left in the timers."""
-        for name in ("fwd", "bwd"):
-            self.timers(name).reset()
+        for name in ("forward", "backward"):
+            self.timers.take(name)
         self.wait_s = 0.0
 
     def end_batch(self, engine: Any, loss: Any) -> None:
-        seconds: Dict[str, float] = {}
-        for name in ("fwd", "bwd"):
-            seconds[name] = self.timers(name).elapsed(reset=False) / 1e3
-        if self.trial.is_profile or self.meter.may_be_last_step:
-            rank_file(self.trial).add(self.counter.report())
         if self.trial.is_profile:
+            rank_file(self.trial).keep(self.counter.report())
             finish_profile(self.trial, *_count_parameters(engine), self.activation_bytes)
-        self.meter.end_step(loss, seconds["fwd"], seconds["bwd"], self.wait_s,
-                            engine.train_batch_size())
+        passes = Passes(self.timers.take("forward"), self.timers.take("backward"))
+        self.meter.end_step(loss, passes, self.wait_s, engine.train_batch_size())
 
 
 def _count_parameters(engine: Any) -> "tuple[int, int]":
@@ -96,8 +92,8 @@ def change(deepspeed: ModuleType) -> None:
         return batch
 
     instructions = dict(PipelineEngine._INSTRUCTION_MAP)
-    instructions[schedule.ForwardPass] = _timed(instructions[schedule.ForwardPass], "fwd")
-    instructions[schedule.BackwardPass] = _timed(instructions[schedule.BackwardPass], "bwd")
+    instructions[schedule.ForwardPass] = _timed(instructions[schedule.ForwardPass], "forward")
+    instructions[schedule.BackwardPass] = _timed(instructions[schedule.BackwardPass], "backward")
     PipelineEngine._INSTRUCTION_MAP = instructions
 
 
@@ -107,9 +103,8 @@ def _timed(original: Any, name: str) -> Any:
         if watch is None:
             return original(self, *args, **kwargs)
         before = memory_in_use() if watch.activation_bytes < 0 else 0
-        watch.timers(name).start()
-        result = original(self, *args, **kwargs)
-        watch.timers(name).stop()
+        with watch.timers.timed(name):
+            result = original(self, *args, **kwargs)
         if watch.activation_bytes < 0:
             watch.activation_bytes = max(0, memory_in_use() - before)
         return result

@@ -55,23 +55,24 @@ const Json kAuto = {{"train_batch_size", "auto"},
                     {"fp16", {{"enabled", "auto"}}}};
 
 TEST_F(TrainerCommandTest, NumbersThatAScriptReadsFromAFileAreNotGuessed) {
-  std::ofstream(folder_ / "trl.py") << "parser = TrlParser(SFTConfig)\n";
+  std::ofstream(folder_ / "trl.py") << "from trl import SFTConfig, TrlParser\n"
+                                       "parser = TrlParser(SFTConfig)\n";
   std::ofstream(folder_ / "star.py") << "TrainingArguments(**yaml.safe_load(open('args.yaml')))\n";
   const Json with_numbers = {{"train_micro_batch_size_per_gpu", 4},
                              {"gradient_accumulation_steps", 2}};
-  const Argv trl = {"python", "trl.py", "--config", "args.yaml", "--deepspeed", "ds.json"};
+  const Argv trl = {"python3", "trl.py", "--config", "args.yaml", "--deepspeed", "ds.json"};
   EXPECT_THAT(ErrorOf(trl, kAuto), HasSubstr("dsat cannot see what the trainer sets"));
   EXPECT_EQ(ErrorOf(trl, with_numbers), "");
   EXPECT_THAT(spec_.entrypoint, Contains("--per_device_train_batch_size"));
-  const Argv star = {"python", "star.py", "--deepspeed", "ds.json"};
+  const Argv star = {"python3", "star.py", "--deepspeed", "ds.json"};
   EXPECT_THAT(ErrorOf(star, kAuto), HasSubstr("dsat cannot see what the trainer sets"));
   EXPECT_EQ(ErrorOf(star, with_numbers), "");
-  const Argv without = {"python", "trl.py", "--deepspeed", "ds.json"};
+  const Argv without = {"python3", "trl.py", "--deepspeed", "ds.json"};
   EXPECT_EQ(ErrorOf(without, kAuto), "");  // The defaults, which are added to the entrypoint.
 }
 
 TEST_F(TrainerCommandTest, AutoIsWhatTheArgumentsSay) {
-  const Argv entrypoint = {"python",
+  const Argv entrypoint = {"python3",
                            "hf.py",
                            "--deepspeed",
                            "ds.json",
@@ -90,16 +91,16 @@ TEST_F(TrainerCommandTest, AutoIsWhatTheArgumentsSay) {
 }
 
 TEST_F(TrainerCommandTest, SearchedArgumentsAreSetInTheirPlaceOrAtTheEnd) {
-  spec_.entrypoint = {"python", "plain.py", "--num-workers=2", "--fast", "--depth", "3"};
+  spec_.entrypoint = {"python3", "plain.py", "--num-workers=2", "--fast", "--depth", "3"};
   const auto argv = [&](const Json& arguments) {
     return ArgvForTrial(spec_, {{"dsat", {{"arguments", arguments}}}}, "c.json", std::nullopt);
   };
   EXPECT_EQ(argv({{"--num-workers", 8}, {"--depth", "deep"}}),
-            (Argv{"python", "plain.py", "--num-workers=8", "--fast", "--depth", "deep"}));
+            (Argv{"python3", "plain.py", "--num-workers=8", "--fast", "--depth", "deep"}));
   EXPECT_EQ(argv({{"--fast", false}, {"--new", 0.5}}),
-            (Argv{"python", "plain.py", "--num-workers=2", "--depth", "3", "--new", "0.5"}));
+            (Argv{"python3", "plain.py", "--num-workers=2", "--depth", "3", "--new", "0.5"}));
   EXPECT_EQ(argv({{"--fast", true}, {"--slow", true}, {"--off", false}}),
-            (Argv{"python", "plain.py", "--num-workers=2", "--fast", "--depth", "3", "--slow"}));
+            (Argv{"python3", "plain.py", "--num-workers=2", "--fast", "--depth", "3", "--slow"}));
   spec_.entrypoint = {"sh", "-c", "python plain.py --depth 3 | tee log"};
   EXPECT_EQ(argv({{"--depth", "a b"}}),
             (Argv{"sh", "-c", "python plain.py --depth 'a b' | tee log"}));
@@ -116,36 +117,36 @@ TEST_F(TrainerCommandTest, WithoutArgumentsItIsTheTrainersDefaultAndArgumentsAre
             "--deepspeed ds.json | tee log"}));
   // Numbers of the file are what the arguments must say.
   const Json numbers = {{"train_micro_batch_size_per_gpu", 2}, {"gradient_accumulation_steps", 5}};
-  Complete({"python", "hf.py", "--gradient_accumulation_steps", "5"}, numbers);
+  Complete({"python3", "hf.py", "--gradient_accumulation_steps", "5"}, numbers);
   EXPECT_EQ(spec_.ds_config, numbers);
-  EXPECT_EQ(spec_.entrypoint, (Argv{"python", "hf.py", "--per_device_train_batch_size", "2",
+  EXPECT_EQ(spec_.entrypoint, (Argv{"python3", "hf.py", "--per_device_train_batch_size", "2",
                                     "--gradient_accumulation_steps", "5"}));
   // All arguments are in another file.
-  Complete({"python", "hf.py", "args.json"}, numbers);
-  EXPECT_EQ(spec_.entrypoint, (Argv{"python", "hf.py", "args.json"}));
+  Complete({"python3", "hf.py", "args.json"}, numbers);
+  EXPECT_EQ(spec_.entrypoint, (Argv{"python3", "hf.py", "args.json"}));
 }
 
 TEST_F(TrainerCommandTest, ArgumentsWrittenInTheScriptCount) {
   std::ofstream(folder_ / "code.py")
       << "TrainingArguments(\n  'out', per_device_train_batch_size = 16, deepspeed='ds.json')\n";
-  EXPECT_THAT(Complete({"python", "code.py"}, kAuto),
+  EXPECT_THAT(Complete({"python3", "code.py"}, kAuto),
               Contains(HasSubstr("16, as --per_device_train_batch_size is in the script")));
   EXPECT_EQ(spec_.ds_config["train_micro_batch_size_per_gpu"], 16);
   EXPECT_EQ(spec_.ds_config["gradient_accumulation_steps"], 1);
-  EXPECT_EQ(spec_.entrypoint, (Argv{"python", "code.py"}));
+  EXPECT_EQ(spec_.entrypoint, (Argv{"python3", "code.py"}));
   std::ofstream(folder_ / "code.py") << "TrainingArguments(per_device_train_batch_size=n)\n";
-  EXPECT_THAT(ErrorOf({"python", "code.py"}, kAuto), HasSubstr("dsat cannot see"));
+  EXPECT_THAT(ErrorOf({"python3", "code.py"}, kAuto), HasSubstr("dsat cannot see"));
   for (const char* text : {"per_device_train_batch_size=1, per_device_train_batch_size=2",
                            "my_per_device_train_batch_size=1", "per_device_train_batch_size=n1",
                            "per_device_train_batch_size"}) {
     std::ofstream(folder_ / "code.py") << "TrainingArguments(" << text;
-    EXPECT_THAT(ErrorOf({"python", "code.py"}, kAuto), HasSubstr("dsat cannot see")) << text;
+    EXPECT_THAT(ErrorOf({"python3", "code.py"}, kAuto), HasSubstr("dsat cannot see")) << text;
   }
 }
 
 TEST_F(TrainerCommandTest, ArgumentsOfAnyClassCountAndDefaultsOfKnownOnes) {
   const auto write = [&](const char* text) { std::ofstream(folder_ / "trl.py") << text; };
-  const Argv trl = {"python", "trl.py"};
+  const Argv trl = {"python3", "trl.py"};
   const auto size = [&](const char* key) { return spec_.ds_config[key].get<int64_t>(); };
   write(
       "# per_device_train_batch_size is small here.\n"
@@ -156,7 +157,9 @@ TEST_F(TrainerCommandTest, ArgumentsOfAnyClassCountAndDefaultsOfKnownOnes) {
   EXPECT_EQ(size("gradient_accumulation_steps"), 1);
   EXPECT_EQ(spec_.entrypoint, trl);
   EXPECT_TRUE(RunsTrainer(spec_));
-  write("HfArgumentParser(ScriptArguments)\nDPOConfig(output_dir='out')");
+  write(
+      "from trl.trainer import DPOConfig\n"
+      "HfArgumentParser(ScriptArguments)\nDPOConfig(output_dir='out')");
   Complete(trl, kAuto);
   EXPECT_EQ(size("train_micro_batch_size_per_gpu"), 8);
   EXPECT_EQ(spec_.entrypoint, trl);
@@ -165,12 +168,12 @@ TEST_F(TrainerCommandTest, ArgumentsOfAnyClassCountAndDefaultsOfKnownOnes) {
   EXPECT_EQ(size("train_micro_batch_size_per_gpu"), 3);
   EXPECT_EQ(size("gradient_accumulation_steps"), 4);
   for (const char* text :
-       {"SFTConfig(**settings)", "MyArguments(per_device_train_batch_size=3)",
+       {"trl.SFTConfig(**settings)", "MyArguments(per_device_train_batch_size=3)",
         "def f(per_device_train_batch_size=3, gradient_accumulation_steps=4): pass",
         "MyArguments()\nper_device_train_batch_size=3\ngradient_accumulation_steps=4",
         "MyArguments([per_device_train_batch_size=3, gradient_accumulation_steps=4])",
         "# SFTConfig(per_device_train_batch_size=3, gradient_accumulation_steps=4)",
-        "SFTConfig()  # per_device_train_batch_size=3"}) {
+        "args = trl.SFTConfig()\nargs.per_device_train_batch_size = 3"}) {
     write(text);
     EXPECT_THAT(ErrorOf(trl, kAuto), HasSubstr("dsat cannot see")) << text;
   }
@@ -182,7 +185,7 @@ TEST_F(TrainerCommandTest, OnlyArgumentsThatTheScriptParsesAreAdded) {
          "class ScriptArguments: pass\n"
          "args = HfArgumentParser(ScriptArguments).parse_args_into_dataclasses()\n"
          "training = TrainingArguments('out', gradient_accumulation_steps=2)\n";
-  const Argv own = {"python", "own.py", "--deepspeed", "ds.json"};
+  const Argv own = {"python3", "own.py", "--deepspeed", "ds.json"};
   Complete(own, kAuto);
   EXPECT_EQ(spec_.entrypoint, own);
   EXPECT_EQ(spec_.ds_config["train_micro_batch_size_per_gpu"], 8);
@@ -195,6 +198,7 @@ TEST_F(TrainerCommandTest, OnlyArgumentsThatTheScriptParsesAreAdded) {
   }
   for (const char* text :
        {"class MyTrainingArguments(TrainingArguments): pass\nHfArgumentParser(MyTrainingArguments)",
+        "from trl import ModelConfig, SFTConfig\n"
         "kinds = (ScriptArguments, SFTConfig, ModelConfig)\nTrlParser(kinds)\nLoraConfig()",
         "HfArgumentParser((ScriptArguments, TrainingArguments))\nGPTQConfig(bits=4)\n"
         "# The TrainingArguments (of transformers).\n\"\"\"TrainingArguments('it\"s')\"\"\"\n"
@@ -210,7 +214,7 @@ TEST_F(TrainerCommandTest, AMillionBlanksAreRead) {
   const std::string blanks(1'000'000, ' '), lines(1'000'000, '\n');
   std::ofstream(folder_ / "code.py")
       << "TrainingArguments(per_device_train_batch_size" << blanks << "=" << lines << "4)";
-  Complete({"python", "code.py"}, kAuto);
+  Complete({"python3", "code.py"}, kAuto);
   EXPECT_EQ(spec_.ds_config["train_micro_batch_size_per_gpu"], 4);
   std::ofstream(folder_ / "acc.yaml")
       << lines << blanks << "deepspeed_config_file:" << blanks << "'ds.json'";
@@ -223,28 +227,28 @@ TEST_F(TrainerCommandTest, ATotalOfFewerRanksIsLeftToDeepSpeed) {
   Json sizes = {{"train_batch_size", 16},
                 {"train_micro_batch_size_per_gpu", 4},
                 {"gradient_accumulation_steps", 2}};
-  EXPECT_THAT(Complete({"python", "plain.py"}, sizes), Contains(HasSubstr("2 of 4 ranks")));
+  EXPECT_THAT(Complete({"python3", "plain.py"}, sizes), Contains(HasSubstr("2 of 4 ranks")));
   EXPECT_FALSE(spec_.ds_config.contains("train_batch_size"));
   for (const int64_t total : {32, 24, 64}) {  // Of all ranks, and two that are wrong.
     sizes["train_batch_size"] = total;
-    EXPECT_THAT(Complete({"python", "plain.py"}, sizes), IsEmpty());
+    EXPECT_THAT(Complete({"python3", "plain.py"}, sizes), IsEmpty());
     EXPECT_EQ(spec_.ds_config, sizes);
   }
 }
 
 TEST_F(TrainerCommandTest, AnAutoThatNobodyShowsIsRefused) {
-  EXPECT_THAT(ErrorOf({"python", "plain.py", "--deepspeed_config", "ds.json"}, kAuto),
+  EXPECT_THAT(ErrorOf({"python3", "plain.py", "--deepspeed_config", "ds.json"}, kAuto),
               AllOf(HasSubstr("ds.json: /train_micro_batch_size_per_gpu is \"auto\""),
                     HasSubstr("does not give --per_device_train_batch_size")));
   EXPECT_THAT(ErrorOf({"sh", "-c", "python hf.py --per_device_train_batch_size $B"}, kAuto),
               HasSubstr("the command gives --per_device_train_batch_size $B"));
   const Json numbers = {{"train_batch_size", 4}};
-  EXPECT_THAT(Complete({"python", "plain.py"}, numbers), IsEmpty());
+  EXPECT_THAT(Complete({"python3", "plain.py"}, numbers), IsEmpty());
   EXPECT_EQ(spec_.ds_config, numbers);
   spec_.ds_config_path = "ds.json";  // In the current folder.
-  EXPECT_THAT(ErrorOf({"python", "plain.py"}, kAuto), HasSubstr("micro_batch_size_per_gpu is"));
+  EXPECT_THAT(ErrorOf({"python3", "plain.py"}, kAuto), HasSubstr("micro_batch_size_per_gpu is"));
   spec_.ds_config_path = "stage_3";  // Of dsat, where trials fill in what is open.
-  EXPECT_THAT(Complete({"python", "plain.py"}, {{"train_micro_batch_size_per_gpu", "auto"}}),
+  EXPECT_THAT(Complete({"python3", "plain.py"}, {{"train_micro_batch_size_per_gpu", "auto"}}),
               IsEmpty());
 }
 
@@ -261,9 +265,9 @@ TEST_F(TrainerCommandTest, TheFileThatAcceleratesConfigNamesBecomesAnArgument) {
 }
 
 TEST_F(TrainerCommandTest, ThePathOfTheOwnConfigBecomesAPlaceholder) {
-  Complete({"python", "plain.py", "--config=./ds.json", "ds.json", "--ds_config", "ds.json"},
+  Complete({"python3", "plain.py", "--config=./ds.json", "ds.json", "--ds_config", "ds.json"},
            {{"train_batch_size", 4}});
-  EXPECT_EQ(spec_.entrypoint, (Argv{"python", "plain.py", "--config={ds_config}", "{ds_config}",
+  EXPECT_EQ(spec_.entrypoint, (Argv{"python3", "plain.py", "--config={ds_config}", "{ds_config}",
                                     "--ds_config", "ds.json"}));
 }
 

@@ -138,14 +138,15 @@ TEST_F(UserSpaceTest, WhatDsatSetsInTrialsIsRefused) {
     config[key]["enabled"] = true;
   for (const char* key : {"wall_clock_breakdown", "memory_breakdown"})
     config[key] = true;
-  const Json in_trial = ConfigWithHooks(config, {});
-  EXPECT_EQ(in_trial.size(), config.size() + 3);
-  for (const auto& [key, value] : in_trial.items()) {
-    EXPECT_NE(config.value(key, Json()), value) << key;
+  config["autotuning"]["enabled"] = true;
+  const Json in_trial = ConfigForTrial(config);
+  EXPECT_EQ(in_trial.size(), config.size() - 1);
+  for (const auto& [key, value] : config.items()) {
+    EXPECT_NE(in_trial.value(key, Json()), value) << key;
     EXPECT_THAT(ErrorOf({{"/" + key, {1}}}, /*builtin=*/false), HasSubstr("is set by dsat itself"))
         << key;
   }
-  for (const char* pointer : {"/wall_clock_breakdown", "/steps_per_print", "/tensorboard/enabled"})
+  for (const char* pointer : {"/wall_clock_breakdown", "/tensorboard/enabled"})
     EXPECT_THAT(ErrorOf({{pointer, {1}}}, /*builtin=*/false), HasSubstr("is set by dsat itself"));
   for (const char* flag : {"--deepspeed_config", "--ds_config"}) {
     EXPECT_THAT(ErrorOf({{fmt::format("arguments.{}", flag), {"a.json"}}}, /*builtin=*/false),

@@ -14,7 +14,6 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "engine/runtime/rank_variables.h"
-#include "searcher/processes/line_stamper.h"
 #include "searcher/processes/process_tree.h"
 #include "tests/base/error_code.h"
 #include "tests/searcher/launch/launch_test_util.h"
@@ -417,51 +416,6 @@ TEST(SupervisorTest, LongArgumentsArriveWhole) {
   for (const RankCommand& command : ranks) {
     EXPECT_EQ(ReadFile(command.log_path), "120000 100000\n");
   }
-}
-
-TEST(SupervisorTest, StampsTheMarkedLinesOfALogAsTheyArrive) {
-  TempFolder folder;
-  RankCommand rank = ShellRank(
-      folder, 0,
-      "for i in 1 2 3; do echo noise; printf 'mark '; echo $i; "
-      "until grep -q \"mark $i\" \"$0\"/rank0.log.stamps; do sleep 0.01; done; done; printf mark");
-  rank.stamp_marker = "mark";
-  RunRanks(folder, {rank});
-  const std::vector<StampedLine> stamps = ReadStamps(StampsPath(rank.log_path));
-  ASSERT_EQ(stamps.size(), 3u);  // The fourth has no end.
-  for (size_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(stamps[i].line, "mark " + std::to_string(i + 1));
-  }
-  EXPECT_LT(stamps[0].time_ns, stamps[1].time_ns);
-  EXPECT_LT(stamps[1].time_ns, stamps[2].time_ns);
-}
-
-TEST(LineStamperTest, FollowsAcrossPartsOfLinesAndProgressBars) {
-  TempFolder folder;
-  const std::string log = folder / "log";
-  std::ofstream file(log);
-  LineStamper stamper(log, "time");
-  const auto write = [&](const std::string& text) {
-    file << text << std::flush;
-    stamper.Follow();
-  };
-  write("time");
-  EXPECT_THAT(ReadStamps(StampsPath(log)), IsEmpty());
-  write(" 1\ntime 2\nother\n");
-  write(std::string(100'000, '.') + "\rtime 3\n");
-  const std::vector<StampedLine> stamps = ReadStamps(StampsPath(log));
-  ASSERT_EQ(stamps.size(), 3u);
-  EXPECT_EQ(stamps[0].line, "time 1");
-  EXPECT_EQ(stamps[1].line, "time 2");
-  EXPECT_THAT(stamps[2].line, testing::EndsWith("\rtime 3"));
-}
-
-TEST(LineStamperTest, AStampThatIsBeingWrittenIsNotRead) {
-  TempFolder folder;
-  const std::string path = folder / "stamps";
-  std::ofstream(path) << "10 a\n20 b";
-  EXPECT_EQ(ReadStamps(path).size(), 1u);
-  EXPECT_THAT(ReadStamps(folder / "none"), IsEmpty());
 }
 
 TEST(ProcessTreeTest, ListsTheChildrenOfAProcess) {

@@ -1,5 +1,5 @@
 // Tests the user's own command: its arguments, its config, and whole trials under the real
-// supervisor, with a script that behaves like DeepSpeed's hooks (fake_deepspeed.py).
+// supervisor, with a script that reports as under dsat's import hook (fake_deepspeed.py).
 #include "searcher/scripts/command_target.h"
 
 #include <gmock/gmock.h>
@@ -11,7 +11,6 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "searcher/processes/line_stamper.h"
 #include "searcher/processes/shared_buffers.h"
 #include "tests/searcher/launch/launch_test_util.h"
 
@@ -127,24 +126,24 @@ std::string CommandTargetTest::RefusalOf(const Argv& entrypoint) {
   return "";
 }
 
-TEST_F(CommandTargetTest, MeasuresAScriptWithHooks) {
+TEST_F(CommandTargetTest, MeasuresAScriptThatReports) {
   const Result result = Run();
   EXPECT_EQ(result.outcome.state, TrialState::kSucceeded) << result.outcome.reason;
   EXPECT_EQ(result.outcome.reason, "");
   ASSERT_EQ(result.points.size(), 1u);  // Given once.
   EXPECT_EQ(result.points[0].point.micro_batch_size, 4);
   EXPECT_EQ(result.points[0].point.accumulation_steps, 3);
-  EXPECT_EQ(result.progress, 6);
+  EXPECT_EQ(result.progress, 7);
   const Measurement& measured = result.points[0].measurement;
-  // Lines of steps 3, 4 and 5, after the profiled step 2 and before the end.
-  EXPECT_EQ(measured.at("latency").samples, 3);
+  // Steps 3 to 6, after the profiled step 2.
+  EXPECT_EQ(measured.at("latency").samples, 4);
+  EXPECT_DOUBLE_EQ(measured.at("latency").value, 18.0);
+  EXPECT_DOUBLE_EQ(measured.at("throughput").value, 24 / 0.018);
   EXPECT_DOUBLE_EQ(measured.at("forward").value, 1.5);
   EXPECT_DOUBLE_EQ(measured.at("backward").value, 2.25);
-  EXPECT_DOUBLE_EQ(measured.at("step").value, 8.0);
-  EXPECT_DOUBLE_EQ(measured.at("step").spread, 0.5);
-  // 1e9 FLOP/s at the file's 18 ms are 1.8e7 FLOP a step.
-  EXPECT_NEAR(measured.at("FLOPS_per_gpu").value, 1.8e10 / measured.at("latency").value, 1.0);
-  EXPECT_DOUBLE_EQ(measured.at("peak_bytes").value, 1.5 * (1 << 30));
+  EXPECT_DOUBLE_EQ(measured.at("step").value, 8.5);
+  EXPECT_DOUBLE_EQ(measured.at("step").spread, 0.75);
+  EXPECT_NEAR(measured.at("FLOPS_per_gpu").value, 1e9, 1.0);
 }
 
 TEST_F(CommandTargetTest, WhatTheHookReportsOfAllRanksIsMeasured) {
@@ -166,7 +165,7 @@ TEST_F(CommandTargetTest, LossesAreReadFromTheOutputIfAPatternIsGiven) {
   Behave("log-losses");
   EXPECT_THAT(Run().points.at(0).losses, IsEmpty());
   spec_.options.loss_pattern = "'loss': ([0-9.]+|nan)";
-  EXPECT_THAT(Run().points.at(0).losses, ElementsAre(3, 2.9, 2.8, 2.7, 2.6, 2.5));
+  EXPECT_THAT(Run().points.at(0).losses, ElementsAre(3, 2.9, 2.8, 2.7, 2.6, 2.5, 2.4));
 }
 
 TEST_F(CommandTargetTest, ASoakRunsItsSteps) {
@@ -174,9 +173,8 @@ TEST_F(CommandTargetTest, ASoakRunsItsSteps) {
   request_.steps = 12;
   const Result result = Run();
   EXPECT_EQ(result.outcome.state, TrialState::kSucceeded) << result.outcome.reason;
-  EXPECT_EQ(WrittenConfig()["autotuning"]["end_profile_step"], 11);
-  EXPECT_EQ(result.progress, 11);  // The last step ends in the hook.
-  EXPECT_EQ(result.points.at(0).measurement.at("latency").samples, 8);
+  EXPECT_EQ(result.progress, 12);
+  EXPECT_EQ(result.points.at(0).measurement.at("latency").samples, 9);
 }
 
 TEST_F(CommandTargetTest, TheEngineSaysHowManyRanksShareTheData) {
@@ -202,18 +200,6 @@ TEST_F(CommandTargetTest, OnlyTheBuffersOfOurOwnRanksAreRemoved) {
   EXPECT_EQ(RemoveSharedBuffers(1), 12);
   EXPECT_THAT(SharedMemoryShortage(1 << 30), HasSubstr("/dev/shm has"));
   EXPECT_EQ(SharedMemoryShortage(0), "");
-}
-
-TEST_F(CommandTargetTest, FallsBackToTheFileWithoutEnoughLines) {
-  spec_.options.start_profile_step = 3;
-  spec_.options.end_profile_step = 5;  // One interval only.
-  const Result result = Run();
-  ASSERT_EQ(result.points.size(), 1u);
-  const Measurement& measured = result.points[0].measurement;
-  EXPECT_EQ(measured.at("latency").samples, 1);
-  EXPECT_DOUBLE_EQ(measured.at("latency").value, 18.0);  // 6000 us x 3 micro-steps.
-  EXPECT_NEAR(measured.at("throughput").value, 24 / 0.018, 1e-6);
-  EXPECT_DOUBLE_EQ(measured.at("backward").value, 6.0);
 }
 
 TEST_F(CommandTargetTest, AFileThatIsBeingWrittenIsWaitedFor) {
@@ -244,7 +230,6 @@ TEST_F(CommandTargetTest, TheProfilingTrialCountsParametersAndActivations) {
   EXPECT_EQ(result.profiles[0].trainable_num_params, 900);
   EXPECT_EQ(result.profiles[0].activation_bytes_per_sample, 2 << 20);  // 8 MiB for 4 samples.
   EXPECT_EQ(result.profiles[0].device_memory_bytes, 123456789);
-  EXPECT_EQ(WrittenConfig()["autotuning"]["model_info"]["profile"], true);
 }
 
 TEST_F(CommandTargetTest, AnImpossibleProfileFailsTheTrialAndNamesTheKey) {
@@ -252,7 +237,8 @@ TEST_F(CommandTargetTest, AnImpossibleProfileFailsTheTrialAndNamesTheKey) {
   Behave("impossible-profile");
   const Outcome outcome = Run().outcome;
   EXPECT_EQ(outcome.state, TrialState::kFailed);
-  EXPECT_THAT(outcome.reason, HasSubstr("/model_info.json: trainable_num_params is 900; expected"));
+  EXPECT_THAT(outcome.reason,
+              HasSubstr("/hook-rank0.json: profile/trainable_num_params is 900; expected"));
 }
 
 TEST_F(CommandTargetTest, OnlyBatchSizesThatAreGivenOrNeededAreWritten) {
@@ -336,24 +322,22 @@ INSTANTIATE_TEST_SUITE_P(
         Ending{"config", TrialState::kInfeasible, "invalid configuration: AssertionError"},
         Ending{"crash", TrialState::kFailed, "exited with code 1: ValueError: a bug in the script"},
         Ending{"port", TrialState::kFailed, "a port, the network or the disk failed"},
-        Ending{"never", TrialState::kFailed, "hooks never ran"},
+        Ending{"never", TrialState::kFailed, "nothing was measured"},
         Ending{"pipe", TrialState::kFailed,
-               "hooks never ran; the last error or line of its output is: ValueError: a bug in the "
-               "script; the script must call forward() and step() of a DeepSpeed engine"},
+               "nothing was measured; the last error or line of its output is: ValueError: a bug "
+               "in the script; the script must train with an engine of deepspeed.initialize()"},
         Ending{"no-result", TrialState::kFailed,
                "ended after 8 optimizer steps, before the measuring was complete"},
         Ending{"short", TrialState::kFailed, "after 2 of the 7 optimizer steps that are needed"},
         Ending{"garbage", TrialState::kFailed,
-               "/metrics.json: holds \"0.25 s\\n\uFFFD\"; expected the JSON object"},
+               "/hook-rank0.json: holds \"0.25 s\\n\uFFFD\"; expected the JSON object"},
+        Ending{"no-time", TrialState::kFailed,
+               "/hook-rank0.json: step_seconds is [0,0,0,0]; expected a list of numbers > 0"},
         Ending{"ignores-config", TrialState::kFailed,
                "it trained with train_batch_size 32, the config says 24"},
         Ending{"hook-rewrites", TrialState::kFailed,
                "train_micro_batch_size_per_gpu is 3 instead of 4, zero_optimization/stage is 3 "
                "instead of 0"},
-        Ending{
-            "dump-rewrites", TrialState::kFailed,
-            "gradient_accumulation_steps is 1 instead of 3, zero_optimization/reduce_bucket_size "
-            "is 7 instead of 1000"},
         Ending{"hook-one-rank", TrialState::kFailed, "trained with world size 1; expected 2"},
         Ending{"hook-nan", TrialState::kFailed, "the loss of rank 0 is not finite after 2 steps"},
         Ending{"log-nan", TrialState::kFailed, "training diverges: {'loss': nan, 'epoch': 0.2}"},
@@ -367,25 +351,22 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 TEST_F(CommandTargetTest, OldResultsAreNotTakenForNewOnes) {
-  std::ofstream(request_.dir + "/metrics.json")
-      << R"({"fwd":1,"bwd":1,"step":1,"latency":9,"throughput":2666666.7})";
-  std::ofstream(StampsPath(request_.dir + "/rank0.log"))
-      << "1 time (ms) | fwd: 1 | bwd: 1 | step: 1\n";
+  std::ofstream(request_.dir + "/hook-rank0.json") << R"({"num_steps":9,"step_seconds":[1]})";
   Behave("never");
   const Result result = Run();
   EXPECT_EQ(result.outcome.state, TrialState::kFailed);
   EXPECT_EQ(result.progress, 0);
 }
 
-TEST_F(CommandTargetTest, TheTrialsConfigHasTheHooksOnAndMonitorsOff) {
+TEST_F(CommandTargetTest, TheTrialsConfigHasMonitorsAndDeepSpeedsTunerOff) {
+  request_.ds_config["autotuning"] = {{"enabled", true}};
   const std::vector<RankCommand> commands = Commands();
   const Json config = WrittenConfig();
-  EXPECT_EQ(config["autotuning"], Json({{"enabled", true},
-                                        {"start_profile_step", 2},
-                                        {"end_profile_step", 6},
-                                        {"metric_path", request_.dir + "/metrics.json"}}));
-  EXPECT_EQ(config["steps_per_print"], 1);
-  EXPECT_EQ(config["log_level"], "info");
+  EXPECT_FALSE(config.contains("autotuning"));
+  EXPECT_THAT(commands[0].env, AllOf(Contains(Pair("DSAT_MEASURE", "steps")),
+                                     Contains(Pair("DSAT_START_PROFILE_STEP", "2")),
+                                     Contains(Pair("DSAT_END_PROFILE_STEP", "6"))));
+  EXPECT_EQ(config["steps_per_print"], 100);
   EXPECT_EQ(config["wall_clock_breakdown"], false);
   EXPECT_EQ(config["wandb"], Json({{"enabled", false}, {"project", "p"}}));
   EXPECT_FALSE(config.contains("tensorboard"));
@@ -437,7 +418,7 @@ TEST_F(CommandTargetTest, RanksOnSeveralHostsAreToldWhereTheyAreAndWhereTheyMeet
     const RankCommand& command = commands[rank];
     const std::string text = std::to_string(rank);
     EXPECT_EQ(command.host, static_cast<int64_t>(rank));
-    EXPECT_TRUE(command.shares_folder) << "the hooks write there";
+    EXPECT_TRUE(command.shares_folder) << "the ranks report there";
     EXPECT_THAT(command.env, AllOf(Contains(Pair("RANK", text)), Contains(Pair("DSAT_RANK", text)),
                                    Contains(Pair("LOCAL_RANK", "0"))));
     EXPECT_THAT(command.env, Contains(Pair("LOCAL_SIZE", "1")));

@@ -26,7 +26,7 @@ def fail():
         resource.setrlimit(resource.RLIMIT_AS, (in_use + (1 << 29), resource.RLIM_INFINITY))
         torch.zeros(1 << 30, dtype=torch.uint8)
     if how == "garbage":
-        with open(os.environ["DSAT_TRIAL_DIR"] + "/metrics.json", "w", encoding="ascii") as file:
+        with open(os.environ["DSAT_TRIAL_DIR"] + "/hook-rank0.json", "w", encoding="ascii") as file:
             file.write("0.25 s per step\n")
         os._exit(0)  # PyTorch may abort a process that ends with a process group.
 

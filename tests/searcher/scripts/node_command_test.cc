@@ -8,7 +8,7 @@
 #include "base/files.h"
 #include "searcher/launch/rank_places.h"
 #include "searcher/scripts/command_target.h"
-#include "searcher/scripts/import_hook.h"
+#include "searcher/command/import_hook.h"
 #include "tests/searcher/launch/launch_test_util.h"
 
 namespace dsat {
@@ -134,17 +134,12 @@ TEST_F(NodeCommandTest, AScriptWhoseBatchesDoNotFollowItsConfigIsNotMeasured) {
     request_.ds_config = {{"train_micro_batch_size_per_gpu", micro_batch},
                           {"gradient_accumulation_steps", 1},
                           {"train_batch_size", micro_batch}};
-    WriteJsonFile(folder_ / "model_info.json", {{"num_params", 9},
-                                                {"trainable_num_params", 9},
-                                                {"activation_mem_per_gpu", 9},
-                                                {"gpu_mem", 9}});
-    WriteJsonFile(folder_ / "metrics.json", {{"fwd", 1},
-                                             {"bwd", 1},
-                                             {"step", 1},
-                                             {"latency", 1000},
-                                             {"FLOPS_per_gpu", 1},
-                                             {"throughput", 1000 * micro_batch}});
-    WriteJsonFile(folder_ / "hook-rank0.json", {{"forward_batch_sizes", {1, fed}}});
+    WriteJsonFile(
+        folder_ / "hook-rank0.json",
+        {{"forward_batch_sizes", {1, fed}},
+         {"step_seconds", {0.1}},
+         {"profile",
+          {{"num_params", 9}, {"trainable_num_params", 9}, {"activation_bytes_per_sample", 9}}}});
     return target.Classify(request_, {});
   };
   const auto views = MakeCommandTarget(spec);
@@ -179,22 +174,23 @@ TEST_F(NodeCommandTest, OtherRanksThanThoseOfATrialFailTheProfilingTrial) {
   spec.entrypoint = {"torchrun", "t.py", "--ds_config", "a"};  // One rank, by torchrun's default.
   request_.kind = TrialKind::kProfile;
   request_.ds_config = {{"train_micro_batch_size_per_gpu", 1}};
-  WriteJsonFile(folder_ / "model_info.json", {{"num_params", 9},
-                                              {"trainable_num_params", 9},
-                                              {"activation_mem_per_gpu", 9},
-                                              {"gpu_mem", 9}});
+  Json report = {
+      {"world_size", 2},
+      {"profile",
+       {{"num_params", 9}, {"trainable_num_params", 9}, {"activation_bytes_per_sample", 9}}}};
   const auto target = MakeCommandTarget(spec);
-  WriteJsonFile(folder_ / "hook-rank0.json", {{"world_size", 2}});
+  WriteJsonFile(folder_ / "hook-rank0.json", report);
   EXPECT_EQ(target->Classify(request_, {}).state, TrialState::kSucceeded);
-  WriteJsonFile(folder_ / "hook-rank0.json", {{"world_size", 1}});
+  report["world_size"] = 1;
+  WriteJsonFile(folder_ / "hook-rank0.json", report);
   EXPECT_FALSE(target->PollProfile(request_));
   const Outcome outcome = target->Classify(request_, {});
   EXPECT_EQ(outcome.state, TrialState::kFailed);
   EXPECT_THAT(outcome.reason, HasSubstr("world size 1; expected 2 as in resources.slots_per_trial: "
                                         "give --nproc_per_node 2 to torchrun"));
   // Its two ranks are the stages of a pipeline.
-  Json report = {
-      {"world_size", 2}, {"engine", "PipelineEngine"}, {"ran", {{"data_parallel_size", 1}}}};
+  report.update(
+      {{"world_size", 2}, {"engine", "PipelineEngine"}, {"ran", {{"data_parallel_size", 1}}}});
   WriteJsonFile(folder_ / "hook-rank0.json", report);
   EXPECT_EQ(target->Classify(request_, {}).state, TrialState::kSucceeded);
   spec.options.train_batch_size = 16;

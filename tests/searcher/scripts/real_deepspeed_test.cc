@@ -163,8 +163,9 @@ TEST_F(RealDeepSpeedTest, AutoValuesAreWhatTheTrainersArgumentsSay) {
   EXPECT_EQ(trials[1]["ds_config"]["train_micro_batch_size_per_gpu"], 4);
   EXPECT_EQ(trials[1]["ds_config"]["gradient_accumulation_steps"], 2);
   EXPECT_NE(trials[2]["ds_config"]["train_micro_batch_size_per_gpu"], 4);
-  EXPECT_THAT(ReadFile(work_.Path("out/trials/1/attempt0/rank0.log")),
-              testing::HasSubstr("train_batch_size ............. 8"));
+  EXPECT_EQ(
+      ReadJsonFile(work_.Path("out/trials/1/attempt0/hook-rank0.json"))["ran"]["train_batch_size"],
+      8);
   const Json best = ReadJsonFile(work_.Path("out/ds_config.json"));
   EXPECT_EQ(best["gradient_clipping"], "auto");
   EXPECT_THAT(ReadFile(work_.Path("out/command.txt")),
@@ -276,7 +277,7 @@ TEST_F(RealDeepSpeedTest, EachWayToFailEndsInItsClassWithTheScriptsOwnWords) {
       {"garbage",
        1,
        TrialState::kFailed,
-       {"garbage/metrics.json", "0.25 s per step", "dsat.report()"}},
+       {"garbage/hook-rank0.json", "0.25 s per step", "dsat.report()"}},
       {"swallow", 1, TrialState::kSucceeded, {}}};
   std::map<std::string, FailingScript> running;
   for (const Case& one : cases)

@@ -1,8 +1,12 @@
 // The Python code that dsat brings into a user's script: the package dsat and its import hook.
-#ifndef DSAT_SEARCHER_SCRIPTS_IMPORT_HOOK_H_
-#define DSAT_SEARCHER_SCRIPTS_IMPORT_HOOK_H_
+#ifndef DSAT_SEARCHER_COMMAND_IMPORT_HOOK_H_
+#define DSAT_SEARCHER_COMMAND_IMPORT_HOOK_H_
 
 #include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "proto/experiment.h"
 
 namespace dsat {
 
@@ -14,6 +18,11 @@ std::string PythonFolder();
 // `rest`, which may be empty; only `rest` without a folder.
 std::string PythonPath(const std::string& python_folder, const std::string& rest);
 
+// The JSON object that the experiment's Python prints with these arguments in the model directory;
+// null if it prints none, fails, or takes longer than 10 s. That Python is the first word of the
+// entrypoint, or else the python3 of PATH.
+Json AskPython(const ExperimentSpec& spec, const std::vector<std::string>& arguments);
+
 }  // namespace dsat
 
-#endif  // DSAT_SEARCHER_SCRIPTS_IMPORT_HOOK_H_
+#endif  // DSAT_SEARCHER_COMMAND_IMPORT_HOOK_H_

@@ -1,0 +1,200 @@
+// Reads what a rank of a script tells dsat.
+#include "searcher/scripts/hook_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "proto/summarize.h"
+
+namespace dsat {
+namespace {
+
+constexpr int64_t kMinActivationBytes = 1 << 20;
+// Other numbers are no times of steps, and no FLOPs.
+constexpr double kMinStepMs = 1e-6, kMaxStepMs = 1e12, kMaxFlops = 1e30;
+
+// JSON from Python: NaN and infinities, which JSON lacks, become null.
+Json ParsePythonJson(const std::string& text) {
+  std::string strict;
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (quoted && c == '\\' && i + 1 < text.size()) strict += text[i++];
+    if (text[i] == '"' && c != '\\') quoted = !quoted;
+    const std::string_view rest = std::string_view(text).substr(i);
+    std::string_view word;
+    for (const std::string_view name : {"NaN", "-Infinity", "Infinity"}) {
+      if (!quoted && word.empty() && rest.starts_with(name)) word = name;
+    }
+    strict += word.empty() ? std::string(1, text[i]) : "null";
+    if (!word.empty()) i += word.size() - 1;
+  }
+  return Json::parse(strict, nullptr, /*allow_exceptions=*/false);
+}
+
+// The number at a key of an object; nullopt if there is none or it is not finite.
+std::optional<double> FiniteNumber(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end() || !found->is_number()) return std::nullopt;
+  const double value = *found;
+  return std::isfinite(value) ? std::optional(value) : std::nullopt;
+}
+
+// The number at a key without its fraction: 0 to 2^62, and 0 if there is none.
+int64_t WholeNumberAt(const Json& object, const char* key) {
+  const double number = FiniteNumber(object, key).value_or(0);
+  return number > 0 ? static_cast<int64_t>(std::min(number, 0x1p62)) : 0;
+}
+
+std::vector<int64_t> WholeNumbersAt(const Json& object, const char* key) {
+  std::vector<int64_t> numbers;
+  for (const Json& number : object.value(key, Json::array())) {
+    if (number.is_number_integer()) numbers.push_back(number);
+  }
+  return numbers;
+}
+
+RanConfig ReadRan(const Json& ran) {
+  RanConfig config;
+  if (!ran.is_object()) return config;
+  for (const auto& [name, pointer] : kRanSettings) {
+    if (const auto value = FiniteNumber(ran, name)) config.settings[pointer] = *value;
+  }
+  config.data_parallel_size = WholeNumberAt(ran, "data_parallel_size");
+  return config;
+}
+
+// Reads the times of the steps, or says what is wrong with them.
+void ReadSteps(const Json& file, HookReport* report) {
+  const auto ms = [](const Json& seconds) {
+    return seconds.is_number() ? 1e3 * seconds.get<double>() : -1.0;
+  };
+  const Json seconds = file.value("step_seconds", Json());
+  if (seconds.is_null()) return;
+  for (const Json& step : seconds)
+    report->steps.push_back({.latency_ms = ms(step)});
+  const auto is_possible = [](const MeasuredStep& step) {
+    return step.latency_ms >= kMinStepMs && step.latency_ms <= kMaxStepMs;
+  };
+  if (!seconds.is_array() || seconds.empty() || !std::ranges::all_of(report->steps, is_possible)) {
+    constexpr size_t kMostQuoted = 100;
+    report->steps.clear();
+    report->problem = fmt::format("step_seconds is {}; expected a list of numbers > 0",
+                                  seconds.dump().substr(0, kMostQuoted));
+    return;
+  }
+  constexpr std::pair<const char*, double MeasuredStep::*> kParts[] = {
+      {"forward_seconds", &MeasuredStep::forward_ms},
+      {"backward_seconds", &MeasuredStep::backward_ms},
+      {"update_seconds", &MeasuredStep::update_ms}};
+  for (const auto& [key, part] : kParts) {
+    const Json times = file.value(key, Json());
+    if (!times.is_array()) continue;
+    for (size_t i = 0; i < std::min(times.size(), report->steps.size()); ++i)
+      report->steps[i].*part = std::clamp(ms(times[i]), 0.0, kMaxStepMs);
+  }
+}
+
+Metric Once(double value) {
+  return {.value = value, .spread = 0, .samples = 1};
+}
+
+// The highest value of all ranks that have one.
+void AddHighest(const char* name, const std::vector<HookReport>& reports,
+                std::optional<double> HookReport::*value, Measurement* measurement) {
+  for (const HookReport& report : reports) {
+    if (!(report.*value)) continue;
+    const auto [found, is_new] = measurement->try_emplace(name, Once(*(report.*value)));
+    if (!is_new) found->second.value = std::max(found->second.value, *(report.*value));
+  }
+}
+
+}  // namespace
+
+std::optional<HookReport> ReadHookReport(const std::string& text) {
+  const Json file = ParsePythonJson(text);
+  if (!file.is_object()) return std::nullopt;
+  HookReport report;
+  report.config_applied = file.value("config_applied", Json()) == true;
+  const Json engine = file.value("engine", Json());
+  if (engine.is_string()) report.engine = engine;
+  report.on_cpu = file.value("on_cpu", Json()) == true;
+  report.changed_script = file.value("changed_script", Json()) == true;
+  report.world_size = WholeNumberAt(file, "world_size");
+  report.ran = ReadRan(file.value("ran", Json()));
+  report.num_steps = WholeNumberAt(file, "num_steps");
+  report.samples = FiniteNumber(file, "samples").value_or(0);
+  report.flops = std::clamp(FiniteNumber(file, "flops").value_or(0), 0.0, kMaxFlops);
+  report.first_counted_step = WholeNumberAt(file, "first_counted_step");
+  ReadSteps(file, &report);
+  report.profile = file.value("profile", Json());
+  report.peak_bytes = FiniteNumber(file, "peak_bytes");
+  report.host_bytes = FiniteNumber(file, "host_bytes");
+  report.alloc_retries = FiniteNumber(file, "num_alloc_retries");
+  report.data_wait = FiniteNumber(file, "data_wait_share");
+  report.has_ended = file.contains("losses");
+  for (const Json& loss : file.value("losses", Json::array())) {
+    report.losses.push_back(loss.is_number() ? loss.get<double>()
+                                             : std::numeric_limits<double>::quiet_NaN());
+  }
+  for (const int64_t size : WholeNumbersAt(file, "forward_batch_sizes"))
+    report.largest_batch = std::max(report.largest_batch, size);
+  report.partial_steps = WholeNumbersAt(file, "partial_steps");
+  return report;
+}
+
+Measurement MeasurementOf(const std::vector<HookReport>& reports, int64_t train_batch_size) {
+  const HookReport& first = reports[0];
+  std::set<int64_t> partial;
+  for (const HookReport& report : reports)
+    partial.insert(report.partial_steps.begin(), report.partial_steps.end());
+  std::vector<MeasuredStep> steps;
+  for (size_t i = 0; i < first.steps.size(); ++i) {
+    if (!partial.contains(first.first_counted_step + static_cast<int64_t>(i)))
+      steps.push_back(first.steps[i]);
+  }
+  if (steps.empty()) steps = first.steps;  // Each step has a smaller batch.
+  const auto summarize = [&](const auto& get) {
+    std::vector<double> values;
+    for (const MeasuredStep& step : steps)
+      values.push_back(get(step));
+    return Summarize(std::move(values));
+  };
+  const double samples_ms = static_cast<double>(train_batch_size) * 1e3;
+  Measurement result;
+  result["latency"] = summarize([](const MeasuredStep& s) { return s.latency_ms; });
+  result["throughput"] =
+      summarize([&](const MeasuredStep& s) { return samples_ms / s.latency_ms; });
+  result["forward"] = summarize([](const MeasuredStep& s) { return s.forward_ms; });
+  result["backward"] = summarize([](const MeasuredStep& s) { return s.backward_ms; });
+  result["step"] = summarize([](const MeasuredStep& s) { return s.update_ms; });
+  result["FLOPS_per_gpu"] =
+      summarize([&](const MeasuredStep& s) { return first.flops * 1e3 / s.latency_ms; });
+  // 0 stands for what was not measured.
+  std::erase_if(result, [](const auto& entry) { return entry.second.value <= 0; });
+  AddHighest("peak_bytes", reports, &HookReport::peak_bytes, &result);
+  AddHighest("host_bytes", reports, &HookReport::host_bytes, &result);
+  AddHighest("alloc_retries", reports, &HookReport::alloc_retries, &result);
+  AddHighest("data_wait", reports, &HookReport::data_wait, &result);
+  return result;
+}
+
+ModelProfile ProfileOf(const HookReport& report, int64_t device_memory_bytes,
+                       const std::string& what) {
+  Json json = report.profile;
+  if (json.is_object() && device_memory_bytes > 0)
+    json["device_memory_bytes"] = device_memory_bytes;
+  ModelProfile profile = ProfileFromJson(json, what);
+  int64_t& activations = profile.activation_bytes_per_sample;
+  activations = std::max(activations, kMinActivationBytes);
+  if (report.on_cpu) profile.device = "cpu";
+  return profile;
+}
+
+}  // namespace dsat

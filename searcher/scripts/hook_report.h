@@ -1,0 +1,84 @@
+// The file in which a rank of a script tells dsat what it ran and measured: hook-rank<R>.json in
+// the attempt's folder (docs/python.md).
+#ifndef DSAT_SEARCHER_SCRIPTS_HOOK_REPORT_H_
+#define DSAT_SEARCHER_SCRIPTS_HOOK_REPORT_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/json.h"
+#include "proto/trial.h"
+
+namespace dsat {
+
+// The settings that a rank reports of its engine, and their keys in a ds_config.
+inline constexpr std::pair<const char*, const char*> kRanSettings[] = {
+    {"train_micro_batch_size_per_gpu", kMicroBatchKey},
+    {"gradient_accumulation_steps", kAccumulationKey},
+    {"zero_stage", kStageKey},
+    {"reduce_bucket_size", "/zero_optimization/reduce_bucket_size"},
+    {"allgather_bucket_size", "/zero_optimization/allgather_bucket_size"},
+};
+
+// The settings of an engine, as far as they are known.
+struct RanConfig {
+  std::map<std::string, double> settings;  // JSON pointers of a ds_config -> numbers.
+  int64_t data_parallel_size = 0;          // 0 if unknown.
+};
+
+// One optimizer step that was measured, in ms. A part that was not measured is 0.
+struct MeasuredStep {
+  double latency_ms = 0;  // > 0.
+  double forward_ms = 0;
+  double backward_ms = 0;
+  double update_ms = 0;
+};
+
+// The content of the file. Keys that the file lacks have the values below.
+struct HookReport {
+  bool config_applied = false;
+  std::string engine = {};      // "DeepSpeedEngine", "PipelineEngine", ...
+  int64_t world_size = 0;       // The number of ranks; 0 if unknown.
+  bool on_cpu = false;          // The rank uses no GPU.
+  bool changed_script = false;  // The hook has changed batch sizes that the script decides about.
+  RanConfig ran = {};
+  int64_t num_steps = 0;                 // Optimizer steps that have ended, measured or not.
+  double samples = 0;                    // Samples of a step on all ranks; 0 if unknown.
+  double flops = 0;                      // FLOPs of a step on this rank; 0 if unknown.
+  int64_t first_counted_step = 0;        // The number of steps[0], from 0.
+  std::vector<MeasuredStep> steps = {};  // The steps that count; empty until all are measured.
+  std::string problem = {};              // The key that makes the result unusable; "" if none.
+  Json profile = {};                     // An object as for ProfileFromJson, or null.
+  std::optional<double> peak_bytes = {};
+  std::optional<double> host_bytes = {};
+  std::optional<double> alloc_retries = {};
+  std::optional<double> data_wait = {};     // The share of a step's time, 0 to 1.
+  bool has_ended = false;                   // The rank has written its result.
+  std::vector<double> losses = {};          // One for each step; NaN if it is not finite.
+  int64_t largest_batch = 0;                // Samples of the largest forward pass; 0 if unknown.
+  std::vector<int64_t> partial_steps = {};  // Steps with fewer samples than they were to have.
+};
+
+// Reads the text of such a file, in which Python may write NaN and Infinity. Returns nullopt if it
+// is no complete JSON object.
+std::optional<HookReport> ReadHookReport(const std::string& text);
+
+// What the ranks have measured in steps of `train_batch_size` samples: the times of rank 0, except
+// for partial steps of any rank, and the highest memory of all ranks. A metric that was not
+// measured is left out. REQUIRES: reports[0].steps is not empty.
+Measurement MeasurementOf(const std::vector<HookReport>& reports, int64_t train_batch_size);
+
+// The model's profile in rank 0's report, with a memory of `device_memory_bytes`, or the report's
+// if that is 0. Activations are at least 1 MiB a sample, because what a script measures may be 0
+// and is used as a divisor. Throws kInvalidArgument as ProfileFromJson, naming `what`. REQUIRES:
+// the report has a profile.
+ModelProfile ProfileOf(const HookReport& report, int64_t device_memory_bytes,
+                       const std::string& what);
+
+}  // namespace dsat
+
+#endif  // DSAT_SEARCHER_SCRIPTS_HOOK_REPORT_H_
