@@ -29,6 +29,7 @@
 #include "base/num_cores.h"
 #include "base/version.h"
 #include "searcher/processes/host_address.h"
+#include "searcher/processes/oom_evidence.h"
 #include "searcher/processes/process_tree.h"
 #include "searcher/processes/rank_process.h"
 #include "searcher/processes/remote_folder.h"
