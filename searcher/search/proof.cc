@@ -2,7 +2,6 @@
 #include "searcher/search/proof.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "proto/micro_batch.h"
 #include "searcher/search/loss_check.h"
@@ -53,15 +52,6 @@ int64_t SoakSteps(const SearchState& search, TrialId of) {
   return std::max(least, options.soak_in_budget ? StepsInBudget(search, of) : options.soak_steps);
 }
 
-Trial RunOf(TrialKind kind, const SearchState& search, TrialId of, Json ds_config) {
-  Trial run;
-  run.kind = kind;
-  run.assignment = search.trials.at(of).assignment;
-  run.ds_config = std::move(ds_config);
-  run.confirms = of;
-  return run;
-}
-
 }  // namespace
 
 std::optional<Json> WithGlobalBatch(const Json& submitted, int64_t train_batch_size) {
@@ -98,12 +88,15 @@ std::optional<Trial> NextProof(const SearchState& search) {
   if (compares && !search.Dropped().contains(*submitted) &&
       GlobalBatch(config) != GlobalBatch(search.BestConfigOf(*submitted)) &&
       LacksReference(search, GlobalBatch(config))) {
-    std::optional<Json> reference =
-        WithGlobalBatch(search.BestConfigOf(*submitted), GlobalBatch(config));
-    if (reference) return RunOf(TrialKind::kReference, search, *submitted, *std::move(reference));
+    Trial reference = search.RunAgain(TrialKind::kReference, *submitted);
+    const std::optional<Json> legal = WithGlobalBatch(reference.ds_config, GlobalBatch(config));
+    if (legal) {
+      reference.ds_config = *legal;
+      return reference;
+    }
   }
   if (!soaks && !compares) return std::nullopt;
-  Trial soak = RunOf(TrialKind::kSoak, search, *pick, config);
+  Trial soak = search.RunAgain(TrialKind::kSoak, *pick);
   soak.steps = SoakSteps(search, *pick);
   return soak;
 }

@@ -11,13 +11,7 @@ std::optional<Trial> ConfirmPhase::Next() {
   if (state_.num_running > 0 || state_.spec.options.confirm_rounds == 0) return std::nullopt;
   if (!state_.confirmation || HasLostFinalists()) planned_ = Plan();
   const std::optional<TrialId> arm = (planned_ ? planned_ : state_.confirmation)->Next();
-  if (!arm) return std::nullopt;
-  Trial trial;
-  trial.kind = TrialKind::kConfirm;
-  trial.assignment = state_.trials.at(*arm).assignment;
-  trial.ds_config = state_.BestConfigOf(*arm);
-  trial.confirms = arm;
-  return trial;
+  return arm ? std::optional(state_.RunAgain(TrialKind::kConfirm, *arm)) : std::nullopt;
 }
 
 void ConfirmPhase::Start(const Trial& started) {

@@ -4,14 +4,32 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "engine/config/batch.h"
+#include "engine/config/strategies.h"
 #include "profiler/tuning_space.h"
-#include "searcher/search/profile_ladder.h"
+#include "proto/search_policy.h"
 
 namespace dsat {
 namespace {
 
 // If so many configurations drop out, something else is wrong.
 constexpr size_t kMostLost = 3 * kMostFinalists;
+
+// The configurations in which the profiling trial is tried, each of which keeps what the one before
+// it has changed.
+std::vector<Json> ProfileLadder(const ExperimentSpec& spec) {
+  std::vector<Json> ladder = {spec.ds_config};
+  if (PolicyOf(spec.options).published_space) return ladder;
+  Json config = engine::ConfigForTrial(spec.ds_config, {}, spec.slots_per_trial);
+  SetAtPointer(config, kStageKey, 3);
+  ladder.push_back(config);
+  if (IsBuiltin(spec)) {
+    SetAtPointer(config, "/pipeline/activation_checkpoint_interval", 1);
+    ladder.push_back(config);
+  }
+  ladder.push_back(engine::WithStrategy(config, *engine::FindStrategy("stage_3_offload")));
+  return ladder;
+}
 
 }  // namespace
 
@@ -124,6 +142,15 @@ Json SearchState::BestConfigOf(TrialId id) const {
   const Trial& trial = trials.at(id);
   const PointResult* best = BestPoint(trial, spec.options.metric);
   return best == nullptr ? trial.ds_config : ConfigAt(trial, best->point, spec.slots_per_trial);
+}
+
+Trial SearchState::RunAgain(TrialKind kind, TrialId of) const {
+  Trial run;
+  run.kind = kind;
+  run.assignment = trials.at(of).assignment;
+  run.ds_config = BestConfigOf(of);
+  run.confirms = of;
+  return run;
 }
 
 std::map<TrialId, std::string> SearchState::Dropped() const {

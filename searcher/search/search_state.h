@@ -53,9 +53,10 @@ struct SearchState {
   bool Compares() const { return !spec.candidate.is_null(); }
   // Whether the limits allow another trial that runs beside those that run now.
   bool HasCapacity() const;
-  // The spec whose ds_config the profiling trial runs: the submitted one or, after trials that did
-  // not fit, a later step of the ladder (searcher/search/profile_ladder.h). nullopt if no step is
-  // left.
+  // The spec whose ds_config the profiling trial runs: as submitted or, after trials that did not
+  // fit, with less and less device memory: at ZeRO stage 3, with activation checkpointing (of the
+  // built-in engine), and with parameters and optimizer states in host memory. nullopt if all of
+  // these did not fit; with --compat determined only the first one is tried.
   std::optional<ExperimentSpec> ProfiledSpec() const;
   // Why the submitted configuration was not profiled: it did not fit. "" if it fit.
   std::string SubmittedMisfit() const;
@@ -71,6 +72,8 @@ struct SearchState {
   Findings Find() const;
   // The config of a trial, with the batch sizes of its best point if it has one.
   Json BestConfigOf(TrialId id) const;
+  // A trial that runs the configuration of trial `of` again, without its number: as BestConfigOf.
+  Trial RunAgain(TrialKind kind, TrialId of) const;
   // The trials whose configuration a later run has shown to be no answer, each with the reason: it
   // is infeasible when it runs again, or a confirmation has left it out.
   std::map<TrialId, std::string> Dropped() const;
