@@ -82,7 +82,14 @@ uint32_t CheckHeader(const std::string& path, const std::string& header) {
   if (header.size() < kHeaderBytes || !header.starts_with(std::string("SQLite format 3\0", 16))) {
     Throw(ErrorCode::kDataLoss, "{}: not a dsat database; name another file with --db", path);
   }
-  if (BigEndian32(header, kApplicationIdOffset) != kApplicationId) {
+  const uint32_t application = BigEndian32(header, kApplicationIdOffset);
+  if (application == kUnreleasedApplicationId) {
+    Throw(ErrorCode::kFailedPrecondition,
+          "{}: a build of dsat before the first release made this database, and this dsat cannot "
+          "read it; read it with that build, or name another file with --db",
+          path);
+  }
+  if (application != kApplicationId) {
     Throw(ErrorCode::kFailedPrecondition,
           "{}: an SQLite database of another program; name another file with --db", path);
   }
@@ -156,10 +163,10 @@ FileContent CheckDatabaseFile(const std::string& path, std::chrono::milliseconds
   if (*bytes == 0) return FileContent::kEmpty;
   const int64_t last_change = LastChange(path);
   const std::string header = ReadHeader(path);
-  const bool current = CheckHeader(path, header) == kSchemaVersion;
+  const FileContent content =
+      CheckHeader(path, header) == kSchemaVersion ? FileContent::kDatabase : FileContent::kMayBeOld;
   // A rollback journal: the file is being created, or its creation was cut off and will be undone.
-  if (NonEmptyFile(path + "-journal")) return FileContent::kMayBeOld;
-  const FileContent content = current ? FileContent::kDatabase : FileContent::kMayBeOld;
+  if (NonEmptyFile(path + "-journal")) return FileContent::kDatabase;
 
   const bool every_page = *bytes <= kMaxCheckedBytes;
   const auto in_use = [&path] { return NonEmptyFile(path + "-wal"); };
@@ -170,7 +177,7 @@ FileContent CheckDatabaseFile(const std::string& path, std::chrono::milliseconds
                  ? "its end is missing"
                  : FindDamage(path, Database::Access::kImmutable, every_page, busy_timeout);
     if (damage.empty()) return content;
-    // Another process may have written meanwhile and closed it (as a migration does), or have it
+    // Another process may have written meanwhile and closed it, as a migration does, or may have it
     // open now: check again, with locks.
     if (!in_use() && LastChange(path) != last_change) return CheckDatabaseFile(path, busy_timeout);
     if (!in_use()) ThrowCorrupt(path, damage);
@@ -178,11 +185,6 @@ FileContent CheckDatabaseFile(const std::string& path, std::chrono::milliseconds
   damage = FindDamage(path, Database::Access::kReadOnly, every_page, busy_timeout);
   if (!damage.empty()) ThrowCorrupt(path, damage);
   return content;
-}
-
-bool HasSeveralNames(const std::string& path) {
-  struct stat status {};
-  return stat(path.c_str(), &status) == 0 && status.st_nlink > 1;
 }
 
 bool MayWrite(const std::string& path) {

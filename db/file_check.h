@@ -11,17 +11,14 @@ enum class FileContent {
   kMissing,
   kEmpty,     // SQLite opens it as an empty database; a crash during creation leaves such a file.
   kDatabase,  // A database of schema version kSchemaVersion.
-  kMayBeOld,  // A database that may be of an older version: SQLite's logs may hold a newer header.
+  kMayBeOld,  // A database whose header has an older version; SQLite's log may hold a newer header.
 };
 
 // Reads the file without changing it or creating files beside it. Throws kFailedPrecondition (a
-// folder, another program's database, a newer version), kDataLoss (not a database, truncated,
-// corrupt) or kPermissionDenied, naming the file and the way out.
+// folder, another program's database, one of an unreleased or a newer dsat), kDataLoss (not a
+// database, truncated, corrupt) or kPermissionDenied, naming the file and the way out.
 FileContent CheckDatabaseFile(const std::string& path, std::chrono::milliseconds busy_timeout);
 
-// True if the file has more than one name (hard links). Each name has logs of its own beside it, so
-// that processes that open two of them do not see each other's changes, and destroy the file.
-bool HasSeveralNames(const std::string& path);
 // True if this process may write to the file or folder.
 bool MayWrite(const std::string& path);
 // The folder of the file at `path`.

@@ -9,14 +9,16 @@ namespace dsat {
 // The statements that create the tables, indices and views that do not exist yet.
 extern const char kSchemaSql[];
 
-// PRAGMA user_version. Raised when schema.sql changes or when an older dsat would misread what this
-// one writes; a raise needs a step in migrate.cc (unless schema.sql is all of it) and a database of
-// the new version in tests/db/versions. A new key of an experiment's spec is neither: a missing key
-// gets its default, and an older dsat refuses a key that it does not know.
-inline constexpr int32_t kSchemaVersion = 7;
+// PRAGMA user_version. A release raises it when schema.sql changes or when an older dsat would
+// misread what this one writes; a raise needs a step in migrate.h, unless schema.sql is all of it.
+// A new key of an experiment's spec needs no raise: a missing key gets its default, and an older
+// dsat refuses a key that it does not know.
+inline constexpr int32_t kSchemaVersion = 1;
 
-// PRAGMA application_id, "dsat" in ASCII: tells our files from other programs' SQLite files.
-inline constexpr int32_t kApplicationId = 0x64736174;
+// PRAGMA application_id, "dsa1" in ASCII: tells our files from other programs' SQLite files.
+inline constexpr int32_t kApplicationId = 0x64736131;
+// The application_id of all builds before the first release. Their files are refused.
+inline constexpr int32_t kUnreleasedApplicationId = 0x64736174;
 
 }  // namespace dsat
 

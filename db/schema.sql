@@ -42,7 +42,7 @@ CREATE TABLE IF NOT EXISTS trials (
     CHECK (json_valid(ds_config)),
   asked_at TEXT NOT NULL,              -- When the method asked for it.
   ended_at TEXT,                       -- When the method was told of it; NULL while it runs.
-  confirms INTEGER                     -- Of the last three kinds: the trial that it runs again.
+  confirms INTEGER                     -- The trial that one of the last three kinds runs again.
     CHECK ((confirms IS NOT NULL) = (kind IN ('confirm', 'reference', 'soak'))),
   PRIMARY KEY (experiment, id)
 ) STRICT;
@@ -105,7 +105,7 @@ CREATE TABLE IF NOT EXISTS events (
   -- The log: an experiment's state is the fold of its events in the order of seq. Append-only.
   experiment INTEGER NOT NULL REFERENCES experiments (id),  -- Its experiment.
   seq INTEGER NOT NULL CHECK (seq >= 1),  -- 1, 2, 3 ... within the experiment.
-  kind TEXT NOT NULL                   -- What happened.
+  kind TEXT NOT NULL                   -- The kind of what happened.
     CHECK (kind IN ('asked', 'attempt_started', 'measured', 'attempt_ended', 'told',
                     'search_ended', 'limits_raised', 'state_changed')),
   trial INTEGER                        -- The trial it is about; NULL if about the experiment.
@@ -139,7 +139,7 @@ WITH
 SELECT t.experiment AS experiment,     -- The experiment.
        t.id AS trial,                  -- The trial.
        t.kind AS kind,                 -- profile, submitted, search, confirm, reference or soak.
-       t.confirms AS confirms,         -- Of the last three kinds: the trial that it runs again.
+       t.confirms AS confirms,         -- The trial that one of the last three kinds runs again.
        t.state AS state,               -- running, succeeded, infeasible, failed or stopped.
        t.zero_stage AS zero_stage,     -- ZeRO stage.
        coalesce(r.micro_batch_size, t.ds_config ->> '$.train_micro_batch_size_per_gpu')

@@ -36,7 +36,7 @@ struct ExperimentRow {
 // A row of the view best_trials.
 struct BestTrial {
   TrialId trial = 0;
-  double value = 0;  // Of the experiment's metric.
+  double value = 0;  // The value of the experiment's metric.
 };
 
 // Not thread-safe. Several processes may open the same file; one writes at a time (SQLite's WAL
@@ -50,9 +50,9 @@ class Store {
 
   // Opens a database file; kCreate creates it if it is missing. In every mode, a database of an
   // older schema version is migrated first (db/migrate.h). Throws kNotFound, kPermissionDenied,
-  // kDataLoss (not a database, corrupt), kFailedPrecondition (made by a newer dsat or by another
-  // program; to write: a file with several hard links) or kUnavailable (a migration that other
-  // processes prevent), naming the file; the file is then unchanged, and no new file is beside it.
+  // kDataLoss (not a database, corrupt), kFailedPrecondition (made by an unreleased or a newer dsat
+  // or by another program) or kUnavailable (a migration that other processes prevent), naming the
+  // file; the file is then unchanged, and no new file is beside it.
   static Store Open(const std::string& path, Mode mode,
                     std::chrono::milliseconds busy_timeout = kBusyTimeout);
   // A database in memory, for tests.
@@ -76,8 +76,8 @@ class Store {
   // GetExperiment.
   bool HasRunner(ExperimentId id) const;
   std::vector<ExperimentRow> ListExperiments() const;
-  // Of the experiments in which a trial has succeeded. It reads the measurements of all of them,
-  // the functions above none.
+  // The best trial of each experiment in which a trial has succeeded. It reads the measurements of
+  // all of them, the functions above none.
   std::map<ExperimentId, BestTrial> BestTrials() const;
   // The experiment with that number or, if `name_or_id` is not a number, the newest one of that
   // name.

@@ -137,6 +137,16 @@ TEST_F(OpenTest, AnotherProgramsDatabaseIsRefused) {
   EXPECT_THAT(ExpectRefused(ErrorCode::kFailedPrecondition), HasSubstr("another program"));
 }
 
+TEST_F(OpenTest, ADatabaseOfAnUnreleasedBuildIsRefused) {
+  MakeDatabase();
+  {
+    Database db = Database::Open(path(), Database::Access::kReadWrite, kShort);
+    db.Execute(fmt::format("PRAGMA application_id = {}", kUnreleasedApplicationId));
+  }
+  EXPECT_THAT(ExpectRefused(ErrorCode::kFailedPrecondition),
+              HasSubstr("read it with that build, or name another file with --db"));
+}
+
 TEST_F(OpenTest, ANewerSchemaIsRefused) {
   MakeDatabase();
   {
@@ -309,23 +319,6 @@ TEST_F(OpenTest, AReadOnlyStoreReadsAndRefusesToWrite) {
   EXPECT_EQ(CodeOf([&] { store.CreateExperiment(SampleSpec()); }), ErrorCode::kPermissionDenied);
   EXPECT_EQ(CodeOf([&] { store.Append(1, 6, std::array{AskedEvent(SampleTrial(3))}); }),
             ErrorCode::kPermissionDenied);
-}
-
-TEST_F(OpenTest, AFileWithTwoNamesCanBeReadOnly) {
-  MakeDatabase(3);
-  const std::string link = folder_ / "link.db";
-  ASSERT_EQ(::link(path().c_str(), link.c_str()), 0);
-  for (const std::string& name : {path(), link}) {
-    for (const Mode mode : {Mode::kReadWrite, Mode::kCreate}) {
-      std::string message;
-      EXPECT_EQ(CodeOf([&] { Store::Open(name, mode); }, &message), ErrorCode::kFailedPrecondition);
-      EXPECT_THAT(message, HasSubstr(name + ": the file has several names (hard links)"));
-    }
-    EXPECT_EQ(Store::Open(name, Mode::kReadOnly).Trials(1).size(), 3);
-  }
-  EXPECT_THAT(folder_.Names(), ElementsAre("dsat.db", "link.db"));
-  ASSERT_EQ(::unlink(link.c_str()), 0);
-  Store::Open(path(), Mode::kReadWrite);
 }
 
 TEST_F(OpenTest, AReadOnlyFileCanBeReadOnly) {

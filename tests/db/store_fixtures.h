@@ -1,5 +1,4 @@
-// Helpers for the tests of the store and of experiments: old databases, a spec, a trial, a child
-// process.
+// Helpers for the tests of the store and of experiments: a spec, a trial, a child process.
 #ifndef DSAT_TESTS_DB_STORE_FIXTURES_H_
 #define DSAT_TESTS_DB_STORE_FIXTURES_H_
 
@@ -18,21 +17,6 @@
 #include "tests/base/error_code.h"
 
 namespace dsat {
-
-// Makes the database of a released schema version (tests/db/versions).
-inline void MakeDatabaseOfVersion(const std::string& path, int version) {
-  const std::string folder = DSAT_SOURCE_DIR "/tests/db/versions/";
-  Database db = Database::Open(path, Database::Access::kCreate, std::chrono::milliseconds(100));
-  db.Execute("PRAGMA journal_mode = WAL");
-  const char* const tables = version < 5    ? "tables.sql"
-                             : version == 5 ? "tables_v5.sql"
-                                            : "tables_v6.sql";
-  db.Execute(ReadFile(folder + tables));
-  // Version 7 has changed nothing but views.
-  if (version == 7) db.Execute(ReadFile(folder + "views_v7.sql"));
-  db.Execute(ReadFile(folder + "v" + std::to_string(std::min(version, 6)) + ".sql"));
-  db.Execute(fmt::format("PRAGMA user_version = {}", version));
-}
 
 inline ExperimentSpec SampleSpec(const std::string& metric = "throughput") {
   ExperimentSpec spec;

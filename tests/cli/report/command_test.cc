@@ -113,16 +113,19 @@ TEST_F(ReportCommandTest, ASearchThatRunsAndOneThatWasKilledHavePages) {
 }
 
 TEST_F(ReportCommandTest, ALogThatDoesNotReplayHasAPageWithoutAnAnswer) {
-  MakeDatabaseOfVersion(work.Path("old.db"), 1);
-  const Finished report = work.Dsat({"report", "2", "--db", "old.db", "--out", "old.html"});
+  Create();
+  // A search begins with a profiling trial.
+  Store::Open(work.Path("dsat.db"), Store::Mode::kReadWrite)
+      .Append(1, 0, std::vector<Event>{AskedEvent(SampleTrial(0))});
+  const Finished report = work.Dsat({"report", "--out", "old.html"});
   EXPECT_EQ(report.exit_code, 0) << report.err;
   const std::string page = ReadFile(work.Path("old.html"));
-  for (const char* part : {"There is no answer", "trial 2 does not replay as it was recorded",
-                           "start a new experiment", "id=\"trial-3\""})
+  for (const char* part : {"There is no answer", "trial 0 does not replay as it was recorded",
+                           "start a new experiment", "id=\"trial-0\""})
     EXPECT_NE(page.find(part), std::string::npos) << part;
 }
 
-// What a browser makes of a page, without network: its document after scripts have run.
+// A page in a browser without network: its document after scripts have run.
 class BrowserTest : public ReportCommandTest {
  protected:
   void SetUp() override {
