@@ -23,11 +23,11 @@ bool StartsWith(const std::string& text, const std::string& prefix) {
   return text.starts_with(prefix);
 }
 
-// What the files of a folder may include, besides the folder's own.
+// The paths that the files of a folder may include, besides the folder's own.
 struct FolderRule {
   std::string folder;
   std::vector<std::string> may_include;  // Prefixes of the paths.
-  // What may_include brings along: headers that the files reach without including them.
+  // The headers that may_include brings along: files reach them without including them.
   std::vector<std::string> may_reach = {};
 };
 
@@ -126,7 +126,7 @@ std::vector<std::string> IncludesOf(const std::vector<std::string>& lines) {
   for (const std::string& line : lines) {
     std::smatch match;
     if (!std::regex_search(line, match, include)) continue;
-    // What is generated belongs to ThirdPartyHeadersStayInFewFiles.
+    // ThirdPartyHeadersStayInFewFiles checks generated headers.
     if (!match[1].str().ends_with(".pb.h")) targets.push_back(match[1]);
   }
   return targets;
@@ -402,7 +402,7 @@ TEST(TidyTest, EveryHeaderIsIncluded) {
   }
   for (const SourceFile& source : Sources()) {
     if (fs::path(source.path).extension() != ".h") continue;
-    // Those that stand for a system's headers go by their names.
+    // Headers that stand for a system's go by their names.
     const std::string name = "<" + fs::path(source.path).filename().string() + ">";
     const bool stands_in = StartsWith(source.path, "tests/engine/backend/emulated_cuda/include/");
     EXPECT_NE(all.find(stands_in ? name : "\"" + source.path + "\""), std::string::npos)

@@ -1,4 +1,5 @@
-// What a user's script leaves: DeepSpeed's metrics, the reports of the import hook, and its log.
+// Reads the files that a user's script leaves: DeepSpeed's metrics, the reports of the import hook,
+// and its log.
 #include <string>
 
 #include "base/json.h"
