@@ -59,8 +59,8 @@ template <typename... Args>
 // Throws the Error for a failed system call: "<what>: <strerror(errno_value)>".
 [[noreturn]] void ThrowErrno(const std::string& what, int errno_value);
 
-// What a user reads about an exception. Those of the standard library say too little: which file it
-// was, or that a thread could not be started.
+// The text that a user reads about an exception. The texts of the standard library say too little,
+// such as which file it was, or that a thread could not be started.
 std::string MessageOf(const std::exception& error);
 
 // Prints the condition, its source location and `message`, then aborts.

@@ -43,17 +43,6 @@ void FileWriter::Write(std::string_view data) {
   }
 }
 
-void FileWriter::Patch(int64_t offset, std::string_view data) {
-  DSAT_CHECK(offset >= 0 && offset + static_cast<int64_t>(data.size()) <= bytes_);
-  while (!data.empty()) {
-    const ssize_t count = ::pwrite(fd_.get(), data.data(), data.size(), offset);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) ThrowErrno("cannot write " + path_, errno);
-    offset += count;
-    data.remove_prefix(static_cast<size_t>(count));
-  }
-}
-
 void FileWriter::Commit() {
   // On network file systems, close() may report the error of an earlier write.
   if (::fsync(fd_.get()) != 0 || ::close(fd_.Release()) != 0 ||

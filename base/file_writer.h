@@ -23,8 +23,6 @@ class FileWriter {
   const std::string& path() const { return path_; }
   int64_t bytes() const { return bytes_; }  // Written so far.
   void Write(std::string_view data);
-  // Replaces bytes that have been written. REQUIRES: offset + data.size() <= bytes().
-  void Patch(int64_t offset, std::string_view data);
   // Flushes the content to the disk, renames the file to `path`, then flushes the folder.
   // REQUIRES: no other call follows.
   void Commit();

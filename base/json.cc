@@ -180,7 +180,7 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
   // An object or array whose end has not been read.
   struct Container {
     Json* value;
-    std::string key = {};  // Of the next value in an object.
+    std::string key = {};  // The key of the next value in an object.
   };
 
   // Where the next value belongs. The addresses in open_ stay valid: only the innermost container

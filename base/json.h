@@ -42,7 +42,7 @@ const Json* FindAtPointer(const Json& object, const std::string& pointer);
 // large.
 std::optional<int64_t> WholeNumber(const Json& value);
 
-// What the library says of an error, without its number.
+// The library's text about an error, without its number.
 std::string JsonMessage(const Json::exception& error);
 
 // The JSON type of `value` for messages: "a number", "an object", ...

@@ -1,4 +1,4 @@
-// What confidence intervals need.
+// The statistics that confidence intervals need.
 #ifndef DSAT_BASE_STATISTICS_H_
 #define DSAT_BASE_STATISTICS_H_
 
@@ -18,7 +18,7 @@ double StudentQuantile(double probability, int64_t dof);
 // most 1.2 % of sets of values with normal noise look disturbed.
 struct Center {
   double mean = 0;
-  double variance = 0;  // Of the mean.
+  double variance = 0;  // The variance of the mean.
   int64_t dof = 0;      // Degrees of freedom of the variance; 0 for a single value.
 };
 // REQUIRES: there are values.

@@ -65,7 +65,7 @@ Ending EndOf(const Trial& trial) {
 // Processor time is meaningful also on a machine that does other work.
 struct Time {
   double seconds = 0;
-  double processor_seconds = 0;  // Of all threads.
+  double processor_seconds = 0;  // The time of all threads.
 };
 
 Time TimeOf(const std::function<void()>& work) {

@@ -15,7 +15,7 @@ import threading
 
 OUT_OF_MEMORY = 3  # dsat-trial's exit code if memory runs out.
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# Of an archive of scripts/bundle, or of a checkout.
+# The programs are in an archive of scripts/bundle, or in the build folder of a checkout.
 BUILD = str(ROOT if (ROOT / "dsat-trial").exists() else ROOT / "build")
 
 

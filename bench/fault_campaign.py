@@ -46,14 +46,14 @@ from dsat_trial import BUILD, build_folder, interrupt_on_sigterm
 from faults import ENDS_RUNNER, FAULTS, MISSED, Network, Search, WEIGHTS, wait_until
 
 END_S = 300  # Above the end of a search without further faults.
-MOST_FAULTS = 16  # Of one experiment.
+MOST_FAULTS = 16  # The most faults of one experiment.
 
 
 class Campaign:
     def __init__(self, args):
         self.args = args
         self.expected = None
-        self.lock = threading.Lock()  # Of what follows.
+        self.lock = threading.Lock()  # Guards the fields that follow.
         self.stops = threading.Event()
         self.num_begun = 0
         self.num_struck = 0
@@ -123,7 +123,7 @@ class Campaign:
                 number = self.num_begun
             try:
                 self.experiment(f"{kind}{number}", faults, options)
-            except Exception:  # Of the campaign itself, which must not look clean.
+            except Exception:  # An error of the campaign itself must not look clean.
                 self.note("none", "hung", 1, traceback.format_exc())
 
     def experiment(self, name, faults, options):

@@ -318,7 +318,7 @@ class Network:
     def __enter__(self):
         def ip(words):
             subprocess.run(["ip", *words.split()], check=True, stderr=subprocess.DEVNULL)
-        self.remove()  # What a killed campaign has left.
+        self.remove()  # A killed campaign may have left them.
         ip("link add dsatfc0 type bridge")
         ip("addr add 10.213.7.254/24 dev dsatfc0")
         ip("link set dsatfc0 up")

@@ -55,7 +55,7 @@ struct Cupti {
 
 Cupti cupti = {};
 std::FILE* out = nullptr;
-std::mutex mutex;  // Of `out`.
+std::mutex mutex;  // Guards `out`.
 
 void GiveBuffer(uint8_t** buffer, size_t* bytes, size_t* most_records) {
   constexpr size_t kBytes = 8 << 20;

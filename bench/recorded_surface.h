@@ -31,7 +31,7 @@ class RecordedSurface : public Surface {
     double latency_ms, spread_ms, forward_ms, backward_ms, update_ms, peak_bytes, seconds;
   };
   struct Launches {
-    double samples = 0;  // Of a step, on a rank.
+    double samples = 0;  // The samples of a step on a rank.
     std::vector<Recorded> all;
     double SampleMs() const;
   };

@@ -74,7 +74,7 @@ class Simulation {
         first_launch_(first_launch),
         trace_(trace) {}
 
-  // What it says to a later search. REQUIRES: it has run.
+  // The search as a later search is told of it. REQUIRES: it has run.
   Json Earlier() const {
     EarlierSearch earlier{
         .experiment = 1, .same_machine = true, .space = *search_.space(), .trials = {}};
@@ -227,7 +227,7 @@ void ReportFactors(const std::vector<RunResult>& runs) {
       confirming, right, intervals, nothing_better, runs.size());
 }
 
-// Of runs that state similar probabilities for being within 1 %, the share that is.
+// Prints how many of the runs that state similar probabilities for being within 1 % are within it.
 void ReportCalibration(const std::vector<RunResult>& runs) {
   constexpr int kBins = 5;
   std::map<int, std::vector<const RunResult*>> bins;

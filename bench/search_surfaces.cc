@@ -19,7 +19,7 @@ struct SimulatedSurface::Config {
   double reduce = 0, gather = 0;
   bool overlap = false, scatter = true, contiguous = true;
   double size = 1, steps = 1;
-  double host_optimizer = 0;  // The part of the optimizer states in host memory,
+  double host_optimizer = 0;  // The part of the optimizer states in host memory.
   bool host_params = false;
 };
 

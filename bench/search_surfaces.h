@@ -32,19 +32,19 @@ struct Family {
   double small_penalty = 0.85;  // Efficiency that is missing at size 0.
   double large_penalty = 0;     // Slowdown per doubling beyond `large_from`.
   double large_from = 1e9;
-  double ripple = 0.02;  // Of sizes that are not multiples of 8.
+  double ripple = 0.02;  // Relative slowdown at sizes that are not multiples of 8.
   double link_gb_s = 150;
   double call_us = 40;
   double contention = 0.03;  // Slowdown of computing while collectives run.
   double memory_bytes_per_s = 1.2e12;
-  double host_bytes_per_s = 1e10;  // Of what is offloaded, for each rank.
+  double host_bytes_per_s = 1e10;  // Copies of offloaded state, for each rank.
   double memory_gb = 40;
   double sample_gb = 0.5;  // Activations.
   double workspace_gb = 1.2;
-  double profile_error = 0.85;  // Of the activation size in the profile.
-  double gather_factor = 1;     // Of stage 3's gathering.
-  double noise = 0.01;          // Of a step,
-  double launch_noise = 0.008;  // and of a launch.
+  double profile_error = 0.85;  // The activation size in the profile over the true one.
+  double gather_factor = 1;     // Multiplies the time of stage 3's gathering.
+  double noise = 0.01;          // The standard deviation of a step's time, relative.
+  double launch_noise = 0.008;  // The standard deviation of a launch's times, relative.
   double outliers = 0.02;       // Share of launches that are 10 to 30 % slower.
   double drift = 0.005;         // Per hour.
   double launch_s = 25;
@@ -66,7 +66,7 @@ class Surface {
   virtual const Family& family() const = 0;
   // The submitted config, and an experiment that tunes it.
   virtual ExperimentSpec Spec(const std::string& method, int64_t seed) const = 0;
-  // What the profiling trial measures.
+  // The measurement of the profiling trial.
   virtual ModelProfile Profile() const = 0;
   // Its predictor, which the surface must outlive.
   virtual std::unique_ptr<Predictor> MakeSurfacePredictor(const ExperimentSpec& spec) const = 0;

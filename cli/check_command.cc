@@ -36,7 +36,7 @@ std::string RecordPath(const CheckFlags& check) {
   return (fs::absolute(check.ds_config).parent_path() / "metrics.json").string();
 }
 
-// What metrics.json beside the configuration says; null if there is none.
+// The content of metrics.json beside the configuration; null if there is no such file.
 Json ReadRecord(const CheckFlags& check) {
   const std::string path = RecordPath(check);
   return fs::exists(path) ? ReadJsonFile(path) : Json();
@@ -156,7 +156,7 @@ Factor PartOfRecorded(const Center& now, const Center& recorded, int64_t rounds)
   return part;
 }
 
-// What the rounds say. A speed is that of SpeedOf.
+// The result of the rounds. A speed is that of SpeedOf.
 struct Finding {
   TrialId candidate = 0;
   std::optional<Factor> factor;            // nullopt: the submitted configuration does not fit.

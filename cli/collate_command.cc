@@ -35,7 +35,7 @@ class PercentLine {
 Json ToJson(const engine::CollateResult& result, const CollateFlags& flags) {
   return {{"out", flags.out},
           {"tag", result.tag},
-          {"format", result.format},
+          {"format", "safetensors"},
           {"dtype", flags.dtype},
           {"tensors", result.num_tensors},
           {"elements", result.num_elems},
@@ -53,7 +53,6 @@ int RunCommand(const Flags& flags, const CollateFlags& collate) {
     result = engine::Collate({.dir = collate.checkpoint_dir,
                               .tag = collate.tag,
                               .out = collate.out,
-                              .format = collate.format,
                               .dtype = collate.dtype,
                               .force = collate.force},
                              [&](int64_t done_bytes, int64_t all_bytes) {

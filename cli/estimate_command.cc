@@ -21,7 +21,7 @@ using engine::Cluster;
 
 constexpr const char* kDefaultGpu = "a100";
 
-// What is estimated, from the experiment file and the flags over it.
+// The subject of an estimate, from the experiment file and the flags over it.
 struct Subject {
   PlannerInputs inputs;
   Json ds_config;

@@ -79,7 +79,7 @@ std::string Verdict(const Estimate& estimate) {
              : "It fits: the devices have no limit.\n";
 }
 
-// What DeepSpeed's documented estimator says of a variant; nothing where it has no formula.
+// The memory by DeepSpeed's documented estimator; nullopt for a variant without a formula.
 std::optional<DeepSpeedMemory> DeepSpeedEstimateOf(const Planner& planner,
                                                    const std::string& variant) {
   const engine::Cluster& cluster = planner.cluster();

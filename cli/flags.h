@@ -26,9 +26,9 @@ struct HostFlags {
                          // not given.
   HostFilters filters;
   std::string ssh = kDefaultSsh;
-  std::string master_addr;  // "" = the first host's own
-  std::string launcher;     // "slurm", or "" = ssh if there is a hostfile
-  std::string slurm_args;   // Words for salloc.
+  std::string master_addr;           // "" = the first host's own
+  std::string launcher;              // "slurm", or "" = ssh if there is a hostfile
+  std::string slurm_args;            // Words for salloc.
   int64_t slurm_slots_per_node = 0;  // 0 = all of a trial
 };
 
@@ -141,7 +141,7 @@ struct EstimateFlags {
   std::string link, network, pcie, disk;
   bool all_stages = false;
 };
-// What eval and generate have in common.
+// The flags that eval and generate have in common.
 struct CheckpointFlags {
   std::string config;
   std::string model_dir;
@@ -159,8 +159,7 @@ struct GenerateFlags {
 struct CollateFlags {
   std::string checkpoint_dir;
   std::string out;
-  std::string tag;     // "" = the newest
-  std::string format;  // "" = as the end of `out` says
+  std::string tag;  // "" = the newest
   std::string dtype = "fp32";
   bool force = false;
 };

@@ -76,7 +76,7 @@ void AddLimits(CLI::App& app, Limits& limits) {
       ->check(NumberAbove0());
 }
 
-// What the trials have in common.
+// Adds the options of the objective that all trials have in common.
 void AddObjectiveOptions(CLI::App& app, SearchOptions& options, std::string& train_batch_size) {
   app.add_option("--train-batch-size", train_batch_size,
                  "The global batch of every trial: a number, \"keep\" for the submitted one, or "

@@ -210,13 +210,10 @@ void AddCollateCommand(Parser& parser) {
                   "Folder of checkpoints, such as dsat-out/train/checkpoint")
       ->required()
       ->type_name("CHECKPOINT_DIR");
-  collate.add_option("out", flags.out, "The file to write: .safetensors, or .bin for torch.load")
+  collate.add_option("out", flags.out, "The file to write, whose name ends in .safetensors")
       ->required()
       ->type_name("OUT");
   collate.add_option("--tag", flags.tag, "Tag of the checkpoint (default: the newest one)");
-  collate
-      .add_option("--format", flags.format, "safetensors or bin (default: by the ending of OUT)")
-      ->check(CLI::IsMember({"safetensors", "bin"}));
   collate.add_option("--dtype", flags.dtype, "Type of the numbers: fp32, bf16 or fp16")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}))
       ->capture_default_str();

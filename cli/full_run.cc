@@ -33,7 +33,7 @@ int64_t StepsPerPrint(const Json& ds_config, int64_t steps) {
   return std::max<int64_t>(1, steps / 20);
 }
 
-// What the engine predicts of the config; nullopt if it predicts nothing, or another program runs
+// The engine's prediction for the config; nullopt if it predicts nothing, or another program runs
 // it. Throws kInvalidArgument if the engine cannot run it.
 std::optional<Estimate> EstimateOf(const ExperimentSpec& spec, const Json& ds_config) {
   if (!IsBuiltin(spec)) return std::nullopt;
@@ -144,9 +144,9 @@ class StepPrinter {
   StepsTo to_;
   int64_t interval_;
   int64_t num_steps_;
-  double rank_flops_;                              // Of a step; 0 if they are not printed.
-  int64_t first_ = 0;                              // The first step since the training was started,
-  std::chrono::steady_clock::time_point started_;  // and when it began.
+  double rank_flops_;  // FLOPs of a rank in a step; 0 if they are not printed.
+  int64_t first_ = 0;  // The first step since the training was started.
+  std::chrono::steady_clock::time_point started_;  // When `first_` began.
   int64_t last_ = 0;
   std::chrono::steady_clock::time_point drawn_ = {};
   StatusLine status_;
@@ -162,7 +162,7 @@ void ReadHistory(FullRun& run) {
     try {
       step = TrainingStepFromJson(Json::parse(line));
     } catch (const Json::exception&) {
-      continue;  // Of a later version, or damaged.
+      continue;  // The line is damaged, or of a later version.
     }
     run.num_skipped += step.skipped ? 1 : 0;
     if (step.validated) {

@@ -23,7 +23,7 @@ enum class StepsTo {
 struct FullRun {
   std::string out_dir;
   Outcome outcome;  // kStopped: interrupted.
-  // Of the whole training, of which this run may have been the last part.
+  // The last step of the whole training, of which this run may have been the last part.
   std::optional<int64_t> last_step;
   double loss = 0;                        // At last_step.
   int64_t num_skipped = 0;                // Steps without an update.

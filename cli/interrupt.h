@@ -7,7 +7,7 @@
 
 namespace dsat::cli {
 
-// What happens at the end of the terminal, which also makes every further output fail.
+// The reaction to the end of the terminal, which also makes every further output fail.
 enum class OnHangup { kInterrupt, kGoOn };
 
 // While it exists, each SIGINT, SIGTERM or SIGHUP calls `on_interrupt` on a separate thread (not in

@@ -60,7 +60,7 @@ int RunCommand(const Flags& flags, const ReportFlags& report) {
   try {
     experiment.emplace(Experiment::Open(store, id));
   } catch (const Error& error) {
-    // What was measured can be shown all the same.
+    // The measurements can be shown all the same.
     if (error.code() != ErrorCode::kDataLoss) throw;
     why_not = error.what();
   }

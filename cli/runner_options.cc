@@ -76,7 +76,8 @@ void UseSlurm(const HostFlags& flags, RunnerOptions* options) {
   Say(stderr, fmt::format("job {} of Slurm, {}\n", nodes.job, HostsLine(options->machines.hosts)));
 }
 
-// Of the first host whose slots for several trials are more than its cores; "" if there is none.
+// The warning about the first host whose slots for several trials are more than its cores; "" if
+// there is none.
 std::string SharedCoresWarning(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts) {
   for (const LaunchHost& host : hosts) {
     const int64_t cores = host.reach.empty() ? NumCores() : host.num_cores;

@@ -235,7 +235,8 @@ int RunSearch(const Flags& flags, const RunFlags& run, RunnerOptions options,
   return full ? ExitCodeOf(*full) : 0;
 }
 
-// Of an experiment whose trials another program runs, and whose times are not known.
+// Raises the limits of an experiment whose trials another program runs, and whose times are not
+// known.
 int RaiseTheirLimits(const ResumeFlags& resume, Experiment& experiment) {
   const LimitsRaised& limits = resume.limits;
   if (!limits.max_trials || limits.max_time_s || limits.max_device_hours) {

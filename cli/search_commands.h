@@ -1,4 +1,4 @@
-// What several commands need to run the trials of an experiment.
+// The functions that several commands need to run the trials of an experiment.
 #ifndef DSAT_CLI_SEARCH_COMMANDS_H_
 #define DSAT_CLI_SEARCH_COMMANDS_H_
 

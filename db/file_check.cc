@@ -81,7 +81,14 @@ void CheckHeader(const std::string& path, const std::string& header) {
   if (header.size() < kHeaderBytes || !header.starts_with(std::string("SQLite format 3\0", 16))) {
     Throw(ErrorCode::kDataLoss, "{}: not a dsat database; name another file with --db", path);
   }
-  if (BigEndian32(header, kApplicationIdOffset) != kApplicationId) {
+  const uint32_t application = BigEndian32(header, kApplicationIdOffset);
+  if (application == kUnreleasedApplicationId) {
+    Throw(ErrorCode::kFailedPrecondition,
+          "{}: a build of dsat before the first release made this database, and this dsat cannot "
+          "read it; read it with that build, or name another file with --db",
+          path);
+  }
+  if (application != kApplicationId) {
     Throw(ErrorCode::kFailedPrecondition,
           "{}: an SQLite database of another program; name another file with --db", path);
   }
@@ -175,11 +182,6 @@ FileContent CheckDatabaseFile(const std::string& path, std::chrono::milliseconds
   damage = FindDamage(path, Database::Access::kReadOnly, every_page, busy_timeout);
   if (!damage.empty()) ThrowCorrupt(path, damage);
   return FileContent::kDatabase;
-}
-
-bool HasSeveralNames(const std::string& path) {
-  struct stat status {};
-  return stat(path.c_str(), &status) == 0 && status.st_nlink > 1;
 }
 
 bool MayWrite(const std::string& path) {

@@ -18,9 +18,6 @@ enum class FileContent {
 // corrupt) or kPermissionDenied, naming the file and the way out.
 FileContent CheckDatabaseFile(const std::string& path, std::chrono::milliseconds busy_timeout);
 
-// True if the file has more than one name (hard links). Each name has logs of its own beside it, so
-// that processes that open two of them do not see each other's changes, and destroy the file.
-bool HasSeveralNames(const std::string& path);
 // True if this process may write to the file or folder.
 bool MayWrite(const std::string& path);
 // The folder of the file at `path`.

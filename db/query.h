@@ -20,7 +20,7 @@ struct QueryResult {
   std::vector<std::vector<Json>> rows;
 };
 
-// What a query may take.
+// The limits of a query.
 struct QueryLimits {
   std::chrono::milliseconds time;
   int64_t num_rows = 0;

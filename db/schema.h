@@ -13,10 +13,12 @@ extern const char kSchemaSql[];
 // or when a dsat of another version would misread a file or ask for other trials than its logs
 // have. A new key of an experiment's spec is neither: a missing key gets its default, and an older
 // dsat refuses a key that it does not know.
-inline constexpr int32_t kSchemaVersion = 8;
+inline constexpr int32_t kSchemaVersion = 1;
 
-// PRAGMA application_id, "dsat" in ASCII: tells our files from other programs' SQLite files.
-inline constexpr int32_t kApplicationId = 0x64736174;
+// PRAGMA application_id, "dsa1" in ASCII: tells our files from other programs' SQLite files.
+inline constexpr int32_t kApplicationId = 0x64736131;
+// The application_id of all builds before the first release. Their files are refused.
+inline constexpr int32_t kUnreleasedApplicationId = 0x64736174;
 
 }  // namespace dsat
 

@@ -40,7 +40,7 @@ CREATE TABLE IF NOT EXISTS trials (
     CHECK (json_valid(ds_config)),
   asked_at TEXT NOT NULL,              -- When the method asked for it.
   ended_at TEXT,                       -- When the method was told of it; NULL while it runs.
-  confirms INTEGER                     -- Of the last three kinds: the trial that it runs again.
+  confirms INTEGER                     -- The trial that one of the last three kinds runs again.
     CHECK ((confirms IS NOT NULL) = (kind IN ('confirm', 'reference', 'soak'))),
   PRIMARY KEY (experiment, id)
 ) STRICT;
@@ -138,7 +138,7 @@ WITH
 SELECT t.experiment AS experiment,     -- The experiment.
        t.id AS trial,                  -- The trial.
        t.kind AS kind,                 -- profile, submitted, search, confirm, reference or soak.
-       t.confirms AS confirms,         -- Of the last three kinds: the trial that it runs again.
+       t.confirms AS confirms,         -- The trial that one of the last three kinds runs again.
        t.state AS state,               -- running, succeeded, infeasible, failed or stopped.
        t.zero_stage AS zero_stage,     -- ZeRO stage.
        coalesce(r.micro_batch_size, t.ds_config ->> '$.train_micro_batch_size_per_gpu')

@@ -72,7 +72,8 @@ ErrorCode CodeOf(int sqlite_code, int system_errno) {
 
 // The largest text or BLOB that a user's statement may make.
 constexpr int kMaxValueBytes = 1 << 26;
-constexpr int kStepsBetweenLooks = 10'000;  // Of SQLite's machine, at the clock.
+// Steps of SQLite's machine between two looks at the clock.
+constexpr int kStepsBetweenLooks = 10'000;
 
 // SQLite calls it for each action of a statement that it compiles; see sqlite3_set_authorizer.
 int AllowReading(void*, int action, const char* name, const char* argument, const char*,
@@ -152,7 +153,7 @@ void Database::ThrowCode(int code, const std::string& what) const {
   const int last_errno = errno;
   const bool is_io = (code & 0xff) == SQLITE_IOERR;  // Such as without room for the -shm file.
   int system_errno = handle_ ? sqlite3_system_errno(handle()) : 0;
-  if (is_io && system_errno == 0) system_errno = last_errno;  // Of a COMMIT, SQLite keeps none.
+  if (is_io && system_errno == 0) system_errno = last_errno;  // SQLite keeps no errno of a COMMIT.
   const ErrorCode error = CodeOf(code, system_errno);
   if (error == ErrorCode::kUnavailable && !is_io) {
     Throw(error, "{}: another process has kept the database locked for more than {} ms; try again",

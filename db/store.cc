@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "base/parse_number.h"
 #include "db/file_check.h"
 #include "db/projections.h"
@@ -68,7 +67,7 @@ Database OpenWritable(const std::string& path, bool create,
 }
 
 Database OpenReadOnly(const std::string& path, std::chrono::milliseconds busy_timeout) {
-  if (MayWrite(path) && MayWrite(FolderOf(path)) && !HasSeveralNames(path)) {
+  if (MayWrite(path) && MayWrite(FolderOf(path))) {
     // Opened for writing, the last connection that closes removes the -wal and -shm files.
     Database db = Database::Open(path, Database::Access::kReadWrite, busy_timeout);
     db.Execute("PRAGMA query_only = ON");
@@ -77,24 +76,12 @@ Database OpenReadOnly(const std::string& path, std::chrono::milliseconds busy_ti
   // Without write permission, SQLite cannot take part in the locking of WAL mode. If there is no
   // -wal file, no process writes, and the file can be read without locks.
   const bool in_use = access((path + "-wal").c_str(), F_OK) == 0;
-  if (!in_use && HasSeveralNames(path)) {
-    Log(LogLevel::kWarn,
-        "the database has several names (hard links): what a process writes "
-        "through another one may be missing here",
-        {{"file", path}});
-  }
   return Database::Open(path, in_use ? Database::Access::kReadOnly : Database::Access::kImmutable,
                         busy_timeout);
 }
 
 // Throws if the file at `path` cannot be opened in this mode.
 void CheckContent(const std::string& path, FileContent content, Store::Mode mode) {
-  if (mode != Store::Mode::kReadOnly && HasSeveralNames(path)) {
-    Throw(ErrorCode::kFailedPrecondition,
-          "{}: the file has several names (hard links), and SQLite would keep separate logs beside "
-          "each; remove the other names, or work on a copy",
-          path);
-  }
   if (content == FileContent::kDatabase) return;
   if (mode == Store::Mode::kCreate) {
     struct stat status {};
@@ -165,7 +152,7 @@ void ReadTexts(const std::string& path, ExperimentId id, const Read& read) {
 struct Store::Impl {
   Database db;
 
-  // What is written to a file without its name is lost with this process.
+  // Throws if the file has lost its name: a write to it would be lost with this process.
   void CheckPlace() const {
     if (!db.Moved()) return;
     Throw(ErrorCode::kFailedPrecondition,

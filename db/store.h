@@ -36,7 +36,7 @@ struct ExperimentRow {
 // A row of the view best_trials.
 struct BestTrial {
   TrialId trial = 0;
-  double value = 0;  // Of the experiment's metric.
+  double value = 0;  // The value of the experiment's metric.
 };
 
 // Not thread-safe. Several processes may open the same file; one writes at a time (SQLite's WAL
@@ -50,7 +50,7 @@ class Store {
 
   // Opens a database file; kCreate creates it if it is missing. Throws kNotFound,
   // kPermissionDenied, kDataLoss (not a database, corrupt) or kFailedPrecondition (made by a dsat
-  // of another schema version or by another program; to write: a file with several hard links),
+  // of another schema version or by another program),
   // naming the file; the file is then unchanged, and no new file is beside it.
   static Store Open(const std::string& path, Mode mode,
                     std::chrono::milliseconds busy_timeout = kBusyTimeout);
@@ -75,8 +75,8 @@ class Store {
   // GetExperiment.
   bool HasRunner(ExperimentId id) const;
   std::vector<ExperimentRow> ListExperiments() const;
-  // Of the experiments in which a trial has succeeded. It reads the measurements of all of them,
-  // the functions above none.
+  // The best trial of each experiment in which a trial has succeeded. It reads the measurements of
+  // all of them, the functions above none.
   std::map<ExperimentId, BestTrial> BestTrials() const;
   // The experiment with that number or, if `name_or_id` is not a number, the newest one of that
   // name.

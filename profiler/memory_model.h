@@ -23,7 +23,8 @@ struct StageMemory {
   int64_t buffer_bytes = 0;     // Communication buckets.
   int64_t gathered_bytes = 0;   // Stage 3: the parameters that are whole at one time, at least.
   int64_t activation_bytes_per_sample = 0;
-  int64_t offloaded_bytes = 0;  // Of parameters and optimizer states; not in the numbers above.
+  // Parameters and optimizer states in host memory; not in the numbers above.
+  int64_t offloaded_bytes = 0;
 
   // Everything that does not grow with the micro-batch.
   int64_t fixed_bytes() const {
@@ -31,7 +32,7 @@ struct StageMemory {
   }
 };
 
-// Whose memory the formulas predict.
+// The program whose memory the formulas predict.
 enum class MemoryLaw {
   kBuiltin,    // The built-in engine's, roughly.
   kDeepSpeed,  // DeepSpeed's, with the copies and buffers that its optimizers allocate.

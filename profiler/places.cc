@@ -39,9 +39,9 @@ struct Candidate {
   bool uses_disk = false;
   bool checkpoints = false;
   std::string refused = {};
-  int64_t largest = 0;   // Micro-batch size that fits,
-  int64_t legal = 0;     // and the largest legal one up to it.
-  double sample_ms = 0;  // Of a step, per sample, at the largest legal size; 0 if unknown.
+  int64_t largest = 0;   // The largest micro-batch size that fits.
+  int64_t legal = 0;     // The largest legal micro-batch size up to `largest`.
+  double sample_ms = 0;  // The time of a step per sample at the largest legal size; 0 if unknown.
   bool fits() const { return refused.empty() && largest > 0; }
 };
 
@@ -274,7 +274,7 @@ class Lister {
     }
   }
 
-  // What cannot be needed.
+  // Drops the candidates that cannot be needed.
   void DropUseless() {
     const bool any_fits = std::ranges::any_of(candidates_, &Candidate::fits);
     const bool fits_without_disk = std::ranges::any_of(
@@ -314,7 +314,7 @@ class Lister {
     return c.sample_ms * with_costs(c) > best.sample_ms * with_costs(best);
   }
 
-  // What is slower than what does without it.
+  // Drops the candidates that are slower than others without the same offload or recomputation.
   void DropSlow(int64_t submitted_size) {
     const Candidate* best_without_offload = nullptr;
     const Candidate* best_plain = nullptr;
@@ -406,7 +406,7 @@ class Lister {
   const ExperimentSpec& spec_;
   const engine::KeyTable& keys_;
   const engine::Settings settings_;
-  std::vector<engine::Settings> first_;  // Of the first place of each stage.
+  std::vector<engine::Settings> first_;  // The settings of the first place of each stage.
   const std::vector<Comparison> where_;
   std::vector<LeftOut>& left_out_;
   std::vector<const Key*> varied_;

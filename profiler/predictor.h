@@ -30,10 +30,10 @@ struct Predicted {
   TierNeed disk;       // The node that needs most.
   // Estimates of a step; 0 if unknown.
   double step_ms = 0;
-  double compute_ms = 0;  // Of it, forward and backward.
-  double update_ms = 0;   // Of it, the optimizer, copies and files included.
-  double link_ms = 0;     // That collectives take, hidden or not.
-  bool exact = false;  // The bytes are what the built-in engine counts when it runs this.
+  double compute_ms = 0;  // The part in forward and backward.
+  double update_ms = 0;   // The part in the optimizer, copies and files included.
+  double link_ms = 0;     // The time that collectives take, hidden or not.
+  bool exact = false;     // The bytes are what the built-in engine counts when it runs this.
 
   bool fits() const { return device.fits() && rank_host.fits() && host.fits() && disk.fits(); }
   // "It does not fit: ...", with what each tier needs and has; "" if it fits.

@@ -22,7 +22,7 @@ namespace {
 
 using engine::Key;
 
-// What decides about the knobs of a place.
+// The facts that decide about the knobs of a place.
 struct Scope {
   const Predictor& predictor;
   const ExperimentSpec& spec;
@@ -61,7 +61,8 @@ std::vector<Json> SemanticValuesOf(const Key& key, const Scope& scope, const Pla
   return values;
 }
 
-// What each value changes in the place at its largest micro-batch size; {} if nothing is predicted.
+// The change by each value in the place at its largest micro-batch size; {} if nothing is
+// predicted.
 std::vector<KnobEffect> EffectsOf(const Knob& knob, const Scope& scope, Json ds_config,
                                   int64_t largest) {
   std::vector<KnobEffect> effects;
@@ -151,7 +152,7 @@ std::vector<Knob> KnobsOf(const Scope& scope, const Place& place, const StageSpa
   return knobs;
 }
 
-// What is predicted at sizes 1, 2, 4, ..., up to twice the largest that fits.
+// The predictions at sizes 1, 2, 4, ..., up to twice the largest that fits.
 std::vector<Forecast> ForecastsOf(const Predictor& predictor, Json ds_config, int64_t largest,
                                   int64_t accumulation) {
   accumulation = std::min<int64_t>(accumulation, 2);

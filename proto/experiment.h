@@ -35,7 +35,7 @@ struct SearchOptions {
   // The fixed global batch: micro-batch size and accumulation vary together. nullopt: the global
   // batch follows the micro-batch size, and the accumulation stays as submitted.
   std::optional<int64_t> train_batch_size;
-  int64_t divisible_by = 1;    // Of micro-batch sizes.
+  int64_t divisible_by = 1;    // Micro-batch sizes are multiples of it.
   int64_t confirm_rounds = 0;  // Rounds in which the best configurations are measured again.
   // The confirmation has at most this many times `confirm_rounds` rounds, or twice as many where
   // launches are short (searcher/search/confirm.h). In older logs, which lack the key, it has
@@ -54,7 +54,7 @@ struct SearchOptions {
   // Budgets of the search with the first rounds of its confirmation; nullopt: none.
   std::optional<double> max_time_s;        // Wall-clock time.
   std::optional<double> max_device_hours;  // Slots times the time that trials run.
-  std::optional<int64_t> run_steps;        // Of the training to come, as submitted.
+  std::optional<int64_t> run_steps;        // Steps of the training to come, as submitted.
   // True: the methods behave exactly as Determined's published ones (docs/methods.md lists the
   // differences).
   bool compat_determined = false;
@@ -70,8 +70,8 @@ struct SearchOptions {
   // auto: the experiment whose measurements are a prior of this search: its number or name, "auto"
   // (the newest one that fits) or "off".
   std::string warm_start = "off";
-  // What was found for warm_start when the experiment was created (methods/warm_start.h); null if
-  // nothing was. A replay needs no other experiment.
+  // The earlier search that warm_start has found when the experiment was created
+  // (methods/warm_start.h); null if it has found none. A replay needs no other experiment.
   Json prior = Json();
   int64_t trials_per_random_config = 5;   // random
   std::optional<int64_t> early_stopping;  // random: stop after so many trials without a new best
@@ -95,28 +95,29 @@ struct ExperimentSpec {
   std::string start_dir;
   std::string out_dir;
   int64_t slots_per_trial = 1;      // Ranks of a trial.
-  std::string device = "cpu";       // Of the built-in engine: "cpu", "cuda" or "auto".
+  std::string device = "cpu";       // The device of the built-in engine: "cpu", "cuda" or "auto".
   int64_t device_memory_bytes = 0;  // Device budget of one rank; 0 = no budget.
-  int64_t host_memory_bytes = 0;    // Of one rank, for offloaded state; 0 = no budget.
-  std::map<std::string, std::string> environment;  // Of trial processes, added to ours.
+  int64_t host_memory_bytes = 0;    // The budget of one rank for offloaded state; 0 = no budget.
+  std::map<std::string, std::string> environment;  // Variables of trial processes, added to ours.
   Json hyperparameters = Json::object();           // As in the file, except the two ds_config keys.
   std::string ds_config_path;       // The file the base config came from, "" if inline.
   Json ds_config = Json::object();  // Base config with overwrite_deepspeed_args.
   // The user's own values (searcher/input/user_space.h): pointer of the ds_config -> array.
   Json search_space = Json::object();
-  std::vector<std::string> where;   // Conditions on it, as ParseComparison reads them.
-  int64_t max_restarts = 1;         // Attempts after a crash, per trial.
-  int64_t max_length_steps = 100;   // Optimizer steps of the full experiment.
+  std::vector<std::string> where;  // Conditions on it, as ParseComparison reads them.
+  int64_t max_restarts = 1;        // Attempts after a crash, per trial.
+  int64_t max_length_steps = 100;  // Optimizer steps of the full experiment.
   // A model profile given by the user (external experiments), which replaces the profiling trial.
   std::optional<ModelProfile> profile;
   // Not null: instead of a search, this ds_config is compared with ds_config (dsat check).
   Json candidate;
-  // What trials run on and with: host, cpu, cores, gpus, driver and versions, as far as known.
+  // The machine and the software that trials run with: host, cpu, cores, gpus, driver and versions,
+  // as far as known.
   Json machine = Json::object();
   SearchOptions options;
 };
 
-// What one value of a knob is predicted to change if everything else is as submitted.
+// The predicted change by one value of a knob if everything else is as submitted.
 struct KnobEffect {
   double peak_bytes = 0;  // Device memory, added.
   double log_time = 0;    // The natural logarithm of the factor on the time of a step.
@@ -130,15 +131,15 @@ struct Knob {
   std::vector<KnobEffect> effects = {};
 };
 
-// What is predicted of a place at one micro-batch size, with everything else as submitted. Times
-// are ms of a step; 0 if unknown.
+// A prediction for a place at one micro-batch size, with everything else as submitted. Times are ms
+// of a step; 0 if unknown.
 struct Forecast {
   int64_t micro_batch_size = 1;
   int64_t accumulation_steps = 1;  // At most 2: more need no more memory.
   int64_t peak_bytes = 0;          // Device memory of the rank that needs most.
   double compute_ms = 0;           // Forward and backward.
   double update_ms = 0;            // Optimizer, with its copies and files.
-  double link_ms = 0;              // That collectives take, hidden or not.
+  double link_ms = 0;              // The time that collectives take, hidden or not.
 };
 
 // A place of the space: a ZeRO stage with settings of structural keys.
@@ -159,38 +160,40 @@ struct StageSpace {
   Assignment submitted = {};
 };
 
-// What a method may know of the model and the machine. Sizes are per rank, 0 is unknown.
+// The facts about the model and the machine that a method may know. Sizes are per rank, 0 is
+// unknown.
 struct Workload {
   int64_t num_params = 0;
   int64_t trainable_num_params = 0;
-  int64_t bytes_per_param = 4;  // Of parameters and gradients in the training precision.
+  int64_t bytes_per_param = 4;  // Bytes of a parameter or gradient in the training precision.
   int64_t data_parallel = 1;    // Ranks that share the samples of a step.
   int64_t forward_flops_per_sample = 0;
   int64_t matmul_flops_per_s = 0;
   int64_t copy_bytes_per_s = 0;
-  int64_t device_memory_bytes = 0;  // That a forecast may reach.
+  int64_t device_memory_bytes = 0;  // The peak that a forecast may reach.
   int64_t accumulation_steps = 1;   // As submitted.
   int64_t micro_batch_size = 1;     // As submitted.
   int64_t stage = 0;                // As submitted.
   // From stage 1 on DeepSpeed allocates reduction buckets, on any number of ranks, as a whole.
   bool whole_buckets = false;
-  bool on_cpu = false;  // Whose memory a bucket takes only for what it holds.
+  bool on_cpu = false;  // The device is the CPU, where a bucket takes memory only for its content.
 };
 
-// What the search does not try, such as "stage 2 with /.../device \"cpu\"", and why.
+// A part of the space that the search does not try, such as "stage 2 with /.../device \"cpu\"", and
+// why.
 struct LeftOut {
   std::string what;
   std::string why;
 };
 
-// What a method may choose from. profiler/tuning_space builds it from the profile.
+// The space that a method chooses from. profiler/tuning_space builds it from the profile.
 struct SearchSpace {
   std::vector<StageSpace> stages;
   bool exact = false;  // The sizes are what the engine counts, not estimates.
   // The samples of one optimizer step on a data-parallel rank if the global batch is fixed, which a
   // micro-batch size has to divide; 0 if it follows the micro-batch size.
   int64_t samples_per_step = 0;
-  int64_t divisible_by = 1;  // Of micro-batch sizes.
+  int64_t divisible_by = 1;                     // Micro-batch sizes are multiples of it.
   std::vector<int64_t> micro_batch_sizes = {};  // The only ones allowed, ascending; empty: all.
   Workload workload = {};
   std::vector<Comparison> where = {};  // Every configuration satisfies them.

@@ -20,7 +20,7 @@ struct TrainingStep {
   double samples_per_s = 0;  // Over all ranks.
   double tokens_per_s = 0;   // The same; 0 if samples are not text.
   double latency_ms = 0;     // Until the slowest rank has ended it.
-  int64_t peak_bytes = 0;    // Of rank 0's device memory, since the start of the process.
+  int64_t peak_bytes = 0;    // The peak of rank 0's device memory since the start of the process.
 };
 
 // {"step", "loss", "lr", "grad_norm", "loss_scale", "skipped", "throughput", "tokens_per_second",

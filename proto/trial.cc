@@ -232,7 +232,7 @@ void CheckMeasurement(const Measurement& measurement, const std::string& what) {
   if (!good) MeasurementFromJson(ToJson(measurement), what);  // Throws the error.
 }
 
-// Of a profile's numbers: a sum of some tens of bytes per parameter fits 64 bits.
+// The largest number in a profile: a sum of some tens of bytes per parameter fits 64 bits.
 constexpr int64_t kMostOfProfile = 100'000'000'000'000'000;
 
 ModelProfile ProfileFromJson(const Json& given, const std::string& what) {

@@ -94,26 +94,26 @@ struct PointResult {
   bool by_hook = false;
 };
 
-// What the profiling trial measures of the model and the device. Sizes are per rank.
+// The profiling trial's measurement of the model and the device. Sizes are per rank.
 struct ModelProfile {
   int64_t num_params = 0;
   int64_t trainable_num_params = 0;
   int64_t activation_bytes_per_sample = 0;  // The peak, at micro-batch size 1.
-  int64_t device_memory_bytes = 0;          // That one rank may use.
+  int64_t device_memory_bytes = 0;          // The memory that one rank may use.
   int64_t forward_flops_per_sample = 0;     // 0 if unknown.
-  int64_t two_units_num_params = 0;         // Of the two largest units together; 0 if unknown.
+  int64_t two_units_num_params = 0;         // The two largest units together; 0 if unknown.
   // The speeds of one rank's device while all ranks measure theirs; 0 if unknown.
   int64_t matmul_flops_per_s = 0;     // Large matrix multiplications in the training precision.
   int64_t copy_bytes_per_s = 0;       // Copies within its memory.
-  int64_t to_device_bytes_per_s = 0;  // Copies from host memory to a GPU,
-  int64_t to_host_bytes_per_s = 0;    // and back.
+  int64_t to_device_bytes_per_s = 0;  // Copies from host memory to a GPU.
+  int64_t to_host_bytes_per_s = 0;    // Copies from a GPU to host memory.
   // Highest device memory in use on any rank, including the kernels' workspace, in a step of one
   // micro-batch of 1 sample and of 2 samples; 0 if not measured. 2 samples are not run if they are
   // predicted not to fit.
   int64_t micro_batch_1_peak_bytes = 0;
   int64_t micro_batch_2_peak_bytes = 0;
-  // What the built-in engine ran on; empty and 0 of a profile that came from elsewhere, except for
-  // "cpu" of a DeepSpeed script that has no GPU.
+  // The device that the built-in engine ran on; empty in a profile that came from elsewhere, except
+  // for "cpu" of a DeepSpeed script that has no GPU. The number of threads is then 0.
   std::string device = {};  // "cpu" or "cuda".
   int64_t num_threads = 0;  // Compute threads of a rank, the most of any.
 };
@@ -150,12 +150,12 @@ struct Trial {
   TrialState state = TrialState::kRunning;
   std::string reason;
   std::vector<PointResult> points;      // In the order measured; one for asha, binary and random.
-  std::optional<ModelProfile> profile;  // Of profiling trials only.
+  std::optional<ModelProfile> profile;  // Profiling trials only.
   // In confirm, reference and soak trials, the trial whose configuration runs again.
   std::optional<TrialId> confirms = {};
   // The measuring may end early once the throughput is clearly below this (samples/s); 0: never.
   double give_up_below = 0;
-  int64_t steps = 0;  // Of soak trials: the optimizer steps that they run.
+  int64_t steps = 0;  // The optimizer steps of a soak trial.
   TrialTimes times = {};
 };
 
@@ -203,13 +203,13 @@ void SetPoint(Json& ds_config, const Point& point);
 // The measured value of `metric` at the trial's best point, nullopt if it has none.
 std::optional<double> MetricValue(const Trial& trial, const std::string& metric);
 
-// That best point; nullptr if no point has the metric.
+// The trial's best point by `metric`; nullptr if no point has the metric.
 const PointResult* BestPoint(const Trial& trial, const std::string& metric);
 
 // The value of another metric, `name`, at that point; nullopt if it was not measured there.
 std::optional<double> ValueAtBest(const Trial& trial, const std::string& metric,
                                   const std::string& name);
-// That point, or the batch sizes of the trial's config if no point has the metric.
+// The trial's best point, or the batch sizes of its config if no point has the metric.
 Point BestOrConfigPoint(const Trial& trial, const std::string& metric);
 
 // The metrics that a search can optimize, in the order shown to users.

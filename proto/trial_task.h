@@ -9,17 +9,17 @@
 
 namespace dsat {
 
-// What to write, and how.
+// The text to generate, and how to draw it.
 struct GenerateTask {
   std::string prompt;
   int64_t max_new_tokens = 200;
   double temperature = 0.8;  // 0: always the most probable token.
-  int64_t top_k = 0;         // Of the most probable tokens only; 0: all.
+  int64_t top_k = 0;         // Draw from the most probable tokens only; 0: from all.
   int64_t num_samples = 1;
   bool json = false;
 };
 
-// Which steps to trace, and the path of the trace (docs/engine.md).
+// The steps to trace, and the path of the trace (docs/engine.md).
 struct TraceTask {
   std::string path;        // "" = no trace.
   int64_t first_step = 4;  // Counted from 1 at the first step of this run.
@@ -30,10 +30,10 @@ struct TraceTask {
 struct TrainingOptions {
   int64_t checkpoint_interval = 0;  // Steps between checkpoints; 0 = only at the end.
   int64_t checkpoint_seconds = 0;   // The most between checkpoints; 0 = no limit.
-  int64_t keep = 1;                 // Checkpoints that stay, the newest ones,
-  bool keep_best = false;           // and the one with the lowest validation loss.
+  int64_t keep = 1;                 // The number of newest checkpoints that stay.
+  bool keep_best = false;           // The checkpoint with the lowest validation loss stays, too.
   int64_t eval_interval = 0;        // Steps between validations; 0 = none.
-  int64_t eval_batches = 0;         // Of train_batch_size samples; 0 = all validation data.
+  int64_t eval_batches = 0;         // Batches of train_batch_size samples; 0 = all validation data.
 };
 
 struct TrialTask {
@@ -67,7 +67,7 @@ struct TrialTask {
   std::string checkpoint_dir;  // kSoak (removed again), kTrain, kEvaluate, kGenerate.
   std::string checkpoint_tag;  // kEvaluate, kGenerate; "" = the newest.
   TrainingOptions training;    // kTrain only, as the next two.
-  std::string history_path;    // Of metrics.jsonl; "" = none.
+  std::string history_path;    // The path of metrics.jsonl, kTrain only; "" = none.
   TraceTask trace;
   GenerateTask generate;       // kGenerate only.
   std::string report_address;  // gRPC target of the runner's TrialService.

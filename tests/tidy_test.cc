@@ -161,7 +161,7 @@ TEST(TidyTest, EveryHeaderIsIncluded) {
   }
   for (const SourceFile& source : Sources()) {
     if (fs::path(source.path).extension() != ".h") continue;
-    // Those that stand for a system's headers go by their names.
+    // Headers that stand for a system's go by their names.
     const std::string name = "<" + fs::path(source.path).filename().string() + ">";
     const bool stands_in = StartsWith(source.path, "tests/engine/backend/emulated_cuda/include/");
     EXPECT_NE(all.find(stands_in ? name : "\"" + source.path + "\""), std::string::npos)

@@ -23,7 +23,8 @@ std::string DeviceTime(double seconds) {
   return fmt::format("{:.1f} device-hours", seconds / 3600);
 }
 
-// What factors compare with: the trial of the submitted configuration, which may have other sizes.
+// Says which configuration factors compare with: the submitted one, whose trial may have other
+// sizes.
 std::string BaseText(const Search& search) {
   const Json was = SubmittedConfig(search.spec()), is = search.BestConfigOf(*search.Submitted());
   const auto size_of = [](const Json& config, const char* key) { return config.at(key).dump(); };
@@ -153,7 +154,7 @@ std::string AlternativeTrainingText(const Search& search, const Alternative& alt
                      check.why, changed);
 }
 
-// What the soak has shown.
+// Says what the soak has shown.
 std::string SoakText(const Search& search, const Verdict& verdict) {
   if (!verdict.no_soak.empty()) {
     return fmt::format("{}, because the search has ended ({})",
@@ -184,7 +185,7 @@ std::string SoakText(const Search& search, const Verdict& verdict) {
   return text;
 }
 
-// What follows if the global batch is not the submitted one.
+// Says what follows if the global batch is not the submitted one.
 std::string BatchText(const Search& search, const Verdict& verdict) {
   if (!search.Submitted()) return "";
   const int64_t was = GlobalBatch(SubmittedConfig(search.spec()));
@@ -274,7 +275,7 @@ std::string BestText(const Search& search, const Verdict& verdict) {
   const std::string& metric = search.spec().options.metric;
   const std::string change =
       DescribeChange(SubmittedConfig(search.spec()), search.BestConfigOf(trial.id));
-  // What was confirmed counts, not the measurement that the trial was chosen by.
+  // The confirmed speed counts, not the measurement that the trial was chosen by.
   const double measured = MetricValue(trial, metric).value_or(0);
   const double change_of_speed =
       verdict.speed.value_or(1) / SpeedOf(trial, metric).value_or(verdict.speed.value_or(1));

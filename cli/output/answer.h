@@ -22,8 +22,8 @@ std::string TimesText(const Factor& factor);
 // " (95 % interval 1.08 to 1.12)", "" if there is none.
 std::string IntervalText(const Factor& factor);
 
-// What a person needs to decide: the pick, its factor, how sure it is, its cost, its memory. Empty
-// if there is no pick. `verdict` is VerdictOf(search).
+// The lines that a person needs to decide: the pick, its factor, how sure it is, its cost, its
+// memory. Empty if there is no pick. `verdict` is VerdictOf(search).
 std::vector<AnswerLine> AnswerLines(const Search& search, const Verdict& verdict);
 
 // The submitted config as a trial resolves it.

@@ -12,7 +12,7 @@
 namespace dsat::cli {
 namespace {
 
-// What is predicted of a stage, and of its places with activation checkpointing or offload.
+// Says what is predicted of a stage, and of its places with activation checkpointing or offload.
 std::string DescribeStage(const SearchSpace& space, int stage) {
   std::vector<const StageSpace*> places;
   for (const StageSpace& place : space.stages) {

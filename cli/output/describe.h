@@ -11,7 +11,7 @@ namespace dsat::cli {
 
 // "stage 2, micro-batch 16": a trial's config at its best point by `metric`.
 std::string DescribeConfig(const Trial& trial, const std::string& metric);
-// What a trial tries: its config, or "profile", "as submitted", "confirms trial 3", ...
+// Says what a trial tries: its config, or "profile", "as submitted", "confirms trial 3", ...
 std::string DescribeTrial(const Trial& trial, const std::string& metric);
 // "132.1 samples/s", "41.2 GFLOP/s", "35.0 ms", "0.25 ms", "310.0 MiB": a metric's value
 // with its unit.

@@ -60,7 +60,7 @@ void DrawHeader(const Report& report, Markup& page) {
   page.Close().Close();
 }
 
-// What comes first in a line of the answer, and the details after it. A list of numbers stays
+// Splits a line of the answer into its first part and the details after it. A list of numbers stays
 // whole.
 std::pair<std::string, std::string> Split(const std::string& text) {
   size_t at = text.size();
@@ -209,7 +209,7 @@ std::string PlainText(const Json& value) {
   return text;
 }
 
-// What the search ran on, with and for: name and text.
+// The facts on the search's machine, software and options: name and text.
 std::vector<std::pair<std::string, std::string>> Facts(const Report& report) {
   const ExperimentSpec& spec = report.spec;
   std::vector<std::pair<std::string, std::string>> facts = {

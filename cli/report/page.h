@@ -9,7 +9,7 @@
 
 namespace dsat::cli {
 
-// What every page begins with.
+// The beginning of every page.
 inline constexpr std::string_view kPageBegin = "<!DOCTYPE html>\n<html xmlns=";
 
 // HTML that is also XML. All of it can be read without scripts; the one script sorts the table, and

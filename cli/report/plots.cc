@@ -17,9 +17,9 @@
 namespace dsat::cli {
 namespace {
 
-constexpr size_t kMostRows = 40;  // Of the time line.
+constexpr size_t kMostRows = 40;  // Rows of the time line.
 constexpr size_t kMostLossPlots = 3;
-constexpr size_t kMostLosses = 400;  // Of a curve.
+constexpr size_t kMostLosses = 400;  // Losses of a curve.
 constexpr size_t kMostPredictions = 500;
 constexpr int kNumStages = 4;
 
@@ -61,7 +61,7 @@ std::string HaloOf(const Report& report, TrialId id) {
 constexpr char kHalos[] =
     "A circle is around the pick, a dashed one around the submitted configuration.";
 
-// What speeds are plotted by: throughput if it was measured, else the searched metric.
+// The metric that speeds are plotted by: throughput if it was measured, else the searched metric.
 std::string SpeedMetric(const Report& report) {
   const bool is_known = std::ranges::any_of(report.trials, [&](const auto& entry) {
     return MetricOf(report, entry.second, "throughput") != nullptr;
@@ -353,7 +353,7 @@ void AddLossPlots(const Report& report, Plots& plots) {
   }
   if (runs.empty() && report.verdict.pick && report.verdict.pick != report.search->Submitted())
     runs.push_back(&report.search->trials().at(*report.verdict.pick));
-  std::ranges::reverse(runs);  // That of the pick is the last one.
+  std::ranges::reverse(runs);  // The run of the pick is the last one.
   std::erase_if(runs, [&](const Trial* trial) {
     return LossesOf(*trial, report.spec.options.metric).empty();
   });

@@ -13,7 +13,7 @@ namespace dsat::cli {
 
 struct Plots {
   std::vector<Plot> shown;
-  // What has no plot, and why: {"Confirmation", "no round is complete"}.
+  // Each plot that is missing, and why: {"Confirmation", "no round is complete"}.
   std::vector<std::pair<std::string, std::string>> missing;
 };
 

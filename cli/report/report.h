@@ -48,7 +48,7 @@ struct Report {
 
   // The config of a trial with the batch sizes of its best point, as far as it was measured.
   Json ConfigOf(const Trial& trial) const;
-  // What a trial tries (DescribeTrial), its state and its measurement, in one line.
+  // Says what a trial tries (DescribeTrial), its state and its measurement, in one line.
   std::string TitleOf(const Trial& trial) const;
   bool IsPick(TrialId id) const { return verdict.pick == id; }
 };

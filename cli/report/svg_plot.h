@@ -63,13 +63,13 @@ struct Axis {
   bool is_log = false;
   bool has_zero = false;    // The range includes 0.
   bool whole_only = false;  // Ticks are whole numbers.
-  bool is_rows = false;     // Of y: 0, 1, 2, ... from above, without ticks.
+  bool is_rows = false;     // The y axis counts rows 0, 1, 2, ... from above and has no ticks.
 };
 
 struct Plot {
   std::string id;  // Unique in the document.
   std::string title;
-  std::string caption;  // What it shows, in one or two sentences.
+  std::string caption;  // Says what the plot shows, in one or two sentences.
   Axis x;
   Axis y;
   std::vector<Series> series = {};

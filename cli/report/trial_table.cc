@@ -65,14 +65,14 @@ void DrawMetric(const Report& report, const Trial& trial, const MetricColumn& co
   page.Close();
 }
 
-// What has a column of its own.
+// True if the key has a column of its own.
 bool HasColumn(const KeyChange& change) {
   return change.name == "stage" || change.name == "train_batch_size" ||
          change.name == "train_micro_batch_size_per_gpu" ||
          change.name == "gradient_accumulation_steps";
 }
 
-// What trials change of the submitted configuration, besides the columns.
+// The keys that trials change in the submitted configuration, besides the columns.
 class OtherChanges {
  public:
   explicit OtherChanges(const Report& report)

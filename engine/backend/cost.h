@@ -32,8 +32,8 @@ int64_t CpuAttentionScratchBytes(const AttentionShape& shape, int num_threads);
 int64_t CudaAttentionScratchBytes(const AttentionShape& shape);
 // The unit of CUDA's memory: cudaMalloc takes whole pages of 2 MiB from the driver.
 inline constexpr int64_t kCudaGranuleBytes = int64_t{2} << 20;
-// What the kernels of a rank keep: the workspace of matrix multiplications, and scratch for all
-// others, which is enough for micro-batches of 64 Ki tokens and models up to GPT-2's 1558M.
+// The memory that the kernels of a rank keep: the workspace of matrix multiplications, and scratch
+// for all others, which is enough for micro-batches of 64 Ki tokens and models up to GPT-2's 1558M.
 inline constexpr int64_t kCublasWorkspaceBytes = int64_t{32} << 20;
 inline constexpr int64_t kCudaScratchBytes = int64_t{8} << 20;
 inline constexpr int64_t kCudaWorkspaceBytes = kCublasWorkspaceBytes + kCudaScratchBytes;

@@ -16,8 +16,9 @@
 namespace dsat::engine {
 namespace {
 
-// Of a copy in host memory, between host and device, and within a device: more than the caches of a
-// processor's core and of a GPU. The last one takes a quarter of a millisecond of an H200.
+// The largest copies in host memory, between host and device, and within a device are larger than
+// the caches of a processor's core and of a GPU. The last one takes a quarter of a millisecond of
+// an H200.
 constexpr int64_t kMostHostBytes = int64_t{64} << 20, kMostTransferBytes = int64_t{256} << 20;
 constexpr int64_t kMostDeviceBytes = int64_t{512} << 20;
 constexpr const char* kUse = "a measurement of speed";

@@ -13,8 +13,8 @@ class Kernels;
 struct DeviceSpeed {
   double matmul_flops = 0;  // FLOP/s of a multiplication of large square matrices.
   double copy = 0;          // Bytes per second, copied within the device's memory.
-  double to_device = 0;     // Bytes per second, copied from host memory if that is separate,
-  double to_host = 0;       // and back.
+  double to_device = 0;     // Bytes per second, copied from separate host memory.
+  double to_host = 0;       // Bytes per second, copied to separate host memory.
 };
 
 // Multiplies matrices of `dtype` and copies blocks that are large enough to measure, as far as the

@@ -26,7 +26,7 @@ class OptimizerKernels;  // optimizer_kernels.h
 class Stream;            // stream.h
 enum class DeviceKind : uint8_t;
 
-// What a kernel returns: its Result, or void if it has none.
+// The type that a kernel returns: its Result, or void if it has none.
 template <typename Op>
 constexpr auto ResultTag() {
   if constexpr (requires { typename Op::Result; }) {
@@ -71,8 +71,8 @@ int64_t OperandBytes(Op op) {
   return bytes;
 }
 
-// What backends implement: a virtual function for each kernel of a list. REQUIRES: CheckOp has
-// passed, and the kernel is not empty.
+// The interface that backends implement: a virtual function for each kernel of a list. REQUIRES:
+// CheckOp has passed, and the kernel is not empty.
 template <typename Op>
 class RunsOp {
  public:

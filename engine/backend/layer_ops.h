@@ -45,8 +45,8 @@ struct AttentionShape {
   }
 };
 
-// Which heads of x rotate: the first `heads` (of `head_channels` each) of every row of `stride`
-// elements; rows are positions 0..T-1, B times.
+// Says which heads of x rotate: the first `heads` (of `head_channels` each) of every row of
+// `stride` elements; rows are positions 0..T-1, B times.
 struct RotaryShape {
   int64_t B = 0, T = 0, stride = 0, heads = 0, head_channels = 0;
 };

@@ -79,14 +79,15 @@ Cudnn FindCudnn() {
   return {get == nullptr ? 0 : static_cast<int>(get()), opened.path};
 }
 
-// Those with amx_bf16 have it, too.
+// True for processors with avx512_bf16, which all those with amx_bf16 have, too.
 bool MultipliesBf16(const Machine& machine) {
   return std::ranges::find(machine.instruction_sets, "avx512_bf16") !=
          machine.instruction_sets.end();
 }
 
 std::optional<double> MeasureCopyBandwidth(const Machine& machine) try {
-  constexpr int64_t kMostBytes = int64_t{64} << 20;  // Of a core: more than its caches.
+  // The block of a core is larger than its caches.
+  constexpr int64_t kMostBytes = int64_t{64} << 20;
   constexpr auto kDuration = std::chrono::milliseconds(400);
   const int64_t bytes = std::max<int64_t>(
       4096, std::min(kMostBytes, machine.available_bytes / 16 / machine.num_cores));

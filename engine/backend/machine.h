@@ -16,7 +16,7 @@ struct Machine {
   std::vector<std::string> instruction_sets;
   int64_t memory_bytes = 0;
   int64_t available_bytes = 0;  // Without swapping.
-  std::string onednn_version;   // That the CPU backend was built with.
+  std::string onednn_version;   // The version that the CPU backend was built with.
   int nccl_version = 0;         // 22809 for 2.28.9; 0: none is found.
   std::string nccl_path;
 };

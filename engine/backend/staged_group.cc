@@ -71,7 +71,7 @@ class StagedGroup final : public ProcessGroup {
  private:
   struct Staged {
     void* device = nullptr;
-    int64_t bytes = 0;  // Of `device`.
+    int64_t bytes = 0;  // The size of `device`.
     CommBuffer host;
   };
 

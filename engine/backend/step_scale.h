@@ -12,14 +12,14 @@
 namespace dsat::engine {
 
 struct StepScale {
-  double grad_norm = 0;  // Of the averaged gradient, before clipping.
+  double grad_norm = 0;  // The norm of the averaged gradient, before clipping.
   float grad_scale = 1;  // Multiplies gradients first: clipping, loss scale, averaging.
   int32_t skips = 0;     // 1: the norm is not finite, and the step's updates write nothing.
 };
 
 struct ClipSettings {
   double mean_factor = 1;  // Turns a gradient into the mean (or sum) over ranks, unscaled.
-  double divisor = 1;      // Of the sum of squares.
+  double divisor = 1;      // The sum of squares is divided by it.
   double max_norm = 0;     // 0 is no limit.
   bool skips_overflow = false;
 };

@@ -33,7 +33,7 @@ using StreamEvent = std::shared_ptr<void>;
 class Queue {
  public:
   virtual ~Queue() = default;
-  // What the library is given: a cudaStream_t.
+  // The handle that a library is given: a cudaStream_t.
   virtual void* handle() const { return nullptr; }
   // All that comes next waits for the event, without blocking the caller.
   virtual void WaitEvent(const StreamEvent&) {}
@@ -61,7 +61,8 @@ class Stream : public TracedDevice {
     return std::chrono::duration<double, std::milli>(time(end) - time(begin)).count();
   }
   virtual std::shared_ptr<Queue> MakeQueue() { return std::make_shared<Queue>(); }
-  // What threads check while they wait for the device, on any stream of it. nullptr: its work ends.
+  // The watches that threads check while they wait for the device, on any stream of it. nullptr:
+  // its work always ends.
   virtual Watches* watches() { return nullptr; }
 
   // Copy bytes to the device and from it. When they return, the copy and all that the calling

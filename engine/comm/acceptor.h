@@ -24,7 +24,7 @@ struct Hello {
   int32_t size = 0;
   int32_t rank = 0;
   int32_t pid = 0;
-  int32_t port = 0;  // Of kJoin: the port at which this rank listens.
+  int32_t port = 0;  // kJoin: the port at which this rank listens.
   int32_t reserved = 0;
 };
 

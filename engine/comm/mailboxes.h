@@ -35,7 +35,7 @@ class Mailboxes {
   // This rank's side of one mailbox.
   struct Side {
     Mapping memory;
-    int64_t offset = -1;    // Of `memory` in the file.
+    int64_t offset = -1;    // Where `memory` begins in the file.
     uint32_t progress = 0;  // The number of messages and chunks so far. Wraps around.
   };
 

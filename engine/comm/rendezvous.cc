@@ -75,7 +75,7 @@ struct Rendezvous::Header {
   std::atomic<int32_t> size;
   // 1 + the rank that was the first to break the group, whose `cause` has been written; 0 if none.
   std::atomic<int32_t> broken;
-  alignas(64) std::atomic<uint32_t> arrivals;   // Of all ranks at all barriers.
+  alignas(64) std::atomic<uint32_t> arrivals;   // Counts all ranks at all barriers.
   alignas(64) std::atomic<uint32_t> completed;  // Number of the last barrier that all have reached.
   std::array<Slot, kMaxShmRanks> slots;
 };

@@ -134,8 +134,8 @@ void ShmGroup::SumOwnRow(const CommBuffer& buffer, DType dtype, int64_t row_elem
   SumRows(sums, rows, dtype, row_elems);
 }
 
-// Of the two rows that a pair exchanges, the lower rank swaps the first half and the higher rank
-// the second half.
+// The lower rank of a pair swaps the first half of the two rows that they exchange, and the higher
+// rank the second half.
 void ShmGroup::SwapHalfRow(const CommBuffer& buffer, int64_t row_bytes, int peer) {
   const int64_t half = row_bytes / 2 / 64 * 64;
   const int64_t begin = rank() < peer ? 0 : half;

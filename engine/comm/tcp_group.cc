@@ -88,7 +88,7 @@ class TcpGroup final : public ProcessGroup {
   milliseconds timeout_;
   SocketAddress own_address_;  // Any port.
   TcpPeers peers_;
-  Header header_;                // Of the current call.
+  Header header_;                // The header of the current call.
   std::vector<Header> headers_;  // By rank.
   std::vector<char> tiles_;      // One of each rank.
   std::vector<Mapping> memory_;  // By buffer id.

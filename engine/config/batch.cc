@@ -113,7 +113,7 @@ Json ConfigForTrial(const Json& base, const std::map<std::string, Json>& assignm
   BatchSizes batch = ResolveBatchSizes(base, source, world_size);
   Json config = CanonicalConfig(base, Auto::kKeep, source);
   config.erase("autotuning");
-  // What the assignment leaves open is the base's, except that the total follows.
+  // The base decides what the assignment leaves open, except that the total follows.
   WriteBatchSizes(config, batch);
   config.erase(kTotal + 1);
   if (assignment.contains(kTotal)) {

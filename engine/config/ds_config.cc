@@ -55,7 +55,7 @@ std::optional<DType> ReadType(const Settings& s, const std::string& pointer) {
   return IsOneOf(name, "bf16 bfloat16") ? DType::kBF16 : DType::kF16;
 }
 
-// What the built-in engine asks of bf16 state beyond the rules of DeepSpeed.
+// Checks what the built-in engine asks of bf16 state beyond the rules of DeepSpeed.
 void CheckBf16State(const Settings& s, const std::string& source) {
   const std::string type = s.Lower("/optimizer/type");
   for (const char* key : {"/bf16/bf16_master_weights_and_grads", "/bf16/bf16_optimizer_states"}) {

@@ -203,9 +203,10 @@ struct DsConfig {
   double gradient_clipping = Default("/gradient_clipping");  // 0 = off
   // Gradients are divided by it before they are reduced, and multiplied by it after.
   double gradient_predivide_factor = Default("/gradient_predivide_factor");
-  bool average_gradients = true;            // false: their sum over the ranks
-  std::optional<DType> communication_type;  // Of communicated gradients; the model's if not given
-  std::optional<DType> grad_accum_type;     // The model's if not given
+  bool average_gradients = true;  // false: their sum over the ranks
+  // The type of communicated gradients; the model's if not given.
+  std::optional<DType> communication_type;
+  std::optional<DType> grad_accum_type;  // The model's if not given
   std::optional<int64_t> steps_per_print;
   MonitorConfig csv_monitor = {.enabled = Default("/csv_monitor/enabled"),
                                .output_path = Default("/csv_monitor/output_path"),

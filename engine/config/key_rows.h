@@ -43,7 +43,7 @@ constexpr Key Elems(const char* pointer, const char* since, const char* fallback
   return Int(pointer, since, fallback, Builtin::kHonors).From(min).In(KeyUnit::kElems).Exact();
 }
 
-// Those of the section zero_optimization.
+// The rows of the section zero_optimization.
 std::span<const Key> ZeroKeys();
 
 }  // namespace dsat::engine

@@ -30,7 +30,7 @@ enum class KeyType {
   kAlias,    // Another name of the key that `fallback` points to.
 };
 
-// What the built-in engine does with a value other than the default.
+// The built-in engine's reaction to a value other than the default.
 enum class Builtin {
   kHonors,   // It does what the key says.
   kWarns,    // It says by name that it has no such mechanism, and runs without it.
@@ -38,14 +38,14 @@ enum class Builtin {
   kFollows,  // The key does nothing by itself: another key of the section decides.
 };
 
-// What a change of the value can change.
+// The effect that a change of the value can have.
 enum class KeyClass {
-  kExact,     // No result: only time and memory.
-  kRounding,  // The order of the same sums, and so the last bits.
-  kSemantic,  // What is learned.
+  kExact,     // It changes no result: only time and memory.
+  kRounding,  // It changes the order of the same sums, and so the last bits.
+  kSemantic,  // It changes what is learned.
 };
 
-// What a number counts.
+// The unit that a number counts.
 enum class KeyUnit { kNone, kElems, kBytes };
 
 inline constexpr int kNumZeroStages = 4;
@@ -64,7 +64,7 @@ struct Key {
   const char* choices = "";   // The valid texts, separated by blanks.
   const char* known = "";     // The texts that the built-in engine knows, in any case of letters.
   const char* variants = "";  // Valid only if the section's `type` (lower case) is one of these.
-  const char* members = "";   // Of an open section: further names; "" if any name may be there.
+  const char* members = "";   // Further names in an open section; "" if any name may be there.
   bool own = false;           // A key of the built-in engine alone: DeepSpeed fails on it.
   const char* until = "";     // The first DeepSpeed release without it; "" if the newest has it.
   KeyUnit unit = KeyUnit::kNone;
@@ -78,11 +78,11 @@ struct Key {
   // If the section's `type` is this one, the default is `type_fallback`.
   const char* fallback_type = "";
   const char* type_fallback = "";
-  int from_stage = 0;          // Below this ZeRO stage the key has no effect,
-  bool needs_stage = false;    // and a value other than the default is refused.
+  int from_stage = 0;                 // Below this ZeRO stage the key has no effect.
+  bool needs_stage = false;           // Below from_stage a value other than the default is refused.
   int to_stage = kNumZeroStages - 1;  // Above this one it has no effect either.
-  bool several_ranks = false;  // On one rank the key has no effect.
-  bool up_to_params = false;   // All sizes above the model's number of parameters act alike.
+  bool several_ranks = false;         // On one rank the key has no effect.
+  bool up_to_params = false;          // All sizes above the model's number of parameters act alike.
   // DeepSpeed's ZeRO optimizers allocate buckets by the key (setup_buckets in
   // deepspeed/runtime/zero/stage_1_and_2.py): for a script it acts on one rank, too, and sizes do
   // not act alike.
@@ -191,7 +191,8 @@ class KeyTable {
   // The default at a ZeRO stage if the key's section has this `type` in lower case; null if the key
   // has none of its own. REQUIRES: `key` is a row.
   const Json& Default(const Key& key, int stage = 0, std::string_view type = "") const;
-  // What a value of the key must be, for messages and docs: "an integer >= 1", "true or false".
+  // Says what a value of the key must be, for messages and docs: "an integer >= 1", "true or
+  // false".
   std::string Expected(const Key& key) const;
   // "" if `value` fits the key's type and range, else Expected(key).
   std::string Misfit(const Key& key, const Json& value) const;
@@ -200,9 +201,9 @@ class KeyTable {
   bool Fits(const Key& key, const Json& value) const;
 
   std::vector<Key> rows_;
-  std::vector<Json> defaults_;        // Of each row,
-  std::vector<Json> stage_defaults_;  // and from its `fallback_stage` on,
-  std::vector<Json> type_defaults_;   // and of its `fallback_type`.
+  std::vector<Json> defaults_;        // The default of each row.
+  std::vector<Json> stage_defaults_;  // Each row's default from its `fallback_stage` on.
+  std::vector<Json> type_defaults_;   // Each row's default for its `fallback_type`.
   std::unordered_map<std::string_view, size_t> by_pointer_;
 };
 

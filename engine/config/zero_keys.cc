@@ -10,7 +10,7 @@ namespace {
 using enum Builtin;
 using enum KeyUnit;
 
-// What a search draws.
+// The values that a search draws.
 constexpr const char* kBuckets =
     "[1000000, 5000000, 10000000, 50000000, 100000000, 500000000, 1000000000, 5000000000]";
 constexpr const char* kDevices = R"(["none", "cpu", "nvme"])";

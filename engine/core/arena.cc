@@ -40,10 +40,10 @@ MemorySource* System() {
 struct Arena::Places {
   std::optional<SegmentPool> pool;
   BufferPlan plan;
-  size_t next_request = 0;  // Of the plan.
+  size_t next_request = 0;  // Index into the requests of the plan.
   int64_t num_steps = 0;
-  std::vector<Request> requests;  // Of a counting arena, and the first of each step.
-  std::vector<size_t> steps;
+  std::vector<Request> requests;  // The requests of a counting arena.
+  std::vector<size_t> steps;      // The first request of each step.
   int64_t num_events = 0;
 };
 

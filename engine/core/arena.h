@@ -123,7 +123,7 @@ class Arena {
   MemorySource* source_;
   std::unique_ptr<Places> places_;
   int64_t live_bytes_ = 0;
-  int64_t charged_bytes_ = 0;  // Of these.
+  int64_t charged_bytes_ = 0;  // The part of the live bytes that is charged.
   int64_t peak_bytes_ = 0;
   // Freed blocks by size. The same shapes recur in every step, so that a block is seldom unmapped.
   // Live and free bytes together stay below the limit, or below twice the peak without a limit.

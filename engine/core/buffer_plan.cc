@@ -66,7 +66,7 @@ std::vector<Event> EventsOf(const std::vector<Request>& requests) {
   return events;
 }
 
-// What lives longer than `bound` lies in the lower region.
+// Places buffers that live longer than `bound` in the lower region.
 void PlaceByBound(const std::vector<Request>& requests, const std::vector<Event>& events,
                   int64_t bound, BufferPlan& plan) {
   Region lower, upper;

@@ -79,7 +79,7 @@ void* SegmentPool::AddressOf(Place place) const {
   return static_cast<char*>(segment.data) + (place - begin);
 }
 
-// Those that were made last go first: what a run keeps was made first.
+// Releases the newest segments first: a run makes what it keeps first.
 void SegmentPool::ReleaseFreeSegments(int64_t most_bytes) {
   for (auto it = segments_.end(); it != segments_.begin() && reserved_bytes_ > most_bytes;) {
     --it;

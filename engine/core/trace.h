@@ -26,7 +26,7 @@ struct TraceEvent {
   const char* name = "";  // The name of the work; must outlive the trace.
   Clock::time_point begin = {};
   Clock::time_point end = {};
-  // What the work is done to. -1, nullptr and "" mean that this is not known.
+  // The subject of the work. -1, nullptr and "" mean that this is not known.
   int64_t step = -1;  // Counted from 1.
   const char* phase = nullptr;
   int micro_batch = -1;

@@ -25,7 +25,7 @@ constexpr int64_t kMaxSamples = int64_t{1} << 40;
 const std::vector<std::string> kTypes = {"text",    "jsonl", "tokens",          "synthetic",
                                          "cifar10", "idx",   "synthetic_images"};
 
-// Which part of a source, and in which order: validation in order, once; training without end.
+// A part of a source and its order: validation in order, once; training without end.
 struct Part {
   int64_t begin = 0, end = 0;
   bool validation = false;

@@ -117,7 +117,7 @@ std::string CacheFile(std::vector<std::string> files, const TextCodec& codec,
   return folder / fmt::format("{:016x}.tokens", StableHash(key));
 }
 
-// What precedes kept tokens in their file: llm.c's header without their number, for which its 32
+// The header of kept tokens in their file: llm.c's header without their number, for which its 32
 // bits may be too few, and the checksum of the tokens.
 std::string HeaderOfKept(std::string_view tokens) {
   const std::array<int32_t, 256> header = {20240801, 7, -1, static_cast<int32_t>(Crc32(0, tokens))};

@@ -43,7 +43,7 @@ class MappedText {
  private:
   struct File {
     std::string_view text;  // Not empty.
-    int64_t begin = 0;      // Of its first byte in the whole.
+    int64_t begin = 0;      // Where its first byte is in the whole.
   };
 
   void Map(const std::string& path);

@@ -31,7 +31,7 @@ class TextCodec {
   int32_t end_of_text() const { return end_of_text_; }
   // The tokens of a document. Throws as the Tokenizer.
   std::vector<int32_t> Encode(std::string_view text) const;
-  // Those of a text that is to be continued.
+  // The tokens of a text that is to be continued.
   std::vector<int32_t> EncodePrompt(std::string_view text) const;
   // The bytes of tokens, which may end within a character. Without a tokenizer, tokens from 256 on,
   // which a model with a larger vocabulary may draw, become "\\u{N}".

@@ -50,7 +50,7 @@ class TokenFiles final : public TokenSource {
     std::string path;
     std::unique_ptr<MappedText> bytes;
     int64_t header_bytes = 0;
-    int64_t first = 0;  // Of its tokens in the whole.
+    int64_t first = 0;  // Where its first token is in the whole.
     int64_t count = 0;
   };
   struct Format {
@@ -65,7 +65,7 @@ class TokenFiles final : public TokenSource {
 
   std::vector<File> files_;
   int64_t size_ = 0;
-  int64_t wanted_bytes_;      // Of a token; 0: any.
+  int64_t wanted_bytes_;      // The wanted bytes of a token; 0: any.
   int64_t headerless_bytes_;  // In files without a header.
   int64_t token_bytes_ = 0;
   int64_t vocab_size_ = 0;

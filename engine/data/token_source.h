@@ -19,7 +19,7 @@ class TokenSource {
   // Tokens [begin, begin + count). Throws kInvalidArgument naming a token beyond the vocabulary.
   // REQUIRES: the range lies within size().
   virtual void Copy(int64_t begin, int64_t count, int32_t* out) const = 0;
-  // What a token is, in the plural: "bytes of text", "tokens".
+  // The name of a token, in the plural: "bytes of text", "tokens".
   virtual const char* unit() const = 0;
 };
 

@@ -60,7 +60,8 @@ TextSplitter SplitterOf(const JsonBlock& block) {
 }
 
 void CheckUtf8(std::string_view text) {
-  constexpr std::array<uint32_t, 5> kLeast = {0, 0, 0x80, 0x800, 0x10000};  // Of so many bytes.
+  // The least code of so many bytes.
+  constexpr std::array<uint32_t, 5> kLeast = {0, 0, 0x80, 0x800, 0x10000};
   for (size_t i = 0; i < text.size();) {
     const auto lead = static_cast<unsigned char>(text[i]);
     const size_t length = lead < 0x80 ? 1 : lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;

@@ -50,7 +50,7 @@ class Tokenizer {
     std::string content;
     int32_t token = 0;
   };
-  // Those that begin with a byte, longest first.
+  // The added tokens that begin with a byte, longest first.
   using AddedByByte = std::unordered_map<char, std::vector<Added>>;
 
   void ReadNormalizer(const Json& block, const std::string& what);
@@ -71,7 +71,7 @@ class Tokenizer {
   BytePairs model_;
   AddedByByte added_, added_normalized_;  // The former are looked for first.
   std::unordered_map<std::string, int32_t> added_tokens_;
-  std::vector<int32_t> begin_, end_;   // Of every text.
+  std::vector<int32_t> begin_, end_;   // The tokens around every text.
   std::vector<std::string> contents_;  // The bytes of each token.
 };
 

@@ -55,7 +55,7 @@ Json FilesToJson(const std::vector<CheckpointFile>& files) {
   return json;
 }
 
-// What a save writes into a tag's folder, finished or not.
+// True for the files that a save writes into a tag's folder, finished or not.
 bool IsOurs(const std::string& name) {
   static const RE2 ours(R"(rank_\d{5}(\.\d+)?\.safetensors(\.tmp\..*)?|manifest\.json\.tmp\..*)",
                         RegexOptions());
@@ -88,10 +88,10 @@ void CheckLinears(const CheckpointManifest& manifest) {
   }
 }
 
-// What the engine continues from has to be known before a checkpoint overwrites a state. Old
-// checkpoints lack what may be missing.
+// Checks the engine's state before a load overwrites another one. Old checkpoints lack what may be
+// missing.
 void CheckEngine(const Json& engine) {
-  constexpr double kMost = 1LL << 53;  // Of what is counted.
+  constexpr double kMost = 1LL << 53;  // The largest count.
   constexpr double kTiny = std::numeric_limits<double>::min();
   constexpr double kHuge = std::numeric_limits<double>::max();
   struct Number {
@@ -234,7 +234,7 @@ void RemoveLeftoversOfTag(const fs::path& folder) {
     const std::string name = entry.path().filename();
     if (IsOurs(name) && !named.contains(name)) leftovers.push_back(entry.path());
   }
-  std::error_code ignored;  // What stays harms nobody.
+  std::error_code ignored;  // A file that stays harms nobody.
   for (const fs::path& leftover : leftovers)
     fs::remove(leftover, ignored);
   if (!committed && !leftovers.empty() && fs::is_empty(folder, ignored))

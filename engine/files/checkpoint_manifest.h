@@ -29,12 +29,13 @@ struct CheckpointFile {
 };
 
 struct CheckpointManifest {
-  DType dtype = DType::kF32;                               // Of the parameters.
+  DType dtype = DType::kF32;                               // The type of the parameters.
   std::map<std::string, std::vector<int64_t>> parameters;  // Name -> shape.
-  std::map<std::string, std::vector<LinearPart>> linears;  // Of those that are published as such.
+  // Only parameters that are published as such have them.
+  std::map<std::string, std::vector<LinearPart>> linears;
   std::vector<CheckpointFile> files;
-  Json engine = Json::object();        // What the engine continues from: steps taken, ...
-  Json client_state = Json::object();  // What the caller asked to keep.
+  Json engine = Json::object();        // The state that the engine continues from: steps taken, ...
+  Json client_state = Json::object();  // The content that the caller asked to keep.
 };
 
 // The file that names the checkpoint with the lowest validation loss, and the tag that stands for

@@ -11,7 +11,6 @@
 #include "engine/files/convert.h"
 #include "engine/files/published.h"
 #include "engine/files/safetensors.h"
-#include "engine/files/tensor_file.h"
 
 namespace dsat::engine {
 namespace {
@@ -27,17 +26,11 @@ DType OutputDType(const std::string& name) {
   Throw(ErrorCode::kInvalidArgument, "--dtype is \"{}\"; expected fp32, bf16 or fp16", name);
 }
 
-std::string OutputFormat(const CollateOptions& options) {
-  if (options.format.empty()) return TensorFileFormat(options.out);
-  if (options.format == "safetensors" || options.format == "bin") return options.format;
-  Throw(ErrorCode::kInvalidArgument, "--format is \"{}\"; expected safetensors or bin",
-        options.format);
-}
-
 void CheckOutput(const CollateOptions& options) {
   if (fs::is_directory(options.out)) {
     Throw(ErrorCode::kInvalidArgument, "{}: is a folder; expected a file name", options.out);
   }
+  CheckPublishedName(options.out);
   const fs::file_status there = fs::symlink_status(options.out);
   if (fs::exists(there) && !fs::is_regular_file(there)) {
     Throw(ErrorCode::kInvalidArgument, "{}: is not a regular file; expected a name that is free",
@@ -125,8 +118,7 @@ int64_t PieceBytes(const std::vector<std::vector<SavedPiece>>& parameters) {
 CollateResult Collate(const CollateOptions& options,
                       const std::function<void(int64_t, int64_t)>& progress) {
   const DType dtype = OutputDType(options.dtype);
-  CollateResult result{.tag = ResolveTag(options.dir, options.tag),
-                       .format = OutputFormat(options)};
+  CollateResult result{.tag = ResolveTag(options.dir, options.tag)};
   CheckOutput(options);
   const std::string folder = options.dir + "/" + result.tag;
   const CheckpointManifest manifest = ReadManifest(folder);
@@ -154,7 +146,7 @@ CollateResult Collate(const CollateOptions& options,
   }
   all_bytes = done_bytes + PieceBytes(parameters);
 
-  PublishedWriter out(result.format, options.out, dtype, std::move(published));
+  PublishedWriter out(options.out, dtype, std::move(published));
   for (const std::vector<SavedPiece>& pieces : parameters) {
     for (const SavedPiece& piece : pieces)
       CopyPiece(piece, dtype, out, on_bytes);

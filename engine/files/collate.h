@@ -12,14 +12,13 @@ namespace dsat::engine {
 struct CollateOptions {
   std::string dir = {};        // The folder of the checkpoints.
   std::string tag = {};        // Empty: the newest.
-  std::string out = {};        // The file to write.
-  std::string format = {};     // As TensorFileFormat returns it; empty: by the extension of `out`.
-  std::string dtype = "fp32";  // Of the numbers written: fp32, bf16, fp16.
+  std::string out = {};        // The file to write; its name ends in .safetensors.
+  std::string dtype = "fp32";  // The type of the numbers written: fp32, bf16, fp16.
   bool force = false;          // Replace `out` if it exists.
 };
 
 struct CollateResult {
-  std::string tag = {}, format = {};
+  std::string tag = {};
   int64_t num_tensors = 0;
   int64_t num_elems = 0;
   int64_t file_bytes = 0;

@@ -67,11 +67,11 @@ std::vector<TensorSpec> PublishedParam::Tensors(DType dtype) const {
   return tensors;
 }
 
-PublishedWriter::PublishedWriter(const std::string& format, const std::string& path, DType dtype,
+PublishedWriter::PublishedWriter(const std::string& path, DType dtype,
                                  std::vector<PublishedParam> params)
     : dtype_(dtype),
       params_(std::move(params)),
-      out_(MakeTensorFileWriter(format, path, AllTensors(params_, dtype))) {}
+      out_(path, {{"format", "pt"}}, AllTensors(params_, dtype)) {}
 
 void PublishedWriter::Write(const Tensor& piece) {
   if (piece.num_elems == 0) return;
@@ -83,7 +83,7 @@ void PublishedWriter::Write(const Tensor& piece) {
              num_left_);
   num_left_ -= piece.num_elems;
   const PublishedParam& param = params_[next_ - 1];
-  if (param.linears.empty()) return out_->Write(piece);
+  if (param.linears.empty()) return out_.Write(piece);
   DSAT_CHECK(piece.dtype == dtype_);
   const char* bytes = static_cast<const char*>(piece.data);
   whole_.insert(whole_.end(), bytes, bytes + piece.bytes());
@@ -102,9 +102,17 @@ void PublishedWriter::WriteLinears(const PublishedParam& param) {
     BytesPerElem(dtype_) == 4
         ? Transpose<uint32_t>(linear.data(), whole_.data(), in, out, begin, part.outs)
         : Transpose<uint16_t>(linear.data(), whole_.data(), in, out, begin, part.outs);
-    out_->Write({linear.data(), num_elems, dtype_});
+    out_.Write({linear.data(), num_elems, dtype_});
     begin += part.outs;
   }
+}
+
+void CheckPublishedName(const std::string& path) {
+  if (path.ends_with(".safetensors")) return;
+  Throw(ErrorCode::kInvalidArgument,
+        "{}: expected a name that ends in .safetensors; in Python, `torch.save(safetensors.torch."
+        "load_file(\"model.safetensors\"), \"model.bin\")` makes a file for torch.load of it",
+        path);
 }
 
 }  // namespace dsat::engine

@@ -4,13 +4,12 @@
 #define DSAT_ENGINE_FILES_PUBLISHED_H_
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/core/model_parts.h"
 #include "engine/core/tensor.h"
-#include "engine/files/tensor_file.h"
+#include "engine/files/safetensors.h"
 
 namespace dsat::engine {
 
@@ -32,27 +31,29 @@ std::string TensorFileFormat(const std::string& path);
 // parameter that has linears in memory, and nothing of other parameters.
 class PublishedWriter {
  public:
-  // Errors name the file. `format` is as TensorFileFormat gives it. A safetensors file says
-  // {"format": "pt"} in its metadata, which Hugging Face's transformers ask for.
-  PublishedWriter(const std::string& format, const std::string& path, DType dtype,
-                  std::vector<PublishedParam> params);
+  // Errors name the file.
+  PublishedWriter(const std::string& path, DType dtype, std::vector<PublishedParam> params);
 
   // The next elements, parameter after parameter in the order announced. REQUIRES: they lie in one
   // parameter and have the file's dtype.
   void Write(const Tensor& piece);
-  // As TensorFileWriter's.
-  void Commit() { out_->Commit(); }
+  // As SafetensorsWriter's.
+  void Commit() { out_.Commit(); }
 
  private:
   void WriteLinears(const PublishedParam& param);
 
   DType dtype_;
   std::vector<PublishedParam> params_;
-  std::unique_ptr<TensorFileWriter> out_;
+  SafetensorsWriter out_;
   size_t next_ = 0;       // Parameters that are begun.
   int64_t num_left_ = 0;  // Elements that the last one begun still lacks.
   std::vector<char> whole_;
 };
+
+// Throws kInvalidArgument if `path` does not end in .safetensors, and says how to make a file for
+// torch.load.
+void CheckPublishedName(const std::string& path);
 
 }  // namespace dsat::engine
 

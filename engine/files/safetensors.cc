@@ -8,7 +8,10 @@
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
+#include <functional>
+#include <numeric>
 #include <optional>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -63,6 +66,10 @@ std::optional<DType> DTypeOf(const std::string& name) {
 
 }  // namespace
 
+int64_t TensorSpec::NumElems() const {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+}
+
 const char* SafetensorsName(DType dtype) {
   return dtype == DType::kF32 ? "F32" : dtype == DType::kBF16 ? "BF16" : "F16";
 }
@@ -70,11 +77,34 @@ const char* SafetensorsName(DType dtype) {
 SafetensorsWriter::SafetensorsWriter(const std::string& path,
                                      const std::map<std::string, std::string>& metadata,
                                      std::vector<TensorSpec> specs)
-    : TensorFileWriter(std::move(specs)), file_(path) {
-  const std::string header = HeaderOf(metadata, tensors());
+    : file_(path), tensors_(std::move(specs)) {
+  std::set<std::string_view> names;
+  for (const TensorSpec& tensor : tensors_)
+    DSAT_CHECK(names.insert(tensor.name).second, "{} twice", tensor.name);
+  const std::string header = HeaderOf(metadata, tensors_);
   const uint64_t header_bytes = header.size();
   Append({reinterpret_cast<const char*>(&header_bytes), sizeof(header_bytes)});
   Append(header);
+}
+
+void SafetensorsWriter::Write(const Tensor& piece) {
+  if (piece.num_elems == 0) return;
+  while (num_left_ == 0) {
+    DSAT_CHECK(next_ < tensors_.size(), "{} elements too many", piece.num_elems);
+    num_left_ = tensors_[next_++].NumElems();
+  }
+  DSAT_CHECK(num_left_ >= piece.num_elems, "{} elements, {} are missing", piece.num_elems,
+             num_left_);
+  DSAT_CHECK(piece.dtype == tensors_[next_ - 1].dtype);
+  Append({static_cast<const char*>(piece.data), static_cast<size_t>(piece.bytes())});
+  num_left_ -= piece.num_elems;
+}
+
+void SafetensorsWriter::Commit() {
+  for (; num_left_ == 0 && next_ < tensors_.size(); ++next_)
+    num_left_ = tensors_[next_].NumElems();
+  DSAT_CHECK(num_left_ == 0, "{} elements of {} are missing", num_left_, tensors_[next_ - 1].name);
+  file_.Commit();
 }
 
 void SafetensorsWriter::Append(std::string_view bytes) {

@@ -13,28 +13,45 @@
 #include "base/file_writer.h"
 #include "base/unique_fd.h"
 #include "engine/core/tensor.h"
-#include "engine/files/tensor_file.h"
 
 namespace dsat::engine {
 
 // The format's names: "F32", "BF16", "F16".
 const char* SafetensorsName(DType dtype);
 
-class SafetensorsWriter : public TensorFileWriter {
+struct TensorSpec {
+  std::string name;  // Unique in its file.
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;  // Row-major.
+  int64_t NumElems() const;
+  int64_t bytes() const { return NumElems() * BytesPerElem(dtype); }
+};
+
+// Writes a file front to back, piece by piece, so that the whole model is never in memory. Errors
+// of all calls name the file.
+class SafetensorsWriter {
  public:
+  // The tensors are announced first, because the header has their offsets. Hugging Face's
+  // transformers ask for {"format": "pt"} in the metadata.
   SafetensorsWriter(const std::string& path, const std::map<std::string, std::string>& metadata,
                     std::vector<TensorSpec> tensors);
+  // Writes the next elements, tensor after tensor in the order announced. REQUIRES: they lie in one
+  // tensor and have its dtype.
+  void Write(const Tensor& piece);
+  // Completes the file, which then appears under its name, whole and on disk. REQUIRES: every
+  // element was written.
+  void Commit();
   // The size and the checksum of all that was written, including the header.
   int64_t bytes() const { return file_.bytes(); }
   uint32_t crc32() const { return crc_; }
 
  private:
-  void Begin(const TensorSpec&) override {}
-  void Append(std::string_view bytes) override;
-  void End() override {}
-  void Finish() override { file_.Commit(); }
+  void Append(std::string_view bytes);
 
   FileWriter file_;
+  std::vector<TensorSpec> tensors_;
+  size_t next_ = 0;       // The number of tensors that were begun.
+  int64_t num_left_ = 0;  // Elements that the last one begun still lacks.
   uint32_t crc_ = 0;
 };
 

@@ -134,7 +134,7 @@ class ScratchFile final : public AsyncFile {
   Accounts accounts_;
   std::map<int64_t, Request> requests_;  // By ticket.
   int64_t last_ticket_ = 0;
-  Clock::time_point last_end_;  // Of any request.
+  Clock::time_point last_end_;  // When a request has ended last.
   size_t next_worker_ = 0;
   std::condition_variable request_ended_;
   std::vector<std::unique_ptr<Worker>> workers_;  // Last: they use all of the others.

@@ -1,4 +1,4 @@
-// Which layers are not trained.
+// Finds the layers that are not trained.
 #include "engine/model/frozen.h"
 
 #include <fmt/ranges.h>

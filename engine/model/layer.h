@@ -49,11 +49,12 @@ struct Batch {
   const int32_t* targets = nullptr;  // (B, T): the token after each, or the image's class
 };
 
-// What a layer works with in one call. Parameters are in the order of params(), then tied().
+// The operands that a layer works with in one call. Parameters are in the order of params(), then
+// tied().
 struct LayerContext {
   Kernels& kernels;
   Arena& arena;  // For outputs, saved tensors and scratch.
-  DType dtype;   // Of activations, parameters and gradients.
+  DType dtype;   // The type of activations, parameters and gradients.
   const Batch& batch;
   std::span<const Tensor> params;
   // Backward accumulates into them; forward has none. Gradients of frozen parameters are empty
@@ -80,7 +81,7 @@ struct LayerContext {
   bool Predicts() const { return logits.num_elems > 0; }
 };
 
-// What forward keeps for backward, besides the layer's input, which the executor keeps.
+// The buffers that forward keeps for backward, besides the layer's input, which the executor keeps.
 using Saved = std::vector<Buffer>;
 
 class Layer {
@@ -116,7 +117,7 @@ struct Model {
   int64_t vocab_size = 0;     // Tokens and targets, or the images' classes, are in [0, vocab_size).
   int64_t max_seq_len = 0;    // T of its batches, unless the data says shorter; 1 for images.
   ImageShape image;           // The images that it reads; all 0 if it reads tokens.
-  int64_t head_channels = 0;  // Of its attention; 0 if it has none.
+  int64_t head_channels = 0;  // The size of an attention head; 0 if the model has none.
   // Initial values that replace those of Init; nullptr if there are none.
   std::shared_ptr<const WeightSource> weights;
   std::string description;  // "gpt2 6 layers, 384 wide, 6 heads, 10.8 M parameters"

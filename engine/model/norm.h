@@ -11,7 +11,7 @@ namespace dsat::engine {
 struct Norm {
   enum class Kind : uint8_t { kLayerNorm, kRmsNorm } kind = Kind::kLayerNorm;
   int64_t C = 0;
-  float eps = 1e-5F;  // Of RMS norm; layer norm has 1e-5.
+  float eps = 1e-5F;  // RMS norm's; layer norm has 1e-5.
 
   // The number of f32 statistics per row that forward saves for backward.
   int64_t StatsPerRow() const { return kind == Kind::kLayerNorm ? 2 : 1; }

@@ -23,7 +23,7 @@ namespace dsat::engine {
 struct ResnetShape {
   int64_t depth = 20;       // 6 n + 2: n blocks of two convolutions in each of three stages.
   int64_t width = 16;       // Channels of the first stage.
-  int64_t groups = 8;       // Of every norm. Divides the width.
+  int64_t groups = 8;       // Groups of every norm, which divide the width.
   int64_t image_size = 32;  // Rows and columns.
   int64_t channels = 3;
   int64_t classes = 10;

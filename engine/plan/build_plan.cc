@@ -113,7 +113,7 @@ ScheduleOptions PlanBuilder::MakeSchedule() const {
   return schedule;
 }
 
-// Which units are here, who else holds them, and who writes their gradients.
+// Decides which units are here, who else holds them, and who writes their gradients.
 void PlanBuilder::PlaceUnits() {
   plan_.units.resize(units_.size());
   for (int u = 0; u < num_units(); ++u) {

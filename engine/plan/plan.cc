@@ -13,7 +13,7 @@ const char* Name(Placement placement) {
   return kNames[static_cast<size_t>(placement)];
 }
 
-// What an instruction's number in parentheses is.
+// The meaning of an instruction's number in parentheses.
 enum class Of : uint8_t {
   kNothing,
   kMicroBatch,
@@ -27,7 +27,7 @@ enum class Of : uint8_t {
 struct OpText {
   const char* name;
   Of of;
-  bool ends_line;  // Of ToString(Plan): what takes time.
+  bool ends_line;  // It takes time, so that it ends a line of ToString(Plan).
 };
 
 // By Op.

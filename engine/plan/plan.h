@@ -105,8 +105,8 @@ struct Transfer {
   int64_t row_elems = 0;  // Sum of the segments' lengths.
 };
 
-// What one optimizer call updates: elements [offset, offset + num_elems) of a unit's optimizer
-// home.
+// The elements [offset, offset + num_elems) of a unit's optimizer home, which one optimizer call
+// updates.
 struct SubGroup {
   int unit = 0;
   int64_t offset = 0;
@@ -129,7 +129,7 @@ struct UnitPlan {
 };
 
 struct Plan {
-  int world_size = 1;  // Of the data-parallel group.
+  int world_size = 1;  // The size of the data-parallel group.
   int first_unit = 0;  // This stage computes units [first_unit, end_unit).
   int end_unit = 0;
   std::vector<UnitPlan> units;

@@ -52,7 +52,7 @@ class PlanWriter {
     plan_.instructions.push_back({op, phase_, unit, -1, transfer});
   }
   void Open(BucketPool& pool);
-  // Of the transfer that is being filled.
+  // The capacity of the transfer that is being filled.
   int64_t RowCapacity(const BucketPool& pool) const;
   void Wait(int transfer);
 

@@ -12,7 +12,7 @@
 namespace dsat::engine {
 
 struct ScheduleOptions {
-  int num_units = 0;   // Of the model.
+  int num_units = 0;   // The units of the whole model.
   int first_unit = 0;  // This stage computes units [first_unit, end_unit).
   int end_unit = 0;
   int first_trained = 0;  // Units below it have no backward.

@@ -19,9 +19,10 @@ struct Cluster {
   int64_t num_ranks = 1;       // One per device.
   int64_t ranks_per_node = 1;  // The last node may have fewer.
   int64_t device_memory_bytes = 0;
-  int64_t host_memory_bytes = 0;  // Of a node; so are all that follow but the device's own.
+  // The limit of a node; all that follow but the device's own are a node's, too.
+  int64_t host_memory_bytes = 0;
   int64_t disk_bytes = 0;
-  int64_t rank_host_memory_bytes = 0;  // Of one rank.
+  int64_t rank_host_memory_bytes = 0;  // The limit of one rank.
   int num_threads = 1;                 // Compute threads of a rank, on a CPU.
   double flops_16bit = 0;              // Peak of a device in matrix multiplication in bf16 or fp16.
   double flops_f32 = 0;                // The same in f32.
@@ -39,7 +40,7 @@ struct Cluster {
   int64_t num_nodes() const { return (num_ranks + ranks_per_node - 1) / ranks_per_node; }
   // Host memory of a full node: its own limit, or that of its ranks together.
   int64_t NodeHostMemoryBytes() const;
-  // What one rank gets while all ranks of its node work.
+  // The speeds that one rank gets while all ranks of its node work.
   Speeds SpeedsFor(DType dtype) const;
 };
 

@@ -29,15 +29,15 @@ struct StepResult {
   double loss = 0;       // Mean over micro-batches and ranks, nats per token.
   double grad_norm = 0;  // Before clipping.
   double lr = 0;
-  double loss_scale = 1;         // The scale that the step used.
-  bool skipped = false;          // The gradients were not finite: nothing was updated.
+  double loss_scale = 1;  // The scale that the step used.
+  bool skipped = false;   // The gradients were not finite: nothing was updated.
   // The device's clock times the three phases.
   double forward_ms = 0;         // Forward passes, including the gathering of their parameters.
   double backward_ms = 0;        // Backward passes, including gathering and gradient reduction.
   double step_ms = 0;            // Norm, update and gathering of the updated parameters.
   double latency_ms = 0;         // The whole step, until the slowest rank has ended it.
-  int64_t forward_flops = 0;     // Of this rank.
-  int64_t flops = 0;             // Of this rank, forward and backward.
+  int64_t forward_flops = 0;     // FLOPs of this rank's forward passes.
+  int64_t flops = 0;             // FLOPs of this rank's forward and backward passes.
   int64_t activation_bytes = 0;  // The most that one micro-batch's activations take at a time.
   double idle_ms = 0;            // The part of latency_ms in messages between pipeline stages.
 };
@@ -111,7 +111,7 @@ class Engine {
   int64_t num_steps() const;    // Steps taken, skipped ones included.
   int64_t num_samples() const;  // Trained in these steps, by all ranks.
   int64_t num_skipped_steps() const;
-  // What this rank has sent so far in all of its groups.
+  // The bytes that this rank has sent so far in all of its groups.
   Traffic traffic() const;
 
   // Writes parameters, optimizer state and `client_state` to <dir>/<tag>/ and the tag to
@@ -129,11 +129,11 @@ class Engine {
   // collective call. Throws kNotFound, kInvalidArgument naming what does not fit, or kDataLoss.
   // Nothing of earlier training stays: not even what set_lr has set, or 1-bit Adam's errors.
   Json LoadCheckpoint(const std::string& dir, const std::string& tag = "");
-  // Writes the parameters, in the dtype of training, to one file that PyTorch or safetensors opens
+  // Writes the parameters, in the dtype of training, to one safetensors file
   // (engine/runtime/checkpoint/save_16bit_model.h). Returns false and saves nothing if parameters
   // are sharded and the config does not set stage3_gather_16bit_weights_on_model_save. A collective
   // call.
-  bool Save16BitModel(const std::string& dir, const std::string& name = "pytorch_model.bin",
+  bool Save16BitModel(const std::string& dir, const std::string& name = "model.safetensors",
                       bool exclude_frozen = false);
 
  private:

@@ -17,7 +17,7 @@ class EngineInternals {
 
   const Plan& plan() const;
   UnitStates& states() const;
-  // What this rank has moved to and from disk so far.
+  // The bytes that this rank has moved to and from disk so far.
   AioTraffic disk_traffic() const;
   // From the next step on `around` is called in place of every instruction, which it runs by
   // calling `run` once. nullptr: no longer. It replaces a trace, and a trace replaces it.

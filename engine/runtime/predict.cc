@@ -39,12 +39,13 @@ int64_t ActivationBytesPerSample(const Model& model, DsConfig config, int64_t se
   return engine.TrainBatch().activation_bytes;
 }
 
-// What a GPU's driver gives a run whose buffers lie as `plan` says, besides what is charged.
+// The memory that a GPU's driver gives a run whose buffers lie as `plan` says, besides what is
+// charged.
 int64_t ReservedBytes(const BufferPlan& plan) {
   return (plan.total_bytes + kCudaGranuleBytes - 1) / kCudaGranuleBytes * kCudaGranuleBytes;
 }
 
-// What moved since `before`.
+// The bytes that moved since `before`.
 struct Moved {
   Traffic sent;
   TierTraffic tiers;

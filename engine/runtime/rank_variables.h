@@ -1,4 +1,4 @@
-// What launchers and ranks agree on: the environment variables that launchers set and ranks read,
+// The contract of launchers and ranks: the environment variables that launchers set and ranks read,
 // and the largest number of ranks.
 #ifndef DSAT_ENGINE_RUNTIME_RANK_VARIABLES_H_
 #define DSAT_ENGINE_RUNTIME_RANK_VARIABLES_H_

@@ -71,7 +71,7 @@ void Timeline::Ran(const Instruction& instruction) {
 
 void Timeline::Compute(const Instruction& instruction, const Counts& counts) {
   Spend(&StepTime::compute_ms, MsFor(static_cast<double>(counts.flops), speeds_.flops));
-  // Those of the update are in UpdateMs.
+  // UpdateMs counts the bytes that the update moves.
   if (instruction.phase != Phase::kStep) {
     Spend(&StepTime::compute_ms,
           MsFor(static_cast<double>(counts.moved_bytes), speeds_.device_bytes));

@@ -27,7 +27,7 @@ struct Speeds {
   double link_bytes = 0;    // Sent to the next rank.
   double read_bytes = 0;    // Disk: this rank's share.
   double write_bytes = 0;
-  double call_seconds = 0;  // Of a collective or message, besides its bytes.
+  double call_seconds = 0;  // The time of a collective or message, besides its bytes.
 };
 
 // The time of a step on the rank's clock, by kind of work, in ms.
@@ -93,7 +93,7 @@ class Timeline {
   double now_ms_ = 0;
   double link_free_ms_ = 0;
   double disk_free_ms_ = 0;
-  double micro_batches_ms_ = 0;        // Of now_ms_, in forward and backward.
+  double micro_batches_ms_ = 0;        // The part of now_ms_ in forward and backward.
   std::vector<double> arrives_ms_;     // By transfer.
   std::vector<double> state_done_ms_;  // By sub-group.
   std::vector<double> slice_done_ms_;  // By unit.

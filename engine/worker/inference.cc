@@ -35,7 +35,7 @@ std::vector<int32_t> TokensOf(const Model& model, const TextCodec& codec,
         model.vocab_size);
 }
 
-// Those of other data are given by their numbers.
+// The tokens of a prompt for a model of other data, which is given by their numbers.
 std::vector<int32_t> NumbersOf(const Model& model, const std::string& prompt) {
   std::vector<int32_t> tokens;
   std::istringstream words(prompt);

@@ -35,7 +35,7 @@ class Monitors {
   void WriteEvents(const std::string& records);
 
   bool has_loss_scale_;
-  int64_t first_samples_;                // What earlier runs have trained.
+  int64_t first_samples_;                // The samples that earlier runs have trained.
   std::string csv_dir_;                  // "" = no CSV files.
   std::map<std::string, LineFile> csv_;  // By tag.
   std::string events_path_;

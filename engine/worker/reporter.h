@@ -65,7 +65,7 @@ class Reporter {
   std::optional<TrialClient> client_;
   std::atomic<bool> stop_requested_ = false;
   std::atomic<bool> alive_ = false;
-  std::atomic<int64_t> long_work_until_ns_ = 0;  // Of the steady clock.
+  std::atomic<int64_t> long_work_until_ns_ = 0;  // A time of the steady clock.
   bool unreachable_ = false;  // Whether this was logged. Only the thread uses it.
 
   std::mutex mutex_;

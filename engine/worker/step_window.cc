@@ -1,4 +1,4 @@
-// Which steps of a run are measured.
+// Decides which steps of a run are measured.
 #include "engine/worker/step_window.h"
 
 #include <algorithm>

@@ -41,7 +41,7 @@ class TrainingCheckpoints {
   void SaveBest(Engine& engine);
   // The time of the last Save, or of the construction.
   std::chrono::steady_clock::time_point saved() const { return saved_; }
-  // What the last Save took; 0 if there was none.
+  // The time that the last Save took; 0 if there was none.
   double save_ms() const { return save_ms_; }
 
  private:

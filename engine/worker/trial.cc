@@ -36,7 +36,7 @@ namespace {
 
 constexpr int64_t kDefaultStepsPerPrint = 10;
 
-// What one rank may use: its budget, or its share of the device.
+// The memory that one rank may use: its budget, or its share of the device.
 int64_t DeviceMemoryBytes(const TrialTask& task, const RankEnvironment& environment,
                           const Device& device) {
   if (task.device_memory_bytes > 0) return task.device_memory_bytes;
@@ -48,17 +48,17 @@ int64_t SeedOf(const TrialTask& task, const DsConfig& config) {
   return task.ds_config.contains("seed") ? config.seed : task.seed;
 }
 
-// What was measured at one point.
+// The measurement at one point.
 struct PointRun {
-  std::vector<StepResult> steps;  // Those that count, as rank 0 has decided.
-  int64_t num_steps = 0;          // With those that do not.
-  std::vector<double> losses;     // Of all steps.
-  int64_t num_skipped = 0;        // The same.
+  std::vector<StepResult> steps;  // The steps that count, as rank 0 has decided.
+  int64_t num_steps = 0;          // All steps.
+  std::vector<double> losses;     // The loss of each of all steps.
+  int64_t num_skipped = 0;        // The skipped ones of all steps.
   int64_t peak_bytes = 0;         // The highest of any rank, from the engine's start on.
   std::vector<int64_t> rank_peak_bytes;
 };
 
-// What all ranks do after a step. If they want different things, the last of these.
+// The action of all ranks after a step. If they want different ones, the last of these.
 enum class Next { kStep, kEnd, kStop };
 
 constexpr StepWindowOptions kFirstStep = {.first = 0, .least = 1, .fixed = true};
@@ -272,7 +272,7 @@ void Trial::Profile() {
       .num_params = NumParams(model_),
       .trainable_num_params = NumTrainableParams(model_),
       .activation_bytes_per_sample = at_one->steps[0].activation_bytes,
-      // What the device has left is less the workspace already.
+      // The workspace is missing in the device's rest already.
       .device_memory_bytes =
           memory_bytes - (task_.device_memory_bytes > 0 ? memory_.kernels().WorkspaceBytes() : 0),
       .forward_flops_per_sample = at_one->steps[0].forward_flops,

@@ -15,7 +15,7 @@ _STRATEGY = re.compile("(deepspeed_)?stage_[0-3](_offload|_offload_optimizer|_nv
 ConfigSource = Union[str, "os.PathLike[str]", Mapping[str, Any]]
 
 _BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-# What trainers have arguments for, and dsat never tunes.
+# The keys that trainers have arguments for, and that dsat never tunes.
 RECIPE_KEYS = ("optimizer", "scheduler", "gradient_clipping", "fp16", "bf16", "amp")
 # Arguments of Hugging Face's trainer, and the key of the config that each must agree with.
 _HF_FLAGS = {"per_device_train_batch_size": "train_micro_batch_size_per_gpu",

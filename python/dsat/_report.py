@@ -12,8 +12,8 @@ from dsat._trial import Trial, has_read_config, rank, rank_file, trial
 
 _meter: Optional[Meter] = None
 _loss: Any = None  # The sum of the parts that add_loss() was given since the last step.
-_counter: Optional[BatchCounter] = None  # Of the samples that add_batch() was given.
-_num_batches = 0  # Those that it was given since the last step.
+_counter: Optional[BatchCounter] = None  # Counts the samples that add_batch() was given.
+_num_batches = 0  # The batches that add_batch() was given since the last step.
 
 
 def report(*, loss: Any = None, model: Any = None, samples: Optional[int] = None,

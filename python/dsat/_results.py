@@ -7,7 +7,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Union
 
-_SCHEMA_VERSION = 8  # As in db/schema.h.
+# As in db/schema.h.
+_APPLICATION_ID = 0x64736131
+_SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class TrialResult:
     experiment: int
     trial: int
     kind: str  # profile, submitted, search, confirm, reference or soak.
-    confirms: Optional[int]  # Of the last three kinds: the trial that it runs again.
+    confirms: Optional[int]  # The trial that a trial of the last three kinds runs again.
     state: str  # running, succeeded, infeasible, failed or stopped.
     zero_stage: int
     micro_batch_size: Optional[int]
@@ -84,6 +86,8 @@ def results(path: "str | os.PathLike[str] | None" = None,
                                  uri=True)
     try:
         connection.row_factory = sqlite3.Row
+        if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION_ID:
+            raise ValueError(f"{file}: not a database of this version of dsat")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version != _SCHEMA_VERSION:
             raise ValueError(

@@ -56,7 +56,7 @@ class Trial:
 
     id: int
     config_path: Path
-    dir: Path  # Of this launch of the trial: its logs, and the files that ranks write for dsat.
+    dir: Path  # The folder of this launch: its logs, and the files that ranks write for dsat.
     _content: Config = field(repr=False)
 
     @property
@@ -137,7 +137,8 @@ def trial() -> Optional[Trial]:
     if not path:
         return None
     if _current is None or str(_current.config_path) != path:
-        before = os.environ.pop(_READ, None)  # What dsat reads, the script has not read.
+        # Reading by dsat does not count as reading by the script.
+        before = os.environ.pop(_READ, None)
         content = read_json(path)
         if before is not None:
             os.environ[_READ] = before

@@ -1,5 +1,5 @@
-// What `dsat create`, `ask`, `tell`, `show` and `resume` say about an experiment whose trials
-// another program runs.
+// Tests the answers of `dsat create`, `ask`, `tell`, `show` and `resume` about an experiment whose
+// trials another program runs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

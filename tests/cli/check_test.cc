@@ -96,7 +96,7 @@ TEST_F(CheckTest, ASearchIsConfirmedAndItsResultCanBeCheckedAgain) {
   EXPECT_EQ(slower.exit_code, 1) << slower.err;
   EXPECT_THAT(slower.out, HasSubstr("more than 3 % slower"));
   EXPECT_THAT(slower.out, HasSubstr("the speed of the submitted configuration is "));
-  // Of another model nothing is recorded, and a check does not continue.
+  // Nothing is recorded of another model, and a check does not continue.
   work.Write("deepspeed.yaml", ExperimentFile("6MiB", 3));
   const Finished other = work.Dsat({"check", "out/ds_config.json", "--confirm", "1"});
   EXPECT_EQ(other.exit_code, 0) << other.err;
@@ -166,7 +166,7 @@ TEST_F(CheckTest, WhereTheSubmittedConfigurationDoesNotFitThePickIsComparedWithI
   EXPECT_EQ(check.exit_code, 0) << check.err;
   EXPECT_THAT(check.out, HasSubstr("the submitted configuration does not fit: rank "));
   EXPECT_THAT(check.out, HasSubstr(" %), measured in 2 rounds\n"));
-  // What was asked for is a comparison.
+  // --against asks for a comparison.
   const Finished against =
       work.Dsat({"check", "out/ds_config.json", "--against", "ds_config.json"});
   EXPECT_EQ(against.exit_code, 2);

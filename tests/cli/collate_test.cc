@@ -46,23 +46,23 @@ TEST_F(CollateCommandTest, WritesOneFileAndSaysWhatIsInIt) {
   const std::string content = ReadFile(work.Path("model.safetensors"));
   EXPECT_THAT(content.substr(0, 4000), HasSubstr("\"h.1.attn.c_attn.weight\""));
 
-  const Finished json = work.Dsat({"collate", "run/checkpoint", "model.bin", "--dtype", "fp16",
-                                   "--tag", "global_step2", "--json"});
+  const Finished json = work.Dsat({"collate", "run/checkpoint", "half.safetensors", "--dtype",
+                                   "fp16", "--tag", "global_step2", "--json"});
   ASSERT_EQ(json.exit_code, 0) << json.err;
-  const Json expected = {{"out", "model.bin"},
+  const Json expected = {{"out", "half.safetensors"},
                          {"tag", "global_step2"},
-                         {"format", "bin"},
+                         {"format", "safetensors"},
                          {"dtype", "fp16"},
                          {"tensors", 28},
                          {"elements", kNumElems},
-                         {"bytes", std::filesystem::file_size(work.Path("model.bin"))}};
+                         {"bytes", std::filesystem::file_size(work.Path("half.safetensors"))}};
   EXPECT_EQ(Json::parse(json.out), expected);
-  EXPECT_GT(std::filesystem::file_size(work.Path("model.bin")), 2 * kNumElems);
-  EXPECT_LT(std::filesystem::file_size(work.Path("model.bin")), 2 * kNumElems + 20'000);
+  EXPECT_GT(std::filesystem::file_size(work.Path("half.safetensors")), 2 * kNumElems);
+  EXPECT_LT(std::filesystem::file_size(work.Path("half.safetensors")), 2 * kNumElems + 20'000);
 }
 
 TEST_F(CollateCommandTest, RefusesInOneLineAndLeavesNothing) {
-  work.Write("mine.bin", "mine");
+  work.Write("mine.safetensors", "mine");
   const std::string rank_file = work.Path("run/checkpoint/global_step2/rank_00001.safetensors");
   const auto error = [&](const std::vector<std::string>& args, int exit_code) {
     const Finished finished = work.Dsat(args);
@@ -71,36 +71,37 @@ TEST_F(CollateCommandTest, RefusesInOneLineAndLeavesNothing) {
     EXPECT_EQ(finished.out, "");
     return finished.err;
   };
-  EXPECT_THAT(error({"collate", "run/checkpoint", "mine.bin"}, 1), HasSubstr("--force"));
-  EXPECT_THAT(error({"collate", "run", "model.bin"}, 1), HasSubstr("run/latest: no such file"));
-  EXPECT_THAT(error({"collate", "run/checkpoint", "model"}, 1), HasSubstr(".safetensors, .bin"));
-  EXPECT_THAT(error({"collate", "run/checkpoint", "model.bin", "--tag", "../x"}, 1),
+  EXPECT_THAT(error({"collate", "run/checkpoint", "mine.safetensors"}, 1), HasSubstr("--force"));
+  EXPECT_THAT(error({"collate", "run", "half.safetensors"}, 1),
+              HasSubstr("run/latest: no such file"));
+  EXPECT_THAT(error({"collate", "run/checkpoint", "model"}, 1), HasSubstr("ends in .safetensors"));
+  EXPECT_THAT(error({"collate", "run/checkpoint", "half.safetensors", "--tag", "../x"}, 1),
               HasSubstr("checkpoint tag \"../x\""));
-  EXPECT_THAT(error({"collate", "run/checkpoint", "model.bin", "--dtype", "int8"}, 2),
+  EXPECT_THAT(error({"collate", "run/checkpoint", "half.safetensors", "--dtype", "int8"}, 2),
               HasSubstr("--dtype"));
   std::fstream(rank_file, std::ios::in | std::ios::out | std::ios::binary).seekp(5000).put('\x7f');
-  EXPECT_THAT(error({"collate", "run/checkpoint", "model.bin"}, 1),
+  EXPECT_THAT(error({"collate", "run/checkpoint", "half.safetensors"}, 1),
               testing::ContainsRegex("rank_00001.*CRC-32 [0-9a-f]{8}.*says [0-9a-f]{8}"));
-  EXPECT_THAT(error({"collate", "run/checkpoint/global_step2", "model.bin"}, 1),
+  EXPECT_THAT(error({"collate", "run/checkpoint/global_step2", "half.safetensors"}, 1),
               HasSubstr("global_step2: this is one checkpoint; expected " +
                         work.Path("run/checkpoint") + " with --tag global_step2"));
-  mkfifo(work.Path("pipe.bin").c_str(), 0600);
-  EXPECT_THAT(error({"collate", "run/checkpoint", "pipe.bin", "--force"}, 1),
-              HasSubstr("pipe.bin: is not a regular file"));
-  EXPECT_EQ(ReadFile(work.Path("mine.bin")), "mine");
-  EXPECT_FALSE(std::filesystem::exists(work.Path("model.bin")));
+  mkfifo(work.Path("pipe.safetensors").c_str(), 0600);
+  EXPECT_THAT(error({"collate", "run/checkpoint", "pipe.safetensors", "--force"}, 1),
+              HasSubstr("pipe.safetensors: is not a regular file"));
+  EXPECT_EQ(ReadFile(work.Path("mine.safetensors")), "mine");
+  EXPECT_FALSE(std::filesystem::exists(work.Path("half.safetensors")));
 }
 
 TEST_F(CollateCommandTest, ATerminalSeesProgress) {
   const std::string shown =
-      work.DsatOnTerminal({"collate", "run/checkpoint", "model.bin", "--force"}, 80);
+      work.DsatOnTerminal({"collate", "run/checkpoint", "half.safetensors", "--force"}, 80);
   EXPECT_THAT(shown, HasSubstr("collate: 100 % of "));
   EXPECT_THAT(shown, HasSubstr("\x1b"));
-  std::filesystem::remove(work.Path("model.bin"));
+  std::filesystem::remove(work.Path("half.safetensors"));
   // A terminal that cannot clear a line.
-  EXPECT_THAT(work.DsatOnTerminal({"collate", "run/checkpoint", "model.bin"}, 80, "dumb"),
+  EXPECT_THAT(work.DsatOnTerminal({"collate", "run/checkpoint", "half.safetensors"}, 80, "dumb"),
               Not(HasSubstr("\x1b")));
-  EXPECT_TRUE(std::filesystem::exists(work.Path("model.bin")));
+  EXPECT_TRUE(std::filesystem::exists(work.Path("half.safetensors")));
 }
 
 }  // namespace

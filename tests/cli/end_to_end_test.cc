@@ -136,8 +136,8 @@ TEST_F(EndToEndTest, ASearchWithItsFullRunGivesOneJsonValue) {
   EXPECT_EQ(result["full_run"]["checkpoint"], work.Path("dsat-out/1/full/checkpoint/global_step6"));
 }
 
-// What fits is known before a launch: the trials measure what was predicted, and none of them ends
-// for want of memory.
+// The search knows before a launch which trials fit: they measure what was predicted, and none of
+// them ends for want of memory.
 TEST_F(EndToEndTest, NoTrialRunsOutOfMemoryAndPeaksAreThePredictedOnes) {
   const Finished search =
       work.Dsat({"binary", "deepspeed.yaml", "--max-trials", "8", "--search-range-factor", "2",
@@ -304,7 +304,7 @@ TEST_F(EndToEndTest, TheStatusLineFitsTheTerminal) {
   for (size_t at = shown.find(kRedraw); at != shown.npos; at = shown.find(kRedraw, at + 1)) {
     const size_t begin = at + std::string(kRedraw).size();
     const std::string line = shown.substr(begin, shown.find('\r', begin) - begin);
-    if (line.find("/3 trials") != 1) continue;  // Of a trial that has ended.
+    if (line.find("/3 trials") != 1) continue;  // The trial of this line has ended.
     EXPECT_LT(line.size(), kColumns);
     ++drawn;
   }

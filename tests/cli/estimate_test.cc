@@ -131,7 +131,7 @@ TEST_F(EstimateTest, AnExperimentFileGivesModelDataRanksAndBudget) {
   EXPECT_EQ(json["seq_len"], 8);
   EXPECT_EQ(json["ranks_in_all"], 2);
   EXPECT_EQ(json["estimate"]["device"]["limit_bytes"], 1 << 20);
-  EXPECT_EQ(json["estimate"]["host"]["limit_bytes"], 6 << 20);  // Of a node.
+  EXPECT_EQ(json["estimate"]["host"]["limit_bytes"], 6 << 20);  // The limit of a node.
   EXPECT_GT(json["estimate"]["ranks"][0]["to_host_bytes"], 0);
   // Options override it.
   const Json more = EstimateJson({"deepspeed.yaml", "--ds-config", "stage_1", "--ranks", "4",
@@ -154,7 +154,7 @@ TEST_F(EstimateTest, SpeedsChangeTheTimeAndNothingElse) {
     return estimate["time"]["compute_ms"].get<double>();
   };
   const Json slow = at("0.5"), fast = at("1");
-  // What is read and written beside the multiplications takes the same time.
+  // Reading and writing beside the multiplications takes the same time.
   EXPECT_NEAR(compute_ms(at("0.25")) - compute_ms(slow), 2 * (compute_ms(slow) - compute_ms(fast)),
               1e-6);
   EXPECT_EQ(slow["ranks"], fast["ranks"]);

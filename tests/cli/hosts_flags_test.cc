@@ -17,7 +17,7 @@ using testing::StartsWith;
 
 struct Refused {
   std::vector<std::string> args;
-  std::string message;  // What the one line begins with.
+  std::string message;  // The beginning of the one line.
 };
 
 class HostsFlagsTest : public testing::Test {

@@ -51,7 +51,7 @@ TEST(InferenceTest, NothingSurvivesACommandThatIsKilled) {
   const std::string child = Trimmed(ReadFile(children));
   kill(dsat, SIGKILL);
   EXPECT_EQ(WaitFor(dsat), 128 + SIGKILL);
-  EXPECT_TRUE(WaitUntilEmpty("/proc/" + child + "/cmdline", true));  // Of a zombie it is empty.
+  EXPECT_TRUE(WaitUntilEmpty("/proc/" + child + "/cmdline", true));  // A zombie's is empty.
 }
 
 TEST(InferenceTest, TextThatCannotBeWrittenIsAnErrorUnlessItsReaderHasGone) {

@@ -97,7 +97,7 @@ std::array<int, 3> FreePorts() {
   return ports;
 }
 
-// What a shell command prints, without the last newline.
+// The output of a shell command, without the last newline.
 std::string OutputOf(const std::string& command) {
   const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "re"), pclose);
   std::string text;

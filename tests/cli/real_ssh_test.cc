@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 using testing::HasSubstr;
 
 constexpr char kServer[] = "/usr/sbin/sshd";
-constexpr char kPrivilegesFolder[] = "/run/sshd";  // That it wants when root starts it.
+constexpr char kPrivilegesFolder[] = "/run/sshd";  // The server wants it when root starts it.
 
 const std::string kExperimentFile = std::string(R"(
 entrypoint: builtin

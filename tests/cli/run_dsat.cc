@@ -41,7 +41,7 @@ namespace {
 }  // namespace
 
 Workspace::Workspace() {
-  unsetenv("DSAT_DB");  // Of whoever runs the tests.
+  unsetenv("DSAT_DB");  // Whoever runs the tests may have set it.
 }
 
 Workspace::~Workspace() {

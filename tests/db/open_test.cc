@@ -314,23 +314,6 @@ TEST_F(OpenTest, AReadOnlyStoreReadsAndRefusesToWrite) {
             ErrorCode::kPermissionDenied);
 }
 
-TEST_F(OpenTest, AFileWithTwoNamesCanBeReadOnly) {
-  MakeDatabase(3);
-  const std::string link = folder_ / "link.db";
-  ASSERT_EQ(::link(path().c_str(), link.c_str()), 0);
-  for (const std::string& name : {path(), link}) {
-    for (const Mode mode : {Mode::kReadWrite, Mode::kCreate}) {
-      std::string message;
-      EXPECT_EQ(CodeOf([&] { Store::Open(name, mode); }, &message), ErrorCode::kFailedPrecondition);
-      EXPECT_THAT(message, HasSubstr(name + ": the file has several names (hard links)"));
-    }
-    EXPECT_EQ(Store::Open(name, Mode::kReadOnly).Trials(1).size(), 3);
-  }
-  EXPECT_THAT(folder_.Names(), ElementsAre("dsat.db", "link.db"));
-  ASSERT_EQ(::unlink(link.c_str()), 0);
-  Store::Open(path(), Mode::kReadWrite);
-}
-
 TEST_F(OpenTest, AReadOnlyFileCanBeReadOnly) {
   MakeDatabase(3);
   chmod(folder_.path().c_str(), 0777);

@@ -81,7 +81,7 @@ TEST_F(QueryTest, JsonFunctionsCtesAndSchemaPragmasWork) {
   EXPECT_GT(store_.Query("PRAGMA table_info(trials)").rows.size(), 5U);
   EXPECT_EQ(store_.Query("SELECT * FROM pragma_table_info('trials')").rows,
             store_.Query("PRAGMA table_info(trials)").rows);
-  EXPECT_GT(store_.Query("PRAGMA user_version").rows[0][0], 6);
+  EXPECT_EQ(store_.Query("PRAGMA user_version").rows[0][0], kSchemaVersion);
   EXPECT_NE(store_.Query("PRAGMA application_id").rows[0][0], 0);
   EXPECT_FALSE(store_.Query("EXPLAIN QUERY PLAN SELECT * FROM best_trials").rows.empty());
 }

@@ -222,7 +222,8 @@ TEST_P(StoreTest, TrialsFollowFromTheirEvents) {
   EXPECT_EQ(trials[0].kind, TrialKind::kSearch);
   EXPECT_EQ(trials[0].assignment, SampleTrial(0).assignment);
   EXPECT_EQ(trials[0].ds_config, SampleTrial(0).ds_config);
-  ASSERT_EQ(trials[0].points.size(), 2U);  // Of the last attempt: the first one crashed.
+  // The points are those of the last attempt: the first one crashed.
+  ASSERT_EQ(trials[0].points.size(), 2U);
   EXPECT_EQ(trials[0].points[0].point.micro_batch_size, 2);
   EXPECT_EQ(ToJson(trials[0].points[1].measurement), ToJson(SamplePoint(20, 4).measurement));
   const QueryResult attempts =

@@ -43,7 +43,8 @@ void CheckpointManifest(std::string_view input) {
     json["files"] = {{{"name", name}, {"bytes", file.size()}, {"crc32", Sum(file)}}};
   json["crc32"] = Sum(json.dump(-1, ' ', false, Json::error_handler_t::replace));
   WriteInput("tag/manifest.json", json.dump(-1, ' ', false, Json::error_handler_t::replace));
-  engine::Collate({.dir = dir, .out = dir + "/model.bin", .force = true}, [](int64_t, int64_t) {});
+  engine::Collate({.dir = dir, .out = dir + "/model.safetensors", .force = true},
+                  [](int64_t, int64_t) {});
 }
 
 }  // namespace dsat::fuzz

@@ -21,7 +21,7 @@ void CommandLine(std::string_view input) {
   if (spec.entrypoint.empty()) return;
   spec.ds_config_path = WriteInput("ds_config.json", parts[1]);
   spec.ds_config = ParseTolerantJson(parts[1], spec.ds_config_path);
-  if (!spec.ds_config.is_object()) return;  // Which the experiment file's reader has refused.
+  if (!spec.ds_config.is_object()) return;  // The experiment file's reader has refused it.
   const std::string script = WriteInput("train.py", parts[2]);
   spec.model_dir = script.substr(0, script.rfind('/'));
   spec.slots_per_trial = 2;

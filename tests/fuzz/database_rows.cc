@@ -51,7 +51,8 @@ struct Rows {
       Database::Open(path, Database::Access::kReadWrite, std::chrono::milliseconds(100));
   Store reader = Store::Open(path, Store::Mode::kReadOnly, std::chrono::milliseconds(100));
   std::array<std::string, kPlaces.size()> replace;  // Statements; null restores what was there.
-  std::array<std::optional<std::string>, kPlaces.size()> now;  // What has replaced it.
+  // The texts that have replaced the former ones.
+  std::array<std::optional<std::string>, kPlaces.size()> now;
 };
 
 }  // namespace

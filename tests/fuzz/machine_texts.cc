@@ -1,4 +1,4 @@
-// What Slurm, nvidia-smi and the kernel say.
+// Reads what Slurm, nvidia-smi and the kernel say.
 #include <string>
 
 #include "searcher/hosts/slurm.h"

@@ -23,7 +23,7 @@ void Try(const Read& read, const Json& message) {
 
 }  // namespace
 
-// What a peer sends; at most 64 KiB, which a socket holds.
+// Reads the messages of a peer; at most 64 KiB, which a socket holds.
 void SupervisorMessages(std::string_view input) {
   int ends[2];
   DSAT_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);

@@ -1,4 +1,4 @@
-// Which configurations are the same, and which are not.
+// Tests which configurations are the same, and which are not.
 #include "profiler/effective_key.h"
 
 #include <gtest/gtest.h>

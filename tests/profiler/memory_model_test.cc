@@ -52,7 +52,7 @@ TEST(MemoryModelTest, SixteenBytesPerParameterAreSharedByTheStagesAsInTheZeroPap
   EXPECT_EQ(model.ForStage(3).fixed_bytes(), 1'875'000'000);
 }
 
-// Of which no sum overflows.
+// No sum of its bytes overflows.
 TEST(MemoryModelTest, TheLargestModelThatAProfileMayHaveFitsNoDevice) {
   int64_t largest = 1'000'000'000'000'000'000;
   const auto is_refused = [&] {

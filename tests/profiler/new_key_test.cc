@@ -89,8 +89,8 @@ TEST_F(NewKeyTest, IsReadWithTheDefaultOfItsStage) {
 TEST_F(NewKeyTest, FoldsWhereItHasNoEffect) {
   EXPECT_NE(Folded(WithSize(2, 1000)), Folded(WithSize(2, 2000)));
   EXPECT_EQ(Folded(WithSize(2, 4e3)), Folded(Config(2)));
-  EXPECT_EQ(Folded(WithSize(2, 7000)), Folded(WithSize(2, 9000)));  // There are 6000 parameters,
-  EXPECT_EQ(Folded(WithSize(3, 6000)), Folded(Config(3)));          // and the default is larger.
+  EXPECT_EQ(Folded(WithSize(2, 7000)), Folded(WithSize(2, 9000)));  // There are 6000 parameters.
+  EXPECT_EQ(Folded(WithSize(3, 6000)), Folded(Config(3)));          // The default is larger.
   EXPECT_EQ(Folded(WithSize(1, 1000)), Folded(Config(1)));
   EXPECT_EQ(Folded(WithSize(2, 1000), 1), Folded(Config(2), 1));
 }

@@ -1,4 +1,4 @@
-// Which places and wide knobs a search gets, by what is predicted of them.
+// Tests which places and wide knobs a search gets, by what is predicted of them.
 #include "profiler/places.h"
 
 #include <gmock/gmock.h>
@@ -429,7 +429,7 @@ TEST(PlacesTest, ConditionsRemoveWholePlaces) {
   EXPECT_TRUE(
       IsLeftOut(plain, "stage 2 with " + std::string(kOptimizer) + " \"cpu\"", spec.where[0]));
 
-  // What is left out must not make another place look useless.
+  // A place that is left out must not make another one look useless.
   spec.where = {std::string(kOptimizer) + " == cpu"};
   const SearchSpace offloaded = CommandSpace(spec, kRoomy);
   ASSERT_FALSE(offloaded.stages.empty());

@@ -18,7 +18,8 @@ using engine::ReadDsConfig;
 constexpr char kCheckpoints[] = "/pipeline/activation_checkpoint_interval";
 constexpr int64_t kGiB = int64_t{1} << 30;
 
-constexpr int64_t kGpuWorkspaceBytes = int64_t{40} << 20;  // Of cuBLASLt and other kernels.
+// The workspace of cuBLASLt and other kernels.
+constexpr int64_t kGpuWorkspaceBytes = int64_t{40} << 20;
 
 Json Gpt(int64_t n_layer, int64_t n_embd, int64_t n_head) {
   return {{"type", "gpt2"}, {"n_layer", n_layer}, {"n_embd", n_embd}, {"n_head", n_head}};

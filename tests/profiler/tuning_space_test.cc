@@ -1,4 +1,4 @@
-// Which knobs and values a profile leaves, by default and as published.
+// Tests which knobs and values a profile leaves, by default and as published.
 #include "profiler/tuning_space.h"
 
 #include <gtest/gtest.h>

@@ -131,7 +131,8 @@ def test_hugging_face_gets_arguments_that_agree_with_the_trial(run_trial):
     found = expect_trial(run_trial, run_trial.run("hugging_face.py"), RAN)
     assert len(found["losses"]) == 5
     assert found["changed_script"] is True
-    # Of the step before the last, in which the process ends; the mean over the ranks.
+    # The loss is that of the step before the last, which the hooks do not end; the mean over the
+    # ranks.
     assert found["metrics"]["loss"] == pytest.approx(found["losses"][-2], rel=0.1)
 
 

@@ -260,12 +260,12 @@ void BackwardHead(const Head<Elem>& head, const BackwardSlices<Elem>& s, const f
 // Where the heads of one group lie: query heads [first, last), which share one head of keys.
 struct Group {
   int64_t first = 0, last = 0;
-  int64_t out = 0;     // Of the sequence in out.
-  int64_t q = 0;       // Of the sequence in qkv.
-  int64_t k = 0;       // Of the head of keys in qkv.
-  int64_t v = 0;       // Of the head of values in qkv.
-  int64_t stride = 0;  // Of the rows of qkv.
-  int64_t lse = 0;     // Of the sequence in lse.
+  int64_t out = 0;     // The offset of the sequence in out.
+  int64_t q = 0;       // The offset of the sequence's queries in qkv.
+  int64_t k = 0;       // The offset of the head of keys in qkv.
+  int64_t v = 0;       // The offset of the head of values in qkv.
+  int64_t stride = 0;  // The elements of a row of qkv.
+  int64_t lse = 0;     // The offset of the sequence in lse.
 };
 
 // Calls fn(head, group) for every group, in parallel, each thread with its part of `scratch`.

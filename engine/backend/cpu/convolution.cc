@@ -222,7 +222,8 @@ void ConvRunner::Impl::Map(Pass pass, const Tensor& out, const Tensor& in, const
   const DType dtype = ComputeType(in.dtype);
   const bool convert = dtype != in.dtype;
   const bool forward = pass == Pass::kForward;
-  const int64_t out_elems = (forward ? shape.NumOut() : shape.NumIn()) / shape.N;  // Of an image.
+  // The elements of an image.
+  const int64_t out_elems = (forward ? shape.NumOut() : shape.NumIn()) / shape.N;
   const int64_t in_elems = (forward ? shape.NumIn() : shape.NumOut()) / shape.N;
   // Pieces of two sizes, which may want the weights in two layouts.
   const int64_t size = PieceImages(shape.N);

@@ -10,7 +10,7 @@
 namespace dsat::engine {
 namespace {
 
-constexpr int64_t kCopyBytes = int64_t{1} << 16;  // Of one piece of a copy.
+constexpr int64_t kCopyBytes = int64_t{1} << 16;  // The size of one piece of a copy.
 
 class CpuStream final : public Stream {
  public:

@@ -72,8 +72,8 @@ struct Backward {
     const float* w = weight;  // Through `this` it would be loaded anew for every element.
     const float m = mean[row];
     const float r = rstd[row];
-    float sum = 0;       // of dy * weight
-    float sum_norm = 0;  // of dy * weight * normalized x
+    float sum = 0;       // The sum of dy * weight.
+    float sum_norm = 0;  // The sum of dy * weight * normalized x.
 #pragma omp simd reduction(+ : sum, sum_norm)
     for (int64_t c = 0; c < C; ++c) {
       const float norm = (in.Keep(c) - m) * r;

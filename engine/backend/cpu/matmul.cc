@@ -58,7 +58,7 @@ bool IsF32(const Tensor& t) {
   return t.dtype == DType::kF32;
 }
 
-// Those dtypes that oneDNN multiplies in bf16 units. It has no f16 on CPU.
+// True for the dtypes that oneDNN multiplies in bf16 units. It has no f16 on CPU.
 bool IsBf16Product(const op::Matmul& args) {
   return args.a.dtype == DType::kBF16 && args.b.dtype == DType::kBF16 &&
          args.c.dtype != DType::kF16 && args.bias.dtype != DType::kF16;
@@ -142,7 +142,7 @@ class MatmulRunner::Impl : private OneDnnThreads {
   void RunGemm(const GemmArgs<Bf16>& args, int thread);
 
  private:
-  // What a primitive depends on.
+  // The properties that a primitive depends on.
   struct Shape {
     int64_t M = 0, N = 0, K = 0, lda = 0, ldb = 0, ldc = 0;
     bool transpose_a = false, transpose_b = false, accumulate = false;

@@ -35,7 +35,7 @@ inline bool ProcessorMultipliesBf16() {
   return (isa & bf16) == bf16;
 }
 
-// What a runner of oneDNN's primitives has for each of its threads.
+// The streams and scratch that a runner of oneDNN's primitives has for each of its threads.
 struct OneDnnThreads {
   explicit OneDnnThreads(int num_threads)
       : num_threads_(num_threads),

@@ -35,7 +35,7 @@ void BackwardRow(T* dx, float* dw, const T* dy, const T* x, const float* weight,
                  float* space) {
   const KeptAsFloats<T> grad(dy, space);
   const KeptAsFloats<T> in(x, space + C);
-  float sum = 0;  // of dy * weight * normalized x
+  float sum = 0;  // The sum of dy * weight * normalized x.
 #pragma omp simd reduction(+ : sum)
   for (int64_t c = 0; c < C; ++c)
     sum += grad.Keep(c) * weight[c] * in.Keep(c) * r;

@@ -247,7 +247,7 @@ void Run(const AttentionArgs& args) {
          operands);
   using Small = KeyGradSizes<kD>;
   using Large = LargeKeyGradSizes<kD>;
-  constexpr int kLeastShared = 99 << 10;  // Of all GPUs.
+  constexpr int kLeastShared = 99 << 10;  // Every supported GPU has so much.
   static_assert(2 * Q::kRowBytes + 4 * Q::kTileBytes <= kLeastShared);
   static_assert(kKeyGradBytes<Small> <= kLeastShared);
   if (kKeyGradBytes<Large> <= MostSharedBytes())

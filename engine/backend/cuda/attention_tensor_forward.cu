@@ -14,7 +14,7 @@
 namespace dsat::engine::cuda {
 namespace {
 
-constexpr int kTiles = 2;  // Of 16 rows, for each warp.
+constexpr int kTiles = 2;  // Tiles of 16 rows for each warp.
 constexpr int kBlockThreads = 4 * kWarp;
 constexpr int kRows = 4 * 16 * kTiles;
 template <int kD>

@@ -29,7 +29,7 @@ enum ProductAttribute : int {
   kAuxPointer = 11,  // (rows of D, columns of D) of D's type: GELU's input.
   kAuxStride = 12    // Its leading dimension, of 64 bits, a multiple of 8.
 };
-// What is applied to A B + C to give D. The two with a bias add it before GELU.
+// The operation that is applied to A B + C to give D. The two with a bias add it before GELU.
 enum Epilogue : uint32_t {
   kNoEpilogue = 1,
   kAddBias = 4,
@@ -63,7 +63,7 @@ struct Choice {
 };
 
 struct Api {
-  std::string path;  // Of the library.
+  std::string path;  // The path of the library.
   Status (*create)(Handle*);
   Status (*destroy)(Handle);
   Status (*product_create)(Descriptor*, int compute_type, int scale_type);

@@ -44,7 +44,8 @@ class CudaDevice final : public Device {
   CudaGpu gpu_;
   int index_;
   int num_gpus_;
-  std::shared_ptr<Watches> watches_ = std::make_shared<Watches>();  // Of all its streams.
+  // The watches of all its streams.
+  std::shared_ptr<Watches> watches_ = std::make_shared<Watches>();
   std::unique_ptr<Device> host_;
   std::unique_ptr<MemorySource> memory_;
   PreferredMemory host_memory_;

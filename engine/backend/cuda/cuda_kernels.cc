@@ -16,7 +16,7 @@
 namespace dsat::engine {
 namespace {
 
-constexpr float kEpsilon = 1e-5F;  // Of layer norm and group norm.
+constexpr float kEpsilon = 1e-5F;  // The epsilon of layer norm and group norm.
 
 cuda::Conv ConvOf(const ConvShape& s) {
   return {s.N, s.H, s.W, s.in, s.out, s.kernel, s.stride, s.OutH(), s.OutW()};
@@ -242,7 +242,7 @@ class CudaLayers final : public AnyLayerKernels<CudaLayers> {
   void MultiplyApart(const op::Matmul& args);
   void Multiply(op::Matmul args);
   void MultiplyInF32(const op::Matmul& args);
-  // What cuBLASLt is asked for: the sums of columns in the type of its result.
+  // The product as cuBLASLt is asked for it: the sums of columns have the type of its result.
   op::Matmul FusedOf(const op::Matmul& args) {
     op::Matmul fused = args;
     if (args.column_sums.num_elems > 0) {
@@ -357,7 +357,7 @@ void CudaLayers::MultiplyInF32(const op::Matmul& args) {
   cuda::Convert(ViewOf(args.c.Slice(0, sizes[2])), ViewOf(in_f32.c));
 }
 
-// What goes with a product, after it.
+// Runs the operations that follow a product.
 void CudaLayers::FinishProduct(const op::Matmul& args) {
   const auto matrix = [&](const Tensor& t) { return ViewOf(t.Slice(0, args.M * args.N)); };
   if (args.before_gelu.num_elems > 0) cuda::GeluForward(matrix(args.c), matrix(args.before_gelu));

@@ -1,4 +1,4 @@
-// Which GPUs this machine has, and what is missing to use them.
+// Says which GPUs this machine has, and what is missing to use them.
 #ifndef DSAT_ENGINE_BACKEND_CUDA_CUDA_STATUS_H_
 #define DSAT_ENGINE_BACKEND_CUDA_CUDA_STATUS_H_
 
@@ -24,7 +24,7 @@ struct CudaStatus {
   int driver_version = 0;   // The newest CUDA that the driver can run.
   std::vector<CudaGpu> gpus;
   std::string cublas_path;  // Empty if it was not found, or not looked for.
-  std::string problem;  // Why no GPU can be used, and what to do; empty if one can.
+  std::string problem;      // Why no GPU can be used, and what to do; empty if one can.
 };
 
 // Finds the GPUs. Never throws for what a machine lacks. Leaves no context on a GPU, which would

@@ -62,12 +62,12 @@ enum Attribute : int {
   kAttentionOut = 2803,
   kAttentionLse = 2804,  // (B, H, T, 1) f32, natural logarithms of sums of scaled scores.
   kAttentionScale = 2805,
-  kAttentionScoreGraph = 2811,  // What is done to scaled scores,
-  kAttentionScoreInput = 2812,  // between these tensors of it.
+  kAttentionScoreGraph = 2811,  // The graph of operations on scaled scores.
+  kAttentionScoreInput = 2812,  // The graph's first tensor; the next one is its last.
   kAttentionScoreOutput = 2813,
   kMaskInput = 3000,
   kMaskShift = 3004,  // With kGreaterOrEqual, the scores with row + shift >= column stay.
-  kMaskFill = 3005,   // What replaces the others.
+  kMaskFill = 3005,   // The number that replaces the other scores.
   kMaskOutput = 3006,
   kMaskComparison = 3007
 };

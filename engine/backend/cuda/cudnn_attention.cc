@@ -22,11 +22,11 @@ using cuda::Type;
 
 constexpr int64_t kAlignment = 16;
 constexpr int64_t kMostWorkspaceBytes = 1 << 20;  // A part of kCudaScratchBytes.
-// What the results of two kernels in 16 bit may differ by: the norm of the difference, by the norm
-// of the result; a number, by the largest; and the logarithms.
+// The most that the results of two kernels in 16 bit may differ by: the norm of the difference, by
+// the norm of the result; a number, by the largest; and the logarithms.
 constexpr double kMostDistance = 0.01, kMostDifference = 0.04, kMostLseDifference = 0.002;
 
-// What its fused kernels take on all GPUs that dsat supports.
+// True for the shapes that its fused kernels take on all GPUs that dsat supports.
 bool IsSupported(const AttentionArgs& args) {
   const int64_t hd = args.C / args.H;
   bool aligned = true;

@@ -39,7 +39,7 @@ int64_t NumTiles(int64_t N, int64_t tile) {
 struct SortPass {
   const int32_t* tokens;
   const Entry* from;  // nullptr in the first pass, which reads the tokens in their own order.
-  int shift;          // Of the digit.
+  int shift;          // The lowest bit of the digit.
   int64_t N;
 
   __device__ Entry Get(int64_t i) const {

@@ -50,8 +50,8 @@ __global__ void InputGradKernel(T* dx, const T* dy, const T* x, const T* weight,
                                 const float* rstd, Group group) {
   const float m = mean[blockIdx.x];
   const float r = rstd[blockIdx.x];
-  double sum = 0;       // Of dy * weight,
-  double sum_norm = 0;  // and of that times x normalized.
+  double sum = 0;       // The sum of dy * weight.
+  double sum_norm = 0;  // The sum of dy * weight * normalized x.
   for (int64_t i = threadIdx.x; i < group.count(); i += kThreads) {
     const float dnorm = ToFloat(dy[group.At(i)]) * ToFloat(weight[group.Channel(i)]);
     sum += dnorm;

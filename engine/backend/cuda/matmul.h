@@ -59,7 +59,7 @@ class CudaMatmul {
     cublaslt::Status state = 0;  // The last status of the choice or of a product that failed.
     bool is_kept = false;        // `algorithms` are the process's choice.
   };
-  // Those of the process.
+  // The choices that the process keeps.
   struct Choices;
 
   static Choices& KeptChoices();

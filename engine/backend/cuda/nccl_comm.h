@@ -20,9 +20,9 @@
 
 namespace dsat::engine {
 
-// What a communicator uses: NCCL, kernels of the device, and the queue of all NCCL's work. NCCL
-// launches from a thread of its own, where a handle of the calling thread's stream would name the
-// stream of another thread.
+// The parts that a communicator uses: NCCL, kernels of the device, and the queue of all NCCL's
+// work. NCCL launches from a thread of its own, where a handle of the calling thread's stream would
+// name the stream of another thread.
 struct NcclDevice {
   nccl::Api api;
   std::shared_ptr<Kernels> kernels;
@@ -88,8 +88,9 @@ class NcclComm {
   nccl::Comm comm_ = nullptr;  // nullptr after an error.
   std::deque<Work> work_;      // In the order of the queue.
   Clock::time_point next_look_;
-  std::optional<Error> failure_;          // Read by all threads once the next is true,
-  std::atomic<bool> has_failed_ = false;  // and never changed then.
+  // Never changed, and read by all threads, once has_failed_ is true.
+  std::optional<Error> failure_;
+  std::atomic<bool> has_failed_ = false;
 };
 
 }  // namespace dsat::engine

@@ -30,7 +30,7 @@ int TypeOf(DType dtype) {
   DSAT_CHECK(false, "{}", static_cast<int>(dtype));
 }
 
-// What the peer of rank `rank` is to call.
+// The call that the peer of rank `rank` has to make.
 Call CounterpartOf(const Call& call, int rank) {
   using Kind = Call::Kind;
   const Kind kind = call.kind == Kind::kSend   ? Kind::kRecv
@@ -106,7 +106,7 @@ class NcclGroup final : public ProcessGroup {
   std::unique_ptr<ProcessGroup> host_;
   MemorySource& memory_;
   const NcclDevice device_;
-  CommBuffer calls_;  // What every rank is about to do.
+  CommBuffer calls_;  // The call that every rank is about to make.
   std::vector<Block> blocks_;
   int num_buffers_ = 0;
   CommBuffer exchanged_;  // Rows that AllToAll has received.

@@ -23,7 +23,7 @@ struct Rows {
   }
 };
 
-constexpr int kRowsAtOnce = kThreads / kWarp;  // Of a block, a warp for each.
+constexpr int kRowsAtOnce = kThreads / kWarp;  // Rows of a block, a warp for each.
 
 __device__ int64_t WarpRow() {
   return int64_t{blockIdx.x} * kRowsAtOnce + threadIdx.x / kWarp;
@@ -104,7 +104,7 @@ constexpr int64_t kMostHeldColumns = kMostThreads * kOctet;
 // An octet of each of the rows; zeros where the columns or the rows end.
 template <bool kWhole, typename T>
 struct HeldRows {
-  static constexpr int kRows = 8 / sizeof(T);  // Of a block at once.
+  static constexpr int kRows = 8 / sizeof(T);  // Rows that a block holds at once.
   PackedOctet<T> octets[kRows];
 
   __device__ HeldRows(const T* data, int64_t first, int64_t num_rows, int64_t C) {
@@ -177,7 +177,7 @@ __global__ void __launch_bounds__(kMostThreads)
     Held grads(dy, first, num_rows, C), in(rows.x, first, num_rows, C);
     const Held before(dx, first, accumulate ? num_rows : 0, C);
     float m[kRows] = {}, r[kRows] = {};
-    float means[2 * kRows] = {};  // Of dy * weight, and of that times x normalized.
+    float means[2 * kRows] = {};  // The means of dy * weight, then of dy * weight * normalized x.
     for (int i = 0; i < kRows; ++i) {
       if (i < num_rows) {
         if (rows.mean != nullptr) m[i] = rows.mean[first + i];

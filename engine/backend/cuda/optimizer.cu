@@ -6,7 +6,8 @@
 namespace dsat::engine::cuda {
 namespace {
 
-// What an update reads and writes besides parameters: moments m and v, where they are not nullptr.
+// The states that an update reads and writes besides parameters: moments m and v, where they are
+// not nullptr.
 template <typename G, typename M = float>
 struct States {
   M *m, *v;

@@ -103,7 +103,7 @@ int64_t FreeBytes(int gpu) {
   return static_cast<int64_t>(free_bytes);
 }
 
-// What to do about an error of the first call that needs a driver.
+// Says what to do about an error of the first call that needs a driver.
 std::string ProblemOf(cudaError_t error, int driver_version) {
   if (driver_version == 0) {
     return "this machine has no NVIDIA driver (libcuda.so.1); install one, or use device cpu";

@@ -105,7 +105,7 @@ double FromRank(ProcessGroup& group, int root, double value) {
   return group.SumScalar(group.rank() == root ? value : 0);
 }
 
-// What every rank has written, by rank.
+// The file that every rank has written, by rank.
 std::vector<CheckpointFile> ExchangeSums(const SafetensorsWriter& mine, int revision,
                                          ProcessGroup& group) {
   std::vector<CheckpointFile> files;

@@ -21,10 +21,10 @@
 
 namespace dsat::engine {
 
-// What a checkpoint keeps besides tensors. It is equal on all ranks, and rank 0 saves it.
+// The content of a checkpoint besides tensors. It is equal on all ranks, and rank 0 saves it.
 struct CheckpointNotes {
-  Json engine = Json::object();        // What the engine needs to continue.
-  Json client_state = Json::object();  // What the caller keeps.
+  Json engine = Json::object();        // The engine needs it to continue.
+  Json client_state = Json::object();  // The caller keeps it.
 };
 
 // A checkpoint that is being saved. Whatever happens meanwhile (kill -9, a full disk, a power

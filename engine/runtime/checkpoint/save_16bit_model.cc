@@ -11,7 +11,6 @@
 #include "base/files.h"
 #include "engine/comm/run_together.h"
 #include "engine/files/published.h"
-#include "engine/files/tensor_file.h"
 #include "engine/model/hugging_face.h"
 
 namespace dsat::engine {
@@ -32,7 +31,7 @@ std::vector<int> SavedUnits(const Model& model, bool exclude_frozen) {
 }
 
 std::unique_ptr<PublishedWriter> Open(const std::string& dir, const std::string& name,
-                                      const std::string& format, const Model& model, DType dtype,
+                                      const Model& model, DType dtype,
                                       const std::vector<int>& units) {
   std::vector<PublishedParam> params;
   for (const int u : units) {
@@ -40,7 +39,7 @@ std::unique_ptr<PublishedWriter> Open(const std::string& dir, const std::string&
       params.push_back(PublishedOf(spec));
   }
   MakeWritableFolder(dir);
-  return std::make_unique<PublishedWriter>(format, dir + "/" + name, dtype, std::move(params));
+  return std::make_unique<PublishedWriter>(dir + "/" + name, dtype, std::move(params));
 }
 
 // A rank on which something goes wrong takes part to the end: nobody may be left waiting for it.
@@ -110,7 +109,7 @@ class ModelWriter {
 
   std::vector<char> ReadPart(int u, int64_t num_elems) {
     std::vector<char> part(static_cast<size_t>(num_elems * BytesPerElem(states_.dtype())));
-    size_t end = 0;  // Of what has come.
+    size_t end = 0;  // The bytes that have come.
     failure_.Try([&] {
       states_.Visit(u, UnitStates::Access::kRead, [&](const StatePart& state) {
         if (state.state != "param") return;
@@ -124,8 +123,8 @@ class ModelWriter {
     return part;
   }
 
-  // What a block, which begins at element `begin` of the unit, has of the unit's parameters: all
-  // but the padding between them.
+  // Writes the parameters in a block that begins at element `begin` of the unit: all but the
+  // padding between them.
   void WriteBlock(int u, int64_t begin, const Tensor& block) {
     const auto& specs = model_.layers[static_cast<size_t>(u)]->params();
     failure_.Try([&] {
@@ -143,7 +142,7 @@ class ModelWriter {
   const int data_parallel_size_;
   ProcessGroup& group_;
   PublishedWriter* out_;
-  UnitLayout layout_;  // Of the unit under way.
+  UnitLayout layout_;  // The layout of the unit under way.
   FirstFailure failure_;
 };
 
@@ -159,8 +158,8 @@ void Save16BitModel(const std::string& dir, const std::string& name, bool exclud
       Throw(ErrorCode::kInvalidArgument, "saving the model as \"{}\": expected a file name",
             Printable(name));
     }
-    const std::string format = TensorFileFormat(name);
-    if (group.rank() == 0) out = Open(dir, name, format, model, states.dtype(), units);
+    CheckPublishedName(name);
+    if (group.rank() == 0) out = Open(dir, name, model, states.dtype(), units);
   });
   ModelWriter writer(model, states, data_parallel_size, group, out.get());
   for (const int u : units)

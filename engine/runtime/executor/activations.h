@@ -36,7 +36,7 @@ class Activations {
   std::vector<Buffer> inputs_;  // Per unit; the last is the output of the last unit.
   std::vector<Buffer> inputs_on_host_;
   std::vector<Saved> saved_;
-  Buffer grad_;  // Of the output of the unit whose backward comes next.
+  Buffer grad_;  // The gradient of the output of the unit whose backward comes next.
 };
 
 }  // namespace dsat::engine

@@ -1,4 +1,4 @@
-// Which samples a rank trains on, and their way to the device.
+// Chooses the samples that a rank trains on, and copies them to the device.
 #include "engine/runtime/executor/batch_loader.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace dsat::engine {
 namespace {
 
 static_assert(sizeof(int32_t) == sizeof(float));
-constexpr int64_t kElemBytes = sizeof(int32_t);  // Of tokens, pixels and targets.
+constexpr int64_t kElemBytes = sizeof(int32_t);  // The size of a token, a pixel and a target.
 
 void MakeRoom(Arena& arena, Buffer& buffer, int64_t num_elems) {
   if (buffer && buffer.bytes() >= num_elems * kElemBytes) return;

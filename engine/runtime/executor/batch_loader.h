@@ -49,7 +49,7 @@ class BatchLoader {
  private:
   // The order of batches.
   struct Position {
-    int64_t first_sample = 0;  // Of the step.
+    int64_t first_sample = 0;  // The first sample of the step.
     int64_t micro_batch = 0;
     bool operator==(const Position&) const = default;
   };
@@ -83,7 +83,7 @@ class BatchLoader {
 
   std::mutex mutex_;  // Guards what follows, except reader_.
   std::condition_variable changed_;
-  std::deque<HostBatch> ahead_;  // Those from taken_ on.
+  std::deque<HostBatch> ahead_;  // The batches from taken_ on.
   Position taken_;               // The next one that Load is expected to take.
   Position next_;                // The one behind ahead_.
   bool ends_ = false;

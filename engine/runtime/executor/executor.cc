@@ -9,7 +9,7 @@
 namespace dsat::engine {
 namespace {
 
-// Those whose sums of squares make the norm; nullptr: every rank has the whole gradient.
+// The group whose sums of squares make the norm; nullptr: every rank has the whole gradient.
 ProcessGroup* NormGroup(const Plan& plan, const Communicators& communicators) {
   if (plan.optimizer_home == Placement::kShard) return &communicators.world;
   return plan.reduces_grads ? communicators.pipeline : &communicators.data;
@@ -137,7 +137,7 @@ void Executor::ExecuteCompute(const Instruction& i) {
   Count(i.micro_batch, arena.live_bytes() - bytes_before);
 }
 
-// What is sent is freed. Where messages cross, two micro-batches have memory for a while.
+// Frees what it has sent. Where messages cross, two micro-batches have memory for a while.
 void Executor::ExecuteMessage(const Instruction& i) {
   const bool sends = i.op != Op::kReceiveInput && i.op != Op::kReceiveGrad;
   const bool receives = i.op != Op::kSendOutput && i.op != Op::kSendGrad;

@@ -22,14 +22,15 @@ namespace dsat::engine {
 
 // One optimizer step, on this rank unless a comment says otherwise.
 struct StepInputs {
-  int64_t first_sample = 0;        // Of the data set.
+  int64_t first_sample = 0;        // Index into the data set.
   int64_t update = 1;              // The optimizer's count, 1 at the first.
   OptimizerConfig optimizer = {};  // With the learning rate and betas of this step.
   double loss_scale = 1;
 };
 struct StepOutputs {
-  double loss = 0;       // Mean over micro-batches and ranks, nats per token.
-  double grad_norm = 0;  // Of the averaged gradient, before clipping; the same on all ranks.
+  double loss = 0;  // Mean over micro-batches and ranks, nats per token.
+  // The norm of the averaged gradient, before clipping; the same on all ranks.
+  double grad_norm = 0;
   bool skipped = false;  // The norm was not finite: no update was made, on any rank.
   // By Phase; by the device's clock, since the host only asks for the work.
   std::array<double, 3> phase_ms = {};
@@ -47,8 +48,8 @@ struct Communicators {
   ProcessGroup& data;
   ProcessGroup* pipeline = nullptr;  // By stage; nullptr with one stage.
   TiedUnits* tied = nullptr;         // nullptr with one stage.
-  int64_t input_bytes = 0;           // Of the first unit's input,
-  int64_t output_bytes = 0;          // and of the last unit's output, per micro-batch.
+  int64_t input_bytes = 0;           // The first unit's input, per micro-batch.
+  int64_t output_bytes = 0;          // The last unit's output, per micro-batch.
 };
 
 // Called in place of every instruction, which it runs by calling `run` once.

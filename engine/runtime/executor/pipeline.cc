@@ -55,10 +55,10 @@ std::vector<int> DivideEqually(int num_layers, int num_stages) {
 // the divisions of which this is true, it is one whose lightest stage weighs the most.
 std::vector<int> DivideByWeight(const std::vector<int64_t>& weights, int num_stages) {
   const int num_layers = static_cast<int>(weights.size());
-  std::vector<int64_t> sums = {0};  // Of the first layers.
+  std::vector<int64_t> sums = {0};  // The sums of the first weights.
   for (const int64_t weight : weights)
     sums.push_back(sums.back() + weight);
-  // Of these many first stages with these many layers; -1: not possible.
+  // The best of so many first stages with so many layers; -1: not possible.
   const std::vector<int64_t> none(num_layers + 1, -1);
   std::vector<std::vector<int64_t>> most(num_stages + 1, none), least(num_stages + 1, none);
   std::vector<std::vector<int>> last_begin(num_stages + 1, std::vector<int>(num_layers + 1, 0));

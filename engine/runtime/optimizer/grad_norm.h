@@ -43,9 +43,9 @@ class GradNorm {
   UnitStates& states_;
   ProcessGroup* const group_;  // nullptr: this rank alone.
   const int64_t num_rows_;     // The slices on this rank.
-  Buffer own_;                 // Squares (num_rows_, units) f64: without a group,
+  Buffer own_;                 // Squares (num_rows_, units) f64, used without a group.
   std::optional<BucketCharge> charge_;
-  CommBuffer bucket_;  // and with one, of each rank.
+  CommBuffer bucket_;  // The squares of each rank, used with a group.
 };
 
 }  // namespace dsat::engine

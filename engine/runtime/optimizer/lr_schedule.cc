@@ -8,7 +8,7 @@
 namespace dsat::engine {
 namespace {
 
-// What share of the way up the warm-up has gone at `iteration` < its length.
+// The share of the way up that the warm-up has gone at `iteration` < its length.
 double WarmupShare(const SchedulerConfig& s, double iteration) {
   const auto length = static_cast<double>(std::max<int64_t>(s.warmup_num_steps, 2));
   return s.warmup_linear ? iteration / length : std::log(iteration + 1) / std::log(length);
@@ -69,7 +69,7 @@ double CycleHeight(const OneCycleConfig& c, int64_t iteration) {
   return stair / static_cast<double>(stairs);
 }
 
-// What decay after the cycle multiplies by: 1 + rate for every decay_step_size updates.
+// The factor of the decay after the cycle: 1 + rate for every decay_step_size updates.
 double DecayFactor(const OneCycleConfig& c, double rate, int64_t iteration) {
   if (c.decay_step_size == 0) return 1;
   const auto steps = static_cast<double>(iteration - CycleSteps(c) + 1);

@@ -1,4 +1,4 @@
-// Which update a configuration asks for.
+// Makes the update that a configuration asks for.
 #include "engine/runtime/optimizer/optimizer.h"
 
 #include "base/rng.h"
@@ -6,7 +6,7 @@
 namespace dsat::engine {
 namespace {
 
-// What every kernel's arguments have.
+// Makes the arguments that every kernel has.
 template <typename Args>
 Args MakeArgs(const OptimizerConfig& config, const OptimizerView& view, const StepScale* scale) {
   Args args;

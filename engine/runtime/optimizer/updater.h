@@ -33,7 +33,7 @@ class Updater {
   // that go to another tier, or for LAMB's and 1-bit Adam's collectives. If not, kernels alone read
   // it, and updates of a skipped step may be asked for.
   bool host_needs_scale() const { return host_needs_scale_; }
-  // What the updates of this step have in common.
+  // Sets what the updates of this step have in common.
   void Begin(const UpdateInputs& inputs) { inputs_ = inputs; }
   // Run the instructions of these names. Collective calls.
   void TrustRatios();

@@ -25,7 +25,7 @@ Redistributor::Redistributor(const Plan& plan, UnitStates& states, ProcessGroup&
     const int64_t row_elems = plan.bucket_row_elems[i];
     if (row_elems > 0) buckets_[i] = group.Allocate(BucketBytes(row_elems));
   }
-  // What is only counted takes no time in which something else could run.
+  // Counting takes no time in which something else could run.
   const bool counts = states.memory().device.kind() == Arena::Kind::kCounting;
   if (!plan.overlap || plan.transfers.empty() || counts) return;
   background_ = std::make_unique<Background>();
@@ -81,8 +81,8 @@ void Redistributor::Pack(const Transfer& transfer, int unit) {
   }
 }
 
-// What rests in host memory until it is updated can be copied later; the memory of a slice from
-// disk goes before the collective runs.
+// Packs the slice. A slice that rests in host memory until it is updated can be copied later; the
+// memory of a slice from disk goes before the collective runs.
 void Redistributor::PackParam(const Transfer& transfer, int unit, const Tensor& place,
                               const Tensor& slice) {
   Kernels& kernels = states_.memory().kernels;

@@ -35,7 +35,7 @@ UnitLayout LayoutOf(const Layer& layer, int world_size);
 std::vector<PlanUnit> PlanUnitsOf(const Model& model, int world_size);
 
 struct StateOptions {
-  DType dtype = DType::kF32;       // Of parameters and activations.
+  DType dtype = DType::kF32;       // The type of parameters and activations.
   DType grad_dtype = DType::kF32;  // In which gradients of micro-batches accumulate.
   // The types of what the optimizer updates and of its moments; the latter is not wider.
   DType master_dtype = DType::kF32;

@@ -127,7 +127,7 @@ TEST_F(ReportCommandTest, ALogThatDoesNotReplayHasAPageWithoutAnAnswer) {
     EXPECT_NE(page.find(part), std::string::npos) << part;
 }
 
-// What a browser makes of a page, without network: its document after scripts have run.
+// A page in a browser without network: its document after scripts have run.
 class BrowserTest : public ReportCommandTest {
  protected:
   void SetUp() override {

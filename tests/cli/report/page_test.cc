@@ -115,7 +115,7 @@ class PageTest : public ::testing::Test {
     return ReportPage(report);
   }
 
-  // What a strict parser reads of the page of an experiment.
+  // The page of an experiment as a strict parser reads it.
   Json Read(const std::string& page) const {
     const std::string path = folder_ / "page.html";
     WriteFileAtomic(path, page);

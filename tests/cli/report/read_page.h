@@ -11,7 +11,8 @@ namespace dsat {
 // Whether this machine has the Python of DSAT_TEST_PYTHON (/usr/bin/python3 if it is not set).
 bool HasPython();
 
-// What read_page.py prints of the file; null, and a failure of the test, if it is not well-formed.
+// The output of read_page.py about the file; null, and a failure of the test, if it is not
+// well-formed.
 Json ReadPage(const std::string& path);
 
 }  // namespace dsat

@@ -32,7 +32,7 @@ int NumRuns() {
 
 struct Result {
   Doubles out, lse;
-  int num_runs = 0;  // Of cuDNN.
+  int num_runs = 0;  // The runs of cuDNN.
 };
 
 Result Attend(Kernels& kernels, const AttentionShape& s, DType dtype) {

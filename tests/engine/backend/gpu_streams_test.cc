@@ -1,5 +1,6 @@
-// What the CUDA backend records on its streams: events, whose events are used again, and the times
-// of a trace. On the emulated GPU, where every piece of work takes one tick, a millisecond.
+// Tests what the CUDA backend records on its streams: events, whose events are used again, and the
+// times of a trace. They run on the emulated GPU, where every piece of work takes one tick, a
+// millisecond.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -229,13 +230,14 @@ TEST(MarksTest, ATrainingUsesAFewEventsForManyHandOffsAndTracedOrNotLeavesNone) 
     const EventCounts after = CountEvents();
     const int64_t num_timed = after.num_timed - before.num_timed;
     EXPECT_GT(std::ssize(runs[0].plan.transfers) * num_steps, 150);
-    EXPECT_LE(after.num_made - before.num_made - num_timed, 2 * 48);  // Of two ranks.
+    EXPECT_LE(after.num_made - before.num_made - num_timed, 2 * 48);  // There are two ranks.
     EXPECT_EQ(num_timed > 2 * 10, traced);  // The times of a step's phases are two each.
     EXPECT_EQ(after.num_alive, before.num_alive);
   }
 }
 
-// Of all ranks, and not of the first step, in which cuBLASLt's algorithms are measured.
+// The waits of all ranks in a step that is not the first one, in which cuBLASLt's algorithms are
+// measured.
 int64_t HostWaitsOfStep(const std::string& device_name, const DsConfig& config, int num_ranks) {
   int64_t waits = 0;
   RunRanks(num_ranks, [&](ProcessGroup& group) {

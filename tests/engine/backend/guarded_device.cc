@@ -13,12 +13,13 @@
 namespace dsat::engine {
 namespace {
 
-constexpr int64_t kRangeBytes = int64_t{4} << 30;  // Of addresses; a page costs when it is used.
+// The range of addresses; a page costs when it is used.
+constexpr int64_t kRangeBytes = int64_t{4} << 30;
 
 }  // namespace
 
-// Of huge pages where the kernel has them: it changes the rights of each page by itself, and they
-// change with every kernel.
+// The kernel makes it of huge pages where it has them: it changes the rights of each page by
+// itself, and they change with every kernel.
 GuardedMemory::GuardedMemory()
     : data_(static_cast<char*>(mmap(nullptr, kRangeBytes, PROT_NONE,
                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0))) {

@@ -58,7 +58,7 @@ class GuardedMemory final : public MemorySource {
   int num_open_ = 0;
 };
 
-// Of MakeCpuDevice(1), guarded.
+// Makes a MakeCpuDevice(1) that is guarded.
 std::unique_ptr<Device> MakeGuardedDevice();
 
 // Copies and kernels behind the guard, which must outlive them.

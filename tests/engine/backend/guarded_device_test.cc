@@ -170,8 +170,8 @@ TEST(GuardedDeviceTest, StateThatIsShownInPartsIsSavedAndLoadedWhole) {
     Engine engine(guarded.For(model, data.get(), kSeqLen), config, 7);
     EXPECT_EQ(engine.TrainBatch().loss, expected.TrainBatch().loss);
     engine.SaveCheckpoint(folder.path());
-    engine.Save16BitModel(folder.path(), "guarded.bin");
-    expected.Save16BitModel(folder.path(), "cpu.bin");
+    engine.Save16BitModel(folder.path(), "guarded.safetensors");
+    expected.Save16BitModel(folder.path(), "cpu.safetensors");
     const double next = expected.TrainBatch().loss;
     EXPECT_EQ(engine.TrainBatch().loss, next);
     engine.LoadCheckpoint(folder.path());
@@ -181,7 +181,7 @@ TEST(GuardedDeviceTest, StateThatIsShownInPartsIsSavedAndLoadedWhole) {
     EXPECT_EQ(engine.Predict(batch), expected.Predict(batch));
     EXPECT_EQ(engine.Evaluate(*data, 2), expected.Evaluate(*data, 2));
   });
-  EXPECT_EQ(ReadFile(folder / "guarded.bin"), ReadFile(folder / "cpu.bin"));
+  EXPECT_EQ(ReadFile(folder / "guarded.safetensors"), ReadFile(folder / "cpu.safetensors"));
 }
 
 }  // namespace

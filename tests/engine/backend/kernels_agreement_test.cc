@@ -1,4 +1,4 @@
-// What backends and thread counts must agree on: bits, FLOPs and scratch sizes.
+// Backends and thread counts agree on bits, FLOPs and scratch sizes.
 #include <gtest/gtest.h>
 
 #include <algorithm>

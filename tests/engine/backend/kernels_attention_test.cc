@@ -168,7 +168,7 @@ TEST_P(KernelsTest, AttentionTakesAnyNumberOfSequences) {
                                       scratch.get(), kMany});
   const Doubles in = qkv.Values(), attended = out.Values(), grad = dqkv.Values();
   for (const size_t b : {0, 65534, 65535, 65536}) {
-    const size_t value = (3 * b + 2) * kC;  // Of the sequence, behind its query and its key.
+    const size_t value = (3 * b + 2) * kC;  // The sequence's value, behind its query and its key.
     for (size_t c = 0; c < kC; ++c) {
       EXPECT_NEAR(attended[b * kC + c], in[value + c], 0.01 * std::abs(in[value + c])) << b;
       EXPECT_NEAR(grad[value + c], in[value + c], 0.01 * std::abs(in[value + c])) << b;

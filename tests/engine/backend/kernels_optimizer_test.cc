@@ -19,7 +19,7 @@ struct Reference {
   Doubles param, m, v;
 };
 
-// What an optimizer kernel reads and writes, and the reference beside it.
+// The operands that an optimizer kernel reads and writes, and the reference beside them.
 class Operands {
  public:
   Operands(DType dtype, unsigned seed)

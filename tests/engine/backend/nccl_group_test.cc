@@ -1,5 +1,5 @@
-// What the NCCL group says when a call goes wrong, and when NCCL cannot be used. That its results
-// are those of the contract is process_group_test_over_nccl's to show.
+// Tests what the NCCL group says when a call goes wrong, and when NCCL cannot be used. That its
+// results are those of the contract is process_group_test_over_nccl's to show.
 #include "engine/backend/cuda/nccl_group.h"
 
 #include <dlfcn.h>
@@ -282,7 +282,7 @@ TEST(NcclGroupTest, GpusOfTwoMachinesMayHaveOneAddress) {
 TEST(NcclGroupTest, NcclHostidSaysWhichMachineThisIs) {
   unsetenv("NCCL_HOSTID");
   const std::string machine = NcclMachine();
-  EXPECT_EQ(machine.size(), 36);  // Those of a UUID.
+  EXPECT_EQ(machine.size(), 36);  // A UUID has so many characters.
   EXPECT_EQ(NcclMachine(), machine);
   setenv("NCCL_HOSTID", "host-7", 1);
   EXPECT_EQ(NcclMachine(), "host-7");

@@ -33,7 +33,7 @@ class RoundTrip final : public OperandHook {
     for (const Operand& operand : operands)
       if (operand.bytes() > 0) operand.set_data(blocks_.at(operand.data()).device);
   }
-  // What has not changed may be constant.
+  // Writes only what has changed: the rest may be constant.
   void Leave(Operands) override {
     for (const auto& [host, block] : blocks_) {
       std::vector<char> after(static_cast<size_t>(block.bytes));

@@ -26,7 +26,7 @@ DeviceKind TestDeviceKind();
 
 // The device's kernels, for tensors in host memory: each call takes its operands there and back.
 std::unique_ptr<Kernels> MakeRoundTripKernels(std::unique_ptr<Device> device);
-// Those of DSAT_TEST_DEVICE; the CPU's are used as they are, on three threads.
+// The kernels of DSAT_TEST_DEVICE; the CPU's are used as they are, on three threads.
 std::unique_ptr<Kernels> MakeTestKernels();
 
 class TestDevice {

@@ -1,4 +1,4 @@
-// What a process group says when peers die, stay away, or do something else.
+// Tests what a process group says when peers die, stay away, or do something else.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

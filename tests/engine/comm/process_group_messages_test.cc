@@ -16,7 +16,7 @@ namespace {
 
 using testing::ElementsAre;
 
-// What `sender` sends as its `number`th message of so many bytes.
+// The bytes that `sender` sends as its `number`th message.
 std::vector<char> Message(int sender, int number, int64_t bytes) {
   std::vector<char> message(static_cast<size_t>(bytes));
   for (int64_t i = 0; i < bytes; ++i)
@@ -77,7 +77,7 @@ TEST(MessagesTest, EveryPairOfRanksHasItsOwnOrder) {
   });
 }
 
-// What a stage sends of each micro-batch is a message of its own.
+// Each micro-batch's output and gradient is a message of its own.
 int NumberOf(int micro_batch, bool is_grad) {
   return 2 * micro_batch + (is_grad ? 1 : 0);
 }

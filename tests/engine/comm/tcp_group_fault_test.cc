@@ -1,5 +1,5 @@
-// What ranks of several hosts say when peers die, stay away, or do something else; and who may
-// come.
+// Tests what ranks of several hosts say when peers die, stay away, or do something else; and who
+// may come.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>

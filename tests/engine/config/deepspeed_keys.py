@@ -65,7 +65,7 @@ def refusal_of(pointer, value):
         with contextlib.redirect_stdout(sys.stderr):
             deepspeed.DeepSpeedConfig(config)
         return None
-    except Exception as error:  # Of any kind: the test shows it.
+    except Exception as error:  # The test shows an error of any kind.
         return str(error)
 
 

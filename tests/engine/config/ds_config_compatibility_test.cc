@@ -1,6 +1,6 @@
-// What DeepSpeed 0.19 asserts about several keys together (runtime/engine.py, runtime/config.py,
-// runtime/zero, runtime/pipe): dsat says each of it before anything is launched, with key, value
-// and way out. What depends on a script's own calls (an mpu beside a pipeline, no_sync at stages 2
+// dsat says everything that DeepSpeed 0.19 asserts about several keys together (runtime/engine.py,
+// runtime/config.py, runtime/zero, runtime/pipe) before anything is launched, with key, value and
+// way out. An assertion about a script's own calls (an mpu beside a pipeline, no_sync at stages 2
 // and 3, a mixture of experts at stage 3) has no key.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -178,7 +178,7 @@ TEST(CompatibilityTest, TheBuiltInEngineNamesTheOptimizerThatItTakes) {
   }
 }
 
-// What a warning says is what the built-in engine does.
+// The built-in engine does what a warning says.
 TEST(CompatibilityTest, OffloadedGradientsOfStages1And2AreContiguous) {
   const auto contiguous = [](int stage, const char* device) {
     return Parse(With(fmt::format("{{'optimizer': {{'type': 'AdamW'}}, 'zero_optimization': "

@@ -15,7 +15,7 @@
 namespace dsat::engine {
 namespace {
 
-// What stands under `heading` from `start` on, up to the next heading of that level.
+// The text under `heading` from `start` on, up to the next heading of that level.
 std::string TextUnder(const std::string& docs, const std::string& heading,
                       const std::string& start) {
   const size_t section = docs.find("\n## " + heading + "\n");

@@ -186,7 +186,7 @@ TEST(ValidateTest, UnknownKeysOfOpenSectionsAreNamedInAWarning) {
 // Combinations.
 
 struct RuleCase {
-  const char* pointer;  // Of the rule.
+  const char* pointer;  // The key of the rule.
   const char* broken;
   const char* kept;
 };

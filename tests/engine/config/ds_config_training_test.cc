@@ -98,7 +98,7 @@ TEST(ParseTest, PrecisionAndItsLossScale) {
   EXPECT_TRUE(Parse(With("{'bf16': {'check_grad_overflow': false}}")).check_grad_overflow);
 }
 
-// What is said of `config` with another value at `pointer`.
+// The refusal of `config` with another value at `pointer`.
 std::string RefusalWith(Json config, const char* pointer, const char* value) {
   SetAtPointer(config, pointer, J(value));
   return RefusalOf([&] { Parse(config); });

@@ -84,7 +84,7 @@ std::string ClassText(const Key& key) {
   return "";
 }
 
-// Of other keys.
+// Says on which other keys the key depends.
 std::string ConditionText(const Key& key) {
   std::string text;
   std::istringstream others(key.only_with);

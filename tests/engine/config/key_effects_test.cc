@@ -24,18 +24,18 @@ constexpr int kNumSteps = 10;
 enum class Look {
   kMemory,   // Bytes of device and host memory.
   kTraffic,  // Messages between ranks.
-  kTiers,    // What moves to and from host memory and disk.
+  kTiers,    // Bytes to and from host memory and disk.
   kPlan,     // The list of instructions.
   kSteps,    // Losses, learning rates, loss scales and skips of a real training.
   kRefusal,  // One of the two configs is refused or stopped, naming the key.
-  kSave,     // What Save16BitModel answers.
+  kSave,     // The answer of Save16BitModel.
 };
 
 struct Effect {
   const char* pointer;
   Look look;
   const char* base;   // Merged into kBase.
-  const char* value;  // Of the key, in place of the base's or the default.
+  const char* value;  // The key's value, in place of the base's or the default.
   int num_ranks = 2;
 };
 
@@ -251,7 +251,7 @@ std::string FormatSteps(const std::vector<StepResult>& steps) {
   return text;
 }
 
-// What rank 0 sees of `fn` on an engine made of the config as a user's program makes it.
+// The text that rank 0 sees of `fn` on an engine made of the config as a user's program makes it.
 std::string OnEngine(const Json& config, int num_ranks,
                      const std::function<std::string(Engine&)>& fn) {
   std::string seen;
@@ -385,7 +385,7 @@ Json OtherValue(const Key& key) {
   }
 }
 
-// What the engine says about one key that it does not honor: a refusal or warnings.
+// The engine's text about one key that it does not honor: a refusal or warnings.
 std::string SaidAbout(const Key& key) {
   Json config = {{"train_micro_batch_size_per_gpu", 1}};
   const std::string type = std::string(key.variants).substr(0, std::string(key.variants).find(' '));

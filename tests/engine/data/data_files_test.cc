@@ -100,7 +100,7 @@ TEST_F(DataFilesTest, SplitHoldsTheEndOut) {
   for (int64_t index = 0; index < 300; ++index)
     EXPECT_THAT(TokensOf(*train, index, 4), testing::Each('a'));
   const auto validation = OpenValidation(json);
-  EXPECT_EQ(validation->NumSamples(4), 4);  // Of 20 bytes, with a target after each.
+  EXPECT_EQ(validation->NumSamples(4), 4);  // There are 20 bytes, with a target after each.
   EXPECT_EQ(validation->NumSamples(19), 1);
   EXPECT_THAT(TokensOf(*validation, 0, 4), ElementsAre('0', '1', '2', '3', '4'));
   EXPECT_THAT(TokensOf(*validation, 3, 4), ElementsAre('C', 'D', 'E', 'F', 'G'));

@@ -226,7 +226,7 @@ TEST(SyntheticDatasetTest, TokensFollowAChainOfFourSuccessors) {
     }
   }
   EXPECT_EQ(followers.size(), 50U);  // Every token is a start.
-  double entropy = 0;                // Of a token, given the one before; in nats.
+  double entropy = 0;                // A token's, given the one before; in nats.
   for (const auto& [token, next] : followers) {
     EXPECT_LE(next.size(), 4U);
     double total = 0;

@@ -9,7 +9,6 @@
 #include "engine/files/collate.h"
 #include "engine/files/convert.h"
 #include "engine/files/safetensors.h"
-#include "engine/files/torch_file.h"
 #include "tests/engine/runtime/training.h"
 
 namespace dsat::engine {
@@ -22,7 +21,7 @@ const std::vector<TensorSpec> kSpecs = {{"a.weight", DType::kF32, {3, 5}},
                                         {"größe", DType::kF32, {}}};
 
 // Element i is i * 37 % 200 - 100, exact in every type.
-void WriteFormula(TensorFileWriter& out) {
+void WriteFormula(SafetensorsWriter& out) {
   for (const TensorSpec& spec : kSpecs) {
     std::vector<float> values(static_cast<size_t>(spec.NumElems()));
     for (size_t i = 0; i < values.size(); ++i)
@@ -37,7 +36,7 @@ void WriteFormula(TensorFileWriter& out) {
   out.Commit();
 }
 
-// A bf16 GPT-2 of two steps, as every kind of file.
+// A bf16 GPT-2 of two steps, as it trains and collated to every type.
 void WriteModel(const std::string& dir) {
   const Model model = TinyGpt2();
   const auto data = Synthetic();
@@ -51,20 +50,17 @@ void WriteModel(const std::string& dir) {
     engine.TrainBatch();
     engine.SaveCheckpoint(dir + "/checkpoint");
     engine.Save16BitModel(dir);
-    engine.Save16BitModel(dir, "model.safetensors");
   });
-  for (const char* end : {"bin", "safetensors"}) {
-    for (const char* dtype : {"fp32", "bf16", "fp16"}) {
-      Collate({.dir = dir + "/checkpoint",
-               .out = fmt::format("{}/{}.{}", dir, dtype, end),
-               .dtype = dtype},
-              [](int64_t, int64_t) {});
-    }
+  for (const char* dtype : {"fp32", "bf16", "fp16"}) {
+    Collate({.dir = dir + "/checkpoint",
+             .out = fmt::format("{}/{}.safetensors", dir, dtype),
+             .dtype = dtype},
+            [](int64_t, int64_t) {});
   }
 }
 
-// An f32 model as two folders that Hugging Face's from_pretrained takes, and the loss that the
-// engine has on the samples of its next step.
+// An f32 model as a folder that Hugging Face's from_pretrained takes, and the loss that the engine
+// has on the samples of its next step.
 void WriteHuggingFace(const std::string& dir, const Model& model, const Json& config_json) {
   MakeWritableFolder(dir);
   const auto data = Synthetic();
@@ -86,20 +82,13 @@ void WriteHuggingFace(const std::string& dir, const Model& model, const Json& co
     step["targets"].push_back(targets);
   }
   WriteJsonFile(dir + "/step.json", step);
-  for (const char* name : {"model.safetensors", "pytorch_model.bin"}) {
-    const std::string folder = fmt::format("{}/{}.d", dir, name);
-    MakeWritableFolder(folder);
-    WriteJsonFile(folder + "/config.json", config_json);
-    Collate({.dir = dir + "/f32", .out = folder + "/" + name}, [](int64_t, int64_t) {});
-  }
+  WriteJsonFile(dir + "/config.json", config_json);
+  Collate({.dir = dir + "/f32", .out = dir + "/model.safetensors"}, [](int64_t, int64_t) {});
 }
 
 void WriteAll(const std::string& dir) {
-  TorchFileWriter plain(dir + "/plain.bin", kSpecs), zip64(dir + "/zip64.bin", kSpecs, 30);
+  SafetensorsWriter plain(dir + "/plain.safetensors", {{"format", "pt"}}, kSpecs);
   WriteFormula(plain);
-  WriteFormula(zip64);
-  SafetensorsWriter safetensors(dir + "/plain.safetensors", {{"format", "pt"}}, kSpecs);
-  WriteFormula(safetensors);
   WriteModel(dir);
   WriteHuggingFace(dir + "/gpt2", TinyGpt2(),
                    {{"model_type", "gpt2"},

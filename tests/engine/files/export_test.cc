@@ -15,7 +15,6 @@
 #include "engine/files/convert.h"
 #include "engine/files/crc32.h"
 #include "engine/files/safetensors.h"
-#include "engine/files/tensor_file.h"
 #include "tests/base/error_code.h"
 #include "tests/engine/runtime/training.h"
 #include "tests/temp_folder.h"
@@ -222,11 +221,10 @@ TEST_F(ExportTest, WhatCannotBeCollatedIsSaidByName) {
       testing::EndsWith("/latest: no such file; pass --tag global_step2, which is the newest "
                         "one"));
   fs::rename(Path("latest"), Checkpoint() + "/latest");
-  EXPECT_THAT(CollateError({.out = Path("model.txt")}), HasSubstr(".safetensors, .bin"));
-  EXPECT_THAT(CollateError({.out = out, .format = "gguf"}), HasSubstr("--format is \"gguf\""));
+  EXPECT_THAT(CollateError({.out = Path("model.txt")}), HasSubstr("ends in .safetensors"));
   EXPECT_THAT(CollateError({.out = out, .dtype = "int8"}), HasSubstr("--dtype is \"int8\""));
-  EXPECT_THAT(CollateError({.out = Path("none/model.bin")}), HasSubstr("No such file"));
-  EXPECT_THAT(CollateError({.out = folder_.path(), .format = "bin"}), HasSubstr("is a folder"));
+  EXPECT_THAT(CollateError({.out = Path("none/model.safetensors")}), HasSubstr("No such file"));
+  EXPECT_THAT(CollateError({.out = folder_.path()}), HasSubstr("is a folder"));
   std::ofstream(out) << "mine";
   EXPECT_THAT(CollateError({.out = out}), HasSubstr("--force replaces it"));
   const std::string rank_file = Checkpoint() + "/global_step2/rank_00001.safetensors";
@@ -244,8 +242,8 @@ TEST_F(ExportTest, APieceThatIsMissingIsNotFilledUp) {
   CheckpointManifest manifest = ReadManifest(folder);
   manifest.files.erase(manifest.files.begin());
   WriteManifest(folder, manifest);
-  EXPECT_THAT(CollateError({.out = Path("model.bin")}), HasSubstr(" elements of "));
-  EXPECT_FALSE(fs::exists(Path("model.bin")));
+  EXPECT_THAT(CollateError({.out = Path("model.safetensors")}), HasSubstr(" elements of "));
+  EXPECT_FALSE(fs::exists(Path("model.safetensors")));
 }
 
 TEST_F(ExportTest, AManifestWithoutTheStateOfTheEngineIsRefused) {
@@ -256,7 +254,7 @@ TEST_F(ExportTest, AManifestWithoutTheStateOfTheEngineIsRefused) {
     CheckpointManifest crafted = manifest;
     crafted.engine.merge_patch(patch);
     WriteManifest(folder, crafted);
-    return CollateError({.out = Path("model.bin")});
+    return CollateError({.out = Path("model.safetensors")});
   };
   EXPECT_THAT(error_of({{"num_steps", nullptr}}),
               HasSubstr("manifest.json: not a whole manifest: /engine/num_steps is missing"));
@@ -274,7 +272,7 @@ TEST_F(ExportTest, AManifestWithoutTheStateOfTheEngineIsRefused) {
 
 TEST_F(ExportTest, StoppingLeavesNothing) {
   Train(TinyMlp(), TinyConfig(0, 1, 1), 1);
-  EXPECT_THROW(Collate({.dir = Checkpoint(), .out = Path("model.bin")},
+  EXPECT_THROW(Collate({.dir = Checkpoint(), .out = Path("model.safetensors")},
                        [](int64_t done, int64_t all) {
                          if (2 * done > all) Throw(ErrorCode::kCancelled, "stop");
                        }),
@@ -415,7 +413,7 @@ TEST_F(ExportTest, ShardedParametersAreGatheredOnlyIfTheConfigSaysSo) {
   EXPECT_TRUE(fs::is_empty(folder_.path()));
   OnRanks(2, TinyMlp(), TinyConfig(2, 2, 1),
           [&](Engine& engine) { EXPECT_TRUE(engine.Save16BitModel(folder_.path())); });
-  EXPECT_TRUE(fs::exists(Path("pytorch_model.bin")));
+  EXPECT_TRUE(fs::exists(Path("model.safetensors")));
 }
 
 TEST_F(ExportTest, FrozenLayersCanBeLeftOut) {
@@ -442,9 +440,9 @@ TEST_F(ExportTest, ASaveThatFailsOnRank0FailsOnAllAndTrainingGoesOn) {
   std::ofstream(Path("file")) << "x";
   OnRanks(2, TinyMlp(), config, [&](Engine& engine) {
     EXPECT_THROW(engine.Save16BitModel(Path("file")), Error);
-    EXPECT_THROW(engine.Save16BitModel(folder_.path(), "a/b.bin"), Error);
+    EXPECT_THROW(engine.Save16BitModel(folder_.path(), "a/b.safetensors"), Error);
     EXPECT_THAT(ErrorOf([&] { engine.Save16BitModel(folder_.path(), "model.foo"); }).what(),
-                testing::HasSubstr("model.foo: the name does not say the format"));
+                testing::HasSubstr("model.foo: expected a name that ends in .safetensors"));
     engine.TrainBatch();
     EXPECT_TRUE(engine.Save16BitModel(folder_.path()));
   });

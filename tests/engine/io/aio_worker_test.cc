@@ -1,4 +1,4 @@
-// What each setting of the aio block does: in which portions blocks are handed to the kernel.
+// Each setting of the aio block decides in which portions blocks are handed to the kernel.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

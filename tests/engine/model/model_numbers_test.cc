@@ -94,7 +94,7 @@ Vector Row(const Vector& table, int64_t row, size_t width) {
   return {begin, begin + static_cast<int64_t>(width)};
 }
 
-// What position t of the sequence attends to; qkv of all positions.
+// The result of attention at position t of the sequence; qkv of all positions.
 Vector Attend(const std::vector<Vector>& qkv, size_t t, size_t C, size_t H) {
   const size_t D = C / H;
   Vector out(C, 0);
@@ -315,7 +315,7 @@ TEST_P(ModelTypeTest, GradientsAddUpOverMicroBatchesAndScale) {
 
 TEST_P(ModelTypeTest, Bf16IsCloseToF32) {
   Json json = GetParam();
-  // Of a network this deep, ReLU cuts many units the other way; in a wider one they average out.
+  // ReLU cuts many units of a network this deep the other way; in a wider one they average out.
   const bool deep = json["type"] == "resnet";
   if (deep) json.update({{"width", 32}, {"image_size", 16}});
   ModelRunner exact = MakeRunner(json, DType::kF32);

@@ -24,7 +24,7 @@ struct RandomBatch {
       targets.push_back(static_cast<int32_t>(rng.Below(static_cast<uint64_t>(V))));
     }
   }
-  // What the model takes; T is 1 for images.
+  // A batch that the model takes; T is 1 for images.
   RandomBatch(const Model& model, int64_t b, int64_t t)
       : RandomBatch(b, model.image.NumElems() > 0 ? 1 : t, model.vocab_size) {
     Rng rng(7, 0, "pixels");
@@ -118,7 +118,7 @@ class ModelRunner {
     }
     return logits;
   }
-  // Of the next Forward (LayerContext::keeps_outputs).
+  // Sets LayerContext::keeps_outputs of the next Forward.
   void set_keeps_outputs(bool keeps) { keeps_outputs_ = keeps; }
   // Whether the last layer of the last Predict saved nothing for a backward pass.
   bool predict_kept_nothing() const { return predict_kept_nothing_; }
@@ -204,7 +204,7 @@ class ModelRunner {
   Arena arena_;
   std::vector<std::vector<Buffer>> params_, grads_;
   Batch batch_;
-  std::vector<Buffer> inputs_;  // Of each layer, then the last output.
+  std::vector<Buffer> inputs_;  // The input of each layer, then the last output.
   std::vector<Saved> saved_;
   std::vector<Tensor> ctx_params_, ctx_grads_;
   bool keeps_outputs_ = false;

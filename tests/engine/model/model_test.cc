@@ -1,4 +1,4 @@
-// What models are made of: sizes, names, memory, and the model block of an experiment file.
+// Tests the parts of models: sizes, names, memory, and the model block of an experiment file.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

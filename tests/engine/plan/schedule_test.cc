@@ -1,4 +1,4 @@
-// What a pipeline stage computes, in which order.
+// Tests what a pipeline stage computes, in which order.
 #include "engine/plan/schedule.h"
 
 #include <gmock/gmock.h>
@@ -123,7 +123,7 @@ TEST(ScheduleTest, WithFewMicroBatchesOnlyLaterStagesHaveMessagesThatCross) {
             "send_grad(1.1)");
 }
 
-// What a stage waits to send or to receive: its micro-batches, -1 for none.
+// The micro-batches that a stage waits to send or to receive, -1 for none.
 struct Message {
   int offset = 0;
   int sent = -1;

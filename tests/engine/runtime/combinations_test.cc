@@ -109,7 +109,7 @@ Combination DrawValid(std::mt19937& random) {
   }
 }
 
-// Of every second model some layers, but not the one before the last, which has parameters.
+// Freezes some layers of every second model, but not the one before the last, which has parameters.
 void Freeze(Model& model, std::mt19937& random) {
   const size_t num_layers = model.layers.size();
   model.frozen.assign(random() % 2 == 0 ? num_layers : 0, false);

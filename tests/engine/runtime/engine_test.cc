@@ -266,7 +266,7 @@ TEST(EngineTest, NothingElseIsDoneInTheMiddleOfAStep) {
     config.zero.overlap_comm = true;
     config.zero.gather_16bit_weights_on_model_save = true;
     RunRanks(2, [&](ProcessGroup& group) {
-      const TempFolder folder;  // Of each rank: nothing is saved.
+      const TempFolder folder;  // Each rank has one: nothing is saved.
       TestDevice device(group);
       Engine engine(device.For(model, data.get(), kSeqLen), config, 7);
       const auto expect_refusals = [&] {
@@ -314,7 +314,7 @@ TEST(EngineTest, ABatchThatDoesNotFitTheModelIsRefused) {
     batch = good;
     batch.targets = nullptr;
     EXPECT_THAT(refusal(batch), testing::HasSubstr("has no targets"));
-    targets[3] = -100;  // Which other frameworks ignore.
+    targets[3] = -100;  // Other frameworks ignore it.
     EXPECT_THAT(refusal(good), testing::HasSubstr("batch: target 3 is -100; expected one in [0, "));
     targets[3] = 1;
     tokens[2] = static_cast<int32_t>(model.vocab_size);

@@ -1,4 +1,4 @@
-// What two trainings that differ in where state is, not in what is computed, end with.
+// Compares the ends of two trainings that differ in where state is, not in what is computed.
 #ifndef DSAT_TESTS_ENGINE_RUNTIME_EXPECT_SAME_BITS_H_
 #define DSAT_TESTS_ENGINE_RUNTIME_EXPECT_SAME_BITS_H_
 
@@ -12,10 +12,10 @@
 
 namespace dsat::engine {
 
-// That a training by `config` has ended with what one whose optimizer works on the device has. If
-// that is a GPU and this one's works on the host, other kernels have made the updates, which agree
-// to a few units of the last place. Lion's steps are signs: where the sum is next to nothing, such
-// a unit turns one round.
+// Expects that a training by `config` has ended with the parameters of one whose optimizer works on
+// the device. If the device is a GPU and this one's works on the host, other kernels have made the
+// updates, which agree to a few units of the last place. Lion's steps are signs: where the sum is
+// next to nothing, such a unit turns one round.
 inline void ExpectSameBits(const std::vector<float>& params, const std::vector<float>& expected,
                            const DsConfig& config) {
   const bool other_kernels =

@@ -1,4 +1,4 @@
-// What a launcher tells a rank, and where the rank then meets the others.
+// Tests what a launcher tells a rank, and where the rank then meets the others.
 #include "engine/runtime/rank_environment.h"
 
 #include <gmock/gmock.h>

@@ -62,7 +62,7 @@ inline Model TinyMlp() {
       "/model");
 }
 
-// Of batches of the model: images are sequences of one.
+// The length of sequences in batches of the model: images are sequences of one.
 inline int64_t SeqLenOf(const Model& model) {
   return model.image.NumElems() > 0 ? 1 : kSeqLen;
 }
@@ -92,16 +92,17 @@ inline int NumStepsFor(const DsConfig& config) {
   return config.fp16.enabled ? 6 : 2;
 }
 
-// What one rank of a training saw.
+// The results that one rank of a training saw.
 struct RankRun {
   std::vector<StepResult> steps;
   std::vector<std::vector<float>> params;  // Per unit; whole, or this rank's slice.
-  Traffic step_traffic;                    // Of the last step.
-  TierTraffic tier_traffic;                // Of the last step.
-  AioTraffic disk_traffic;                 // Of the last step.
-  int64_t host_peak_bytes = 0;             // Of the last step.
-  int64_t peak_bytes = 0;                  // Of the last step.
-  int64_t state_bytes = 0;                 // Between steps.
+  // The traffic and the peaks of the last step.
+  Traffic step_traffic;
+  TierTraffic tier_traffic;
+  AioTraffic disk_traffic;
+  int64_t host_peak_bytes = 0;
+  int64_t peak_bytes = 0;
+  int64_t state_bytes = 0;  // Between steps.
   int64_t skipped = 0;
 };
 

@@ -1,4 +1,4 @@
-// Which steps are measured, by their latencies alone.
+// Tests which steps are measured, by their latencies alone.
 #include "engine/worker/step_window.h"
 
 #include <gtest/gtest.h>

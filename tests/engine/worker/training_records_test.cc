@@ -65,7 +65,7 @@ TEST_F(TrainingRecordsTest, TheNewestCheckpointsStayAlsoThoseOfEarlierRuns) {
   Train();
   EXPECT_THAT(Saved(), ElementsAre("global_step2", "global_step3", "global_step4"));
   fs::create_directories(task_.checkpoint_dir + "/mine");
-  fs::create_directories(task_.checkpoint_dir + "/global_step99");  // Of another training.
+  fs::create_directories(task_.checkpoint_dir + "/global_step99");  // It is another training's.
   task_.train_steps = 5;
   task_.training.keep = 2;
   Train();

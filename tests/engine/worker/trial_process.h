@@ -88,7 +88,7 @@ class TrialProcessTest : public testing::Test {
   std::string program_ = BuildFolder() + "/dsat-trial";
   TrialTask task_;
   std::string token_;
-  std::vector<pid_t> pids_;  // Of the last Run.
+  std::vector<pid_t> pids_;  // The processes of the last Run.
 };
 
 }  // namespace dsat::engine

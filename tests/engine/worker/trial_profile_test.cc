@@ -1,5 +1,5 @@
-// What the profiling trial measures of memory: the peaks of micro-batches of 1 and of 2 samples, as
-// they are predicted.
+// Tests what the profiling trial measures of memory: the peaks of micro-batches of 1 and of 2
+// samples, as they are predicted.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ class TrialProfileTest : public TrialProcessTest {
     return Predict(MakeModel(task_.model, "/model"), config, seq_len, rank, size, 1, {}, kind);
   }
 
-  // Of all ranks.
+  // The highest predicted peak of all ranks.
   int64_t PredictedPeak(int64_t micro_batch_size, int size,
                         DeviceKind kind = DeviceKind::kCpu) const {
     int64_t most = 0;

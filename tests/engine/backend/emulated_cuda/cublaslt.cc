@@ -388,7 +388,7 @@ Status cublasLtMatmul(Handle, Descriptor product, const void* alpha, const void*
       (!p.product.HasAux() || IsThere(p.Aux(), p.product.aux)) && workspace_bytes >= relied[4] &&
       Memory::Get().Holds(workspace, workspace_bytes);
   p.rounds_parts = (relied[7] & kRoundsParts) != 0;
-  // What the documentation demands, and the library may not look at.
+  // The documentation demands it, and the library may not look at it.
   const bool defined = !p.product.HasAux() || p.product.aux_stride % 8 == 0;
   const auto queue = emulated_cuda::Gpu::Get().Find(stream);
   if (!IsSupported(p.product, p.a, p.b, p.result) || !aligned || !there || !defined ||

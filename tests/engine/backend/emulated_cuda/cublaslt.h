@@ -1,5 +1,5 @@
-// What tests ask the emulated cuBLASLt. Where EMULATED_CUBLASLT_WITHOUT_EPILOGUES is in the
-// environment it has algorithms for products and their biases, and for nothing else.
+// The questions of tests to the emulated cuBLASLt. Where EMULATED_CUBLASLT_WITHOUT_EPILOGUES is in
+// the environment it has algorithms for products and their biases, and for nothing else.
 #ifndef DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_CUBLASLT_H_
 #define DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_CUBLASLT_H_
 
@@ -16,7 +16,8 @@ struct Algorithm {
   int work = 1, epilogue_work = 1;
   bool fails = false;
 };
-// Those of all products from now on, the recommended one first. At the beginning there is one.
+// Sets the algorithms of all products from now on, the recommended one first. At the beginning
+// there is one.
 void SetAlgorithms(std::vector<Algorithm> algorithms);
 // The algorithm of the last product.
 int LastAlgorithm();

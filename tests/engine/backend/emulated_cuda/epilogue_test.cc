@@ -1,5 +1,4 @@
-// That training on a GPU takes the epilogues that cuBLASLt has, and does without them where it has
-// none.
+// Training on a GPU takes the epilogues that cuBLASLt has, and does without them where it has none.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,7 +21,7 @@ using Counts = std::array<int64_t, kEpilogues.size()>;
 struct Step {
   Counts counts = {};
   double loss = 0;
-  std::vector<float> gradient;  // Of a bias in the middle.
+  std::vector<float> gradient;  // The gradient of a bias in the middle.
 };
 
 Step StepOf(Model model, DType dtype) {
@@ -69,7 +68,7 @@ TEST(EpilogueTest, WhatIsNotAlignedForOneIsDoneAfterTheProduct) {
     kernels->Run(op::Fill{block, 0.5F});
     return block.Slice(offset, 64);
   };
-  using Offsets = std::pair<int64_t, int64_t>;  // Of the bias and of GELU's input.
+  using Offsets = std::pair<int64_t, int64_t>;  // The offsets of the bias and of GELU's input.
   for (const auto& [bias, input] : {Offsets{0, 0}, {0, 1}, {0, 8}, {1, 8}}) {
     const op::Matmul product = {.M = 8,
                                 .N = 8,

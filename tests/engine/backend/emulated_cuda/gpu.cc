@@ -62,7 +62,7 @@ int64_t Gpu::ticks() {
 }
 
 Point Gpu::Push(const std::shared_ptr<Queue>& queue, Queue::Work work) {
-  // Those of threads that have ended and of streams that are gone.
+  // Removes the queues of threads that have ended and of streams that are gone.
   std::erase_if(queues_, [](const auto& q) { return q.use_count() == 1 && q->work_.empty(); });
   for (const auto& other : queues_) {
     const bool ordered = queue->blocking_ && other->blocking_ && other != queue &&
@@ -103,7 +103,7 @@ bool Gpu::FinishAll() {
 
 bool Gpu::Run(Queue& queue, int64_t count) {
   while (queue.done_ < count) {
-    // What it comes after was put into its queue before: there is no circle.
+    // Work that it comes after was put into its queue before: there is no circle.
     const Queue::Work& work = queue.work_.front();
     for (const Point& point : work.after)
       if (!Run(*point.queue, point.count)) return false;

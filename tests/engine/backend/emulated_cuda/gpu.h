@@ -31,7 +31,7 @@ struct Point {
 // cudaEvent_ts since the program began.
 struct EventCounts {
   int64_t num_made = 0;
-  int64_t num_timed = 0;  // Of these.
+  int64_t num_timed = 0;  // The part of num_made with times.
   int64_t num_alive = 0;
 };
 EventCounts CountEvents();
@@ -79,7 +79,7 @@ class Gpu {
   // Finish returns false if the work stops at a closed gate.
   bool Finish(const Point& point);
   bool FinishAll();
-  // What the queue is given from here on is not done before the gate is open.
+  // Work that the queue is given from here on is not done before the gate is open.
   using Gate = std::shared_ptr<const std::atomic<bool>>;
   void Block(const std::shared_ptr<Queue>& queue, Gate gate);
 

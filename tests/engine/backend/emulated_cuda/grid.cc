@@ -54,7 +54,7 @@ struct Thread {
   Site site;  // Where it waits.
 };
 
-// Of some threads of a block that wait for each other, again and again.
+// A barrier of some threads of a block that wait for each other, again and again.
 struct Barrier {
   int first = 0, size = 0;  // Threads.
   int arrived = 0;
@@ -150,11 +150,11 @@ class Block {
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
   Barrier barrier_;
-  int results_[2] = {};  // Of SyncBlock, in turn.
+  int results_[2] = {};  // The results of SyncBlock, in turn.
 
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Fiber*> idle_;
-  Fiber caller_;                    // Of Run, while a thread runs.
+  Fiber caller_;                    // The fiber of Run, while a thread runs.
   Fiber* switched_from_ = nullptr;  // Where whoever is switched to keeps the one before.
   const std::function<void()>* body_ = nullptr;
   bool descending_ = false;

@@ -1,10 +1,10 @@
 // Kernels on the CPU: the blocks of a grid one after another, the threads of a block as fibers that
 // change places only where they wait for each other.
 //
-// What a GPU may do and a run of tests would miss is made to happen: shared memory starts as NaN,
-// and blocks, and the threads of a block, come in ascending order in one launch and in descending
-// order in the next, so that a missing barrier shows in one of them. A barrier that not all
-// threads reach ends the program with the lines at which they wait.
+// Launches do what a GPU may do and a run of tests would miss: shared memory starts as NaN, and
+// blocks, and the threads of a block, come in ascending order in one launch and in descending order
+// in the next, so that a missing barrier shows in one of them. A barrier that not all threads reach
+// ends the program with the lines at which they wait.
 #ifndef DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_GRID_H_
 #define DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_GRID_H_
 
@@ -28,8 +28,11 @@ namespace emulated_cuda {
 using Site = std::source_location;
 
 constexpr int kLanes = 32;
-constexpr size_t kDefaultSharedBytes = size_t{48} << 10;  // Of a block, unless more is asked for.
-constexpr size_t kMaxSharedBytes = size_t{163} << 10;     // Compute capability 8.0,
+// A block's size, unless more is asked for.
+constexpr size_t kDefaultSharedBytes = size_t{48} << 10;
+// The most that a block of compute capability 8.0 may have. It is 99 KiB, as with 8.6, where
+// EMULATED_CUDA_WITH_SMALL_SHARED_MEMORY is in the environment.
+constexpr size_t kMaxSharedBytes = size_t{163} << 10;
 // or 99 KiB, as of 8.6, where EMULATED_CUDA_WITH_SMALL_SHARED_MEMORY is in the environment.
 inline size_t MaxSharedBytes() {
   return std::getenv("EMULATED_CUDA_WITH_SMALL_SHARED_MEMORY") ? size_t{99} << 10 : kMaxSharedBytes;
@@ -65,7 +68,7 @@ int SyncBlock(int value, const Site& site);
 constexpr size_t kExchangeBytes = 64;
 const std::byte* ExchangeBytes(unsigned mask, const void* mine, size_t bytes, const Site& site);
 
-// What the lanes of a warp brought.
+// The values that the lanes of a warp brought.
 template <typename T>
 struct Lanes {
   const std::byte* first;

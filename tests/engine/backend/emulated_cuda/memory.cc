@@ -11,10 +11,12 @@
 namespace emulated_cuda {
 namespace {
 
-constexpr size_t kAddressBytes = size_t{1} << 43;  // Of addresses; a page costs when it is used.
+// The range of addresses; a page costs when it is used.
+constexpr size_t kAddressBytes = size_t{1} << 43;
 constexpr size_t kPageBytes = 4096;
 constexpr size_t kAlignment = 256;
-constexpr size_t kFilledBytes = size_t{1} << 20;  // Of a block: what tests compute on is smaller.
+// The part of a block that is filled: tests compute on smaller ones.
+constexpr size_t kFilledBytes = size_t{1} << 20;
 
 void* Pointer(uintptr_t address) {
   return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr)

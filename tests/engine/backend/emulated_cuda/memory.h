@@ -53,7 +53,7 @@ class Memory {
   void MakePages(uintptr_t begin, size_t bytes);
 
   std::mutex mutex_;
-  uintptr_t begin_ = 0, end_ = 0;  // Of the addresses in use so far.
+  uintptr_t begin_ = 0, end_ = 0;  // The addresses in use so far.
   int nothing_ = -1;               // An empty file: whoever touches its pages crashes.
   Blocks blocks_, pinned_;
   std::multimap<size_t, uintptr_t> free_;  // First page by bytes of pages.

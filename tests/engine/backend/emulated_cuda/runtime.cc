@@ -91,7 +91,7 @@ Point EnqueueCopy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
   });
 }
 
-// What cudaFuncSetAttribute has allowed.
+// The sizes that cudaFuncSetAttribute has allowed.
 struct SharedLimits {
   std::mutex mutex;
   std::map<const void*, size_t> bytes;

@@ -16,7 +16,7 @@
 namespace dsat::engine::cuda {
 namespace {
 
-constexpr int kMaxThreads = 1024;  // Of a block.
+constexpr int kMaxThreads = 1024;  // The most threads of a block.
 
 struct Copy {
   void* to;

@@ -21,7 +21,7 @@ enum class OperandSource : uint8_t {
 void WarpProduct(std::vector<float>& c, const std::vector<uint16_t>& a,
                  const std::vector<uint16_t>& b, bool bf16, OperandSource source);
 
-// What a copy's 16 bytes of destination are: before, and after it was waited for.
+// The 16 bytes of a copy's destination: before, and after it was waited for.
 struct CopyStates {
   std::array<uint8_t, 16> before, after;
 };

@@ -22,7 +22,7 @@ using dsat::engine::F16;
 using emulated_cuda::Memory;
 
 enum : Status { kSuccess = 0, kBadParam = 2000, kNotSupported = 3000, kExecutionFailed = 5000 };
-constexpr int kEngineNumber = -1;  // Of a config; an attribute of this library alone.
+constexpr int kEngineNumber = -1;  // The attribute of a config that this library alone has.
 constexpr int64_t kWorkspaceBytes = 256;
 
 // FakeCudnnSpoil's.

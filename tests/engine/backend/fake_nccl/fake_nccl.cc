@@ -69,7 +69,7 @@ struct Communicator {
   int num_pending = 0;
   int error = nccl::kSuccess;
   std::shared_ptr<std::atomic<bool>> aborted = std::make_shared<std::atomic<bool>>(false);
-  std::jthread launcher = {};  // Of the last operations.
+  std::jthread launcher = {};  // The thread of the last operations.
 };
 
 std::mutex mutex;  // Over all that follows.
@@ -93,7 +93,7 @@ void Store(void* to, const std::vector<char>& bytes) {
   if (!bytes.empty()) std::memcpy(to, bytes.data(), bytes.size());
 }
 
-// Of everybody's elements [begin, begin + count).
+// The sum of everybody's elements [begin, begin + count).
 std::vector<char> Sum(const std::vector<Operation>& ranks, size_t begin, size_t count) {
   const int type = ranks[0].type;
   const size_t elem_bytes = BytesPerElem(type);
@@ -107,7 +107,7 @@ std::vector<char> Sum(const std::vector<Operation>& ranks, size_t begin, size_t 
   return sum;
 }
 
-// What each rank is given, of all that they have brought; by rank.
+// The result that each rank is given, made of all that they have brought; by rank.
 std::vector<std::vector<char>> Results(const std::vector<Operation>& ranks) {
   const Operation& first = ranks[0];
   const size_t bytes = first.count * BytesPerElem(first.type);

@@ -10,14 +10,14 @@
 
 namespace fake_nccl {
 
-// What the queue has been given so far. It is looked up for the calling thread.
+// The end of the work that the queue has been given so far. It is looked up for the calling thread.
 using Place = std::shared_ptr<void>;
 Place PlaceIn(void* stream);
 
 // `work` comes after all places, and what their queues are given later after `work`.
 void Do(const std::vector<Place>& places, const std::function<void()>& work);
 
-// What the place's queue is given later comes after the gate has been opened.
+// Work that the place's queue is given later comes after the gate has been opened.
 void Block(const Place& place, const std::shared_ptr<std::atomic<bool>>& gate);
 
 }  // namespace fake_nccl

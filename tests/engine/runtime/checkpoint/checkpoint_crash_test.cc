@@ -267,7 +267,8 @@ TEST_F(CheckpointCrashTest, AFullDiskIsReportedAndTrainingGoesOn) {
       Faults().armed = false;
       EXPECT_EQ(group.MaxScalar(saved ? 1 : 0), saved ? 1 : 0) << "the ranks disagree";
       if (saved) break;
-      EXPECT_THAT(message, HasSubstr("No space left on device"));  // Of whatever rank.
+      // The message may be of any rank.
+      EXPECT_THAT(message, HasSubstr("No space left on device"));
       const std::string latest = ReadFile(dir + "/latest");
       EXPECT_EQ(ReadManifest(dir + "/" + latest).engine.at("num_steps"), latest == "first" ? 1 : 2);
     }
@@ -276,8 +277,8 @@ TEST_F(CheckpointCrashTest, AFullDiskIsReportedAndTrainingGoesOn) {
   EXPECT_EQ(Load(dir, "first"), before);
 }
 
-// What a loss of power can undo is what was not synced: names must come after contents, and each
-// commit after all that it names.
+// A loss of power can undo what was not synced: names must come after contents, and each commit
+// after all that it names.
 TEST_F(CheckpointCrashTest, EverythingIsOnDiskBeforeWhatNamesIt) {
   const std::string dir = fs::canonical(First());
   OnRanks([&](Engine& engine, ProcessGroup& group) {

@@ -67,7 +67,7 @@ class RecordingGroup final : public ProcessGroup {
   Calls& calls_;
 };
 
-// What the plan says of the instruction. All numbers are f32 here, unless they are bytes.
+// The plan's calls for the instruction. All numbers are f32 here, unless they are bytes.
 Calls Listed(const Plan& plan, const Instruction& i) {
   Calls calls;
   for (const CollectiveCall& call : CallsOf(plan, i)) {
@@ -113,7 +113,7 @@ Calls StepOf(const Model& model, const DsConfig& config, int rank, int world_siz
   return all;
 }
 
-// Of the ranks that a step has, those of the first stage. Gives their calls.
+// Gives the calls of the first stage's ranks.
 Calls ExpectListed(const Model& model, const DsConfig& config, int world_size) {
   const int num_data = world_size / config.pipeline.num_stages;
   Calls first;

@@ -150,7 +150,8 @@ void ExpectStagesTrainAsOne(const Model& model, DsConfig config, double toleranc
 
 TEST(PipelineTest, StagesTrainAsOneDoes) {
   const Model model = ThreeBlocks();
-  // Of f16, half of the rounding of one sum; which sums are rounded depends on the processor.
+  // The tolerance of f16 is half of the rounding of one sum; which sums are rounded depends on the
+  // processor.
   const auto tolerance = [](DType dtype) {
     return dtype == DType::kF32 ? 1e-6 : dtype == DType::kF16 ? 0x1p-12 : 1e-3;
   };

@@ -22,7 +22,7 @@ constexpr int kTracedStep = 2;
 
 struct TracedRank {
   Plan plan;
-  Trace trace;  // Of kTracedStep.
+  Trace trace;  // The trace of kTracedStep.
   TierTraffic copied;
   AioTraffic disk;
   std::vector<double> losses;
@@ -300,7 +300,7 @@ TEST(TraceTest, APipelinesMessagesCarryTheirBytes) {
   const int64_t message_bytes = 6 * kSeqLen * 24 * 4;  // B, T, C, f32.
   const auto before = ranks[0].Instructions();
   const auto after = ranks[1].Instructions();
-  // Of two micro-batches; each way where messages cross.
+  // There are two micro-batches; where messages cross, the bytes are those of each way.
   for (const char* name : {"send_output", "send_output_receive_grad", "receive_grad"})
     EXPECT_EQ(BytesOf(before, name), message_bytes) << name;
   for (const char* name : {"receive_input", "send_grad_receive_input", "send_grad"})

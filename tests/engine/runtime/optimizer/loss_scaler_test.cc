@@ -21,7 +21,7 @@ Fp16Config Dynamic(int64_t power, int64_t window) {
   return config;
 }
 
-// What is left after a step.
+// The state after a step.
 struct After {
   double scale;
   int64_t hysteresis;

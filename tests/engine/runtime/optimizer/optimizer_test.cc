@@ -1,4 +1,4 @@
-// Which update a configuration asks for, and what is reported of the steps.
+// Tests which update a configuration asks for, and what is reported of the steps.
 #include "engine/runtime/optimizer/optimizer.h"
 
 #include <gtest/gtest.h>

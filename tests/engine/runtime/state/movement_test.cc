@@ -32,7 +32,7 @@ void OptimizerOn(DsConfig& config, Tier tier) {
 void ParamsOn(DsConfig& config, Tier tier) {
   config.zero.offload_param.tier = tier;
   config.zero.offload_param.nvme_path = std::filesystem::temp_directory_path();
-  config.zero.offload_param.max_in_cpu = 3000;  // Of 17 thousand elements.
+  config.zero.offload_param.max_in_cpu = 3000;  // There are 17 thousand elements.
 }
 
 constexpr Row kRows[] = {
@@ -260,7 +260,7 @@ TEST(MovementTest, CheckpointingKeepsFewerActivationsForMoreComputing) {
   const int64_t on_host = activation_bytes({.checkpoint_interval = 1, .checkpoints_on_host = true});
   EXPECT_LT(inputs, all / 2);
   EXPECT_LT(on_host, inputs);
-  // What is computed again counts: all blocks at once are nearly as much as to keep them.
+  // Recomputed blocks count: all blocks at once are nearly as much as to keep them.
   EXPECT_GT(activation_bytes({.checkpoint_interval = 12}), all * 3 / 4);
   const int64_t thirds = activation_bytes({.checkpoint_interval = 4});
   EXPECT_LT(inputs, thirds);

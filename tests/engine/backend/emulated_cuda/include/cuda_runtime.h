@@ -18,8 +18,8 @@
 #define __host__
 #define __forceinline__ inline
 #define __launch_bounds__(...)
-// Of a library's thread-local memory, all is shared memory: a grid runs on one thread, which fills
-// it before each block.
+// All thread-local memory of a library is shared memory: a grid runs on one thread, which fills it
+// before each block.
 #define __shared__ static thread_local
 #define DSAT_DYNAMIC_SHARED(Type, name) \
   Type* const name = static_cast<Type*>(emulated_cuda::DynamicShared())
