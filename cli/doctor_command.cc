@@ -37,7 +37,7 @@ struct Findings {
   bool io_uring = false;
   CudaStatus cuda;
   std::vector<UsableGpu> usable;  // By GPU; empty if no GPU can be used.
-  std::string problem;            // Of the last measurement, "" if none.
+  std::string problem;            // Why the last measurement failed, "" if it did not.
   Json extensions;                // As ExtensionBuildFacts.
 };
 

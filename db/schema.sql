@@ -103,7 +103,7 @@ CREATE TABLE IF NOT EXISTS events (
   -- The log: an experiment's state is the fold of its events in the order of seq. Append-only.
   experiment INTEGER NOT NULL REFERENCES experiments (id),  -- Its experiment.
   seq INTEGER NOT NULL CHECK (seq >= 1),  -- 1, 2, 3 ... within the experiment.
-  kind TEXT NOT NULL                   -- What happened.
+  kind TEXT NOT NULL                   -- The kind of what happened.
     CHECK (kind IN ('asked', 'answered', 'attempt_started', 'measured', 'attempt_ended', 'told',
                     'search_ended', 'limits_raised', 'state_changed')),
   trial INTEGER                        -- The trial it is about; NULL if it is about none.

@@ -18,11 +18,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What the files of a folder may include, besides its other files.
+// The paths that the files of a folder may include, besides its other files.
 struct FolderRule {
   std::string folder;
   std::vector<std::string> may_include;  // Prefixes of the paths.
-  // What may_include brings along: headers that the files reach without including them.
+  // The headers that may_include brings along: files reach them without including them.
   std::vector<std::string> may_reach = {};
 };
 
@@ -150,7 +150,7 @@ std::vector<std::string> IncludesOf(const std::vector<std::string>& lines) {
   for (const std::string& line : lines) {
     std::smatch match;
     if (!std::regex_search(line, match, include)) continue;
-    // What is generated belongs to ThirdPartyHeadersStayInFewFiles.
+    // ThirdPartyHeadersStayInFewFiles checks generated headers.
     if (!match[1].str().ends_with(".pb.h")) targets.push_back(match[1]);
   }
   return targets;

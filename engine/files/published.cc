@@ -1,12 +1,9 @@
 // From a model's parameters to the tensors that other programs read.
 #include "engine/files/published.h"
 
-#include <map>
 #include <utility>
 
 #include "base/error.h"
-#include "engine/files/safetensors.h"
-#include "engine/files/torch_file.h"
 
 namespace dsat::engine {
 namespace {
@@ -32,28 +29,7 @@ std::vector<TensorSpec> AllTensors(const std::vector<PublishedParam>& params, DT
   return all;
 }
 
-std::unique_ptr<TensorFileWriter> MakeTensorFileWriter(const std::string& format,
-                                                       const std::string& path,
-                                                       std::vector<TensorSpec> tensors) {
-  if (format == "bin") return std::make_unique<TorchFileWriter>(path, std::move(tensors));
-  DSAT_CHECK(format == "safetensors", "{}", format);
-  return std::make_unique<SafetensorsWriter>(
-      path, std::map<std::string, std::string>{{"format", "pt"}}, std::move(tensors));
-}
-
 }  // namespace
-
-std::string TensorFileFormat(const std::string& path) {
-  if (path.ends_with(".safetensors")) return "safetensors";
-  for (const char* end : {".bin", ".pt", ".pth"}) {
-    if (path.ends_with(end)) return "bin";
-  }
-  Throw(
-      ErrorCode::kInvalidArgument,
-      "{}: the name does not say the format; expected one that ends in .safetensors, .bin, .pt or "
-      ".pth",
-      path);
-}
 
 std::vector<TensorSpec> PublishedParam::Tensors(DType dtype) const {
   if (linears.empty()) return {{name, dtype, shape}};

@@ -23,10 +23,6 @@ struct PublishedParam {
   std::vector<TensorSpec> Tensors(DType dtype) const;
 };
 
-// "safetensors" or "bin" (what torch.load reads) by the end of the name: .safetensors; .bin, .pt,
-// .pth. Throws kInvalidArgument naming these for any other.
-std::string TensorFileFormat(const std::string& path);
-
 // Writes a file of the published tensors of a model, parameter by parameter. Keeps two copies of a
 // parameter that has linears in memory, and nothing of other parameters.
 class PublishedWriter {

@@ -82,7 +82,7 @@ def _flop_counter() -> Any:
 
     class Counter(FlopCounterMode):
         def _count_flops(self, func: Any, out: Any, args: Any, kwargs: Any) -> Any:
-            # What a backward pass computes with gradients, it recomputes.
+            # A backward pass that computes with gradients recomputes.
             if torch._C._current_graph_task_id() >= 0 and torch.is_grad_enabled():
                 return out
             return super()._count_flops(func, out, args, kwargs)
@@ -178,7 +178,7 @@ class Meter:
             self._finish_at_exit()
         if step + 1 == of.start_profile_step:
             self._flops.start()
-        self._ended_at = time.perf_counter()  # What dsat does is no part of a step.
+        self._ended_at = time.perf_counter()  # The work of dsat is no part of a step.
 
     def _finish_at_exit(self) -> None:
         """If the script ends before further steps were measured, those that were count."""

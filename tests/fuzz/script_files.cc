@@ -1,4 +1,4 @@
-// What a user's script leaves: the reports of its ranks, and its log.
+// Reads the files that a user's script leaves: the reports of its ranks, and its log.
 #include <string>
 
 #include "base/error.h"

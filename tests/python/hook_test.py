@@ -214,7 +214,7 @@ def test_accelerate_gets_the_trials_stage_accumulation_and_batches(run_trial):
 def test_lightning_gets_the_trials_accumulation_and_batches(run_trial, how):
     pytest.importorskip("lightning")
     if how == "cli":
-        pytest.importorskip("jsonargparse")  # Of LightningCLI.
+        pytest.importorskip("jsonargparse")  # LightningCLI imports it.
     run_trial.write_config()
     found = expect_trial(run_trial, run_trial.run("use_lightning.py", how), RAN)
     assert len(found["losses"]) == 5
