@@ -306,6 +306,8 @@ std::optional<PointResult> CommandTarget::PollMeasurement(const LaunchRequest& r
                                                           bool have_exited) {
   Given& given = given_[request.dir];
   if (given.measurement || request.kind == TrialKind::kProfile) return std::nullopt;
+  const std::vector<HookReport> first = FilesOf(request).ReadReports(1);
+  if (first.empty() || first[0].steps.empty()) return std::nullopt;
   const std::vector<HookReport> reports = ReportsOf(request);
   const std::optional<Outcome> outcome = OutcomeOf(request, reports);
   if (!outcome || outcome->state != TrialState::kSucceeded) return std::nullopt;
@@ -330,7 +332,7 @@ std::optional<PointResult> CommandTarget::PollMeasurement(const LaunchRequest& r
 std::optional<ModelProfile> CommandTarget::PollProfile(const LaunchRequest& request) {
   Given& given = given_[request.dir];
   if (given.profile || request.kind != TrialKind::kProfile) return std::nullopt;
-  const std::vector<HookReport> reports = ReportsOf(request);
+  const std::vector<HookReport> reports = FilesOf(request).ReadReports(1);
   const std::optional<Outcome> outcome = OutcomeOf(request, reports);
   if (!outcome || outcome->state != TrialState::kSucceeded) return std::nullopt;
   given.profile = true;
