@@ -52,7 +52,7 @@ AutoMethod::AutoMethod(const SearchSpace& space, const SearchOptions& options)
       model_(space, options.metric),
       memory_(space),
       regression_(model_) {
-  if (!options.prior.is_null()) StartFrom(EarlierSearchFromJson(options.prior));
+  if (!options.auto_method.prior.is_null()) StartFrom(EarlierSearchFromJson(options.auto_method.prior));
 }
 
 AutoPoint AutoMethod::PointOf(const AutoConfig& config) const {

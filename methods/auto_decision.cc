@@ -167,9 +167,9 @@ double AutoMethod::StepSeconds(double log_value, const AutoConfig& config) const
 }
 
 double AutoMethod::TrainingSeconds(const Outlook& outlook) const {
-  if (!options_.run_steps || !log_step_s_) return kTrainingPerSearch * spent_s_;
+  if (!options_.auto_method.run_steps || !log_step_s_) return kTrainingPerSearch * spent_s_;
   const AutoConfig& best = outlook.view.points[static_cast<size_t>(*outlook.incumbent)].config;
-  double steps = static_cast<double>(*options_.run_steps);
+  double steps = static_cast<double>(*options_.auto_method.run_steps);
   if (submitted_samples_ && !SmallerIsBetter(options_.metric))
     steps *= *submitted_samples_ / best.samples();
   return steps * StepSeconds(outlook.view.mean[*outlook.incumbent], best);
