@@ -130,15 +130,6 @@ void RunServer(const std::string& what, const std::string& database, int64_t max
     }
   });
   Report("gRPC, calls, " + what, pairs, calls);
-  pairs = 0;
-  ExperimentClient::Conversation conversation = client.Drive(id);
-  const Time stream = TimeOf([&] {
-    for (std::optional<Trial> trial = conversation.Ask().trial; trial; ++pairs) {
-      const Ending ending = EndOf(*trial);
-      trial = conversation.TellAndAsk(trial->id, ending.outcome, ending.measurement, {}).trial;
-    }
-  });
-  Report("gRPC, one stream, " + what, pairs, stream);
 }
 
 // Measures opening the file and replaying the log of an experiment with about `num_events` events.

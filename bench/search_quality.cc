@@ -430,7 +430,7 @@ int Main(int argc, char** argv) {
           spec.options.max_concurrent_trials = std::stoll(concurrency);
           spec.options.confirm_rounds = std::stoll(flags["--confirm"]);
           spec.options.confirm_looks = 3;
-          spec.options.prior =
+          spec.options.auto_method.prior =
               EarlierLog(flags["--warm-start"], family, seed, spec.options.max_trials);
           runs.push_back(Simulation(*surface, spec, flags["--trace"] == "1").Run());
         }

@@ -41,7 +41,7 @@ SearchOptions DefaultOptions(const std::string& method, int64_t confirm_rounds) 
   // The method auto predicts the stages before it measures them, so that one more costs little.
   if (method == "auto") {
     options.zero_stages = {0, 1, 2, 3};
-    options.warm_start = "auto";
+    options.auto_method.warm_start = "auto";
     if (confirm_rounds > 0) options.soak_steps = kSoakSteps;
     options.soak_in_budget = true;
   }
@@ -51,7 +51,7 @@ SearchOptions DefaultOptions(const std::string& method, int64_t confirm_rounds) 
   options.confirm_looks = kConfirmLooks;
   // Other programs report no losses, and cannot be asked for a longer run.
   options.check_losses = confirm_rounds > 0;
-  options.cover_stages = true;
+  options.lineages.cover_stages = true;
   return options;
 }
 
@@ -148,7 +148,7 @@ void AddSearchOptions(CLI::App& app, const std::string& method, SearchOptions& o
              options.space = "published";
              options.confirm_rounds = 0;
              options.check_losses = false;
-             options.cover_stages = false;
+             options.lineages.cover_stages = false;
            },
            "\"determined\": behave exactly as Determined AI published them (docs/methods.md)")
         ->check(CLI::IsMember({"determined"}));
@@ -190,27 +190,27 @@ void AddProofOptions(CLI::App& app, const std::string& method, SearchOptions& op
 // Options of one method only.
 void AddMethodOptions(CLI::App& app, const std::string& method, SearchOptions& options) {
   if (method == "random") {
-    app.add_option("--trials-per-random-config", options.trials_per_random_config,
+    app.add_option("--trials-per-random-config", options.random.trials_per_random_config,
                    "Micro-batch sizes tried for one drawn configuration")
         ->check(WholeNumberFrom1())
         ->capture_default_str();
-    app.add_option("--early-stopping", options.early_stopping,
+    app.add_option("--early-stopping", options.random.early_stopping,
                    "Stop after this many trials without a new best")
         ->check(WholeNumberFrom1());
   }
   if (method == "binary" || method == "asha") {
-    app.add_option("--search-range-factor", options.search_range_factor,
+    app.add_option("--search-range-factor", options.lineages.search_range_factor,
                    "Factor on the upper end of the micro-batch range of the bisection")
         ->check(NumberAbove0())
         ->capture_default_str();
   }
   if (method == "auto") {
-    app.add_option("--run-steps", options.run_steps,
+    app.add_option("--run-steps", options.auto_method.run_steps,
                    "Optimizer steps of the training to come, of the submitted batch size: the "
                    "search ends when further trials would take longer than they could save "
                    "(default: a training that takes 600 times as long as its search)")
         ->check(WholeNumberFrom1());
-    app.add_option("--warm-start", options.warm_start,
+    app.add_option("--warm-start", options.auto_method.warm_start,
                    "Start from what an earlier experiment of the database has measured: its number "
                    "or name, \"auto\" for the newest one that fits this machine and model, or "
                    "\"off\"")
@@ -218,18 +218,18 @@ void AddMethodOptions(CLI::App& app, const std::string& method, SearchOptions& o
         ->capture_default_str();
   }
   if (method == "asha") {
-    app.add_option("--max-rungs", options.max_rungs, "Number of rungs")
+    app.add_option("--max-rungs", options.asha.max_rungs, "Number of rungs")
         ->check(WholeNumberFrom1())
         ->capture_default_str();
-    app.add_option("--min-binary-search-trials", options.min_binary_search_trials,
+    app.add_option("--min-binary-search-trials", options.asha.min_binary_search_trials,
                    "Binary-search trials of a configuration in the lowest rung")
         ->check(WholeNumberFrom1())
         ->capture_default_str();
-    app.add_option("--asha-early-stopping", options.asha_early_stopping,
+    app.add_option("--asha-early-stopping", options.asha.asha_early_stopping,
                    "Multiplies the trials of each rung by divisor to this power")
         ->check(WholeNumberFrom0())
         ->capture_default_str();
-    app.add_option("--divisor", options.divisor,
+    app.add_option("--divisor", options.asha.divisor,
                    "One of this many configurations is promoted to the next rung")
         ->check(CLI::Range(2, 1'000'000))
         ->capture_default_str();

@@ -37,7 +37,7 @@ void RequireValidation(const ExperimentSpec& spec, const std::string& wanted_by)
 }
 
 Store OpenForNew(const std::string& db, const ExperimentSpec& spec) {
-  const std::string& earlier = spec.options.warm_start;
+  const std::string& earlier = spec.options.auto_method.warm_start;
   const bool must_exist = earlier != "auto" && earlier != "off";
   return Store::Open(db, must_exist ? Store::Mode::kReadWrite : Store::Mode::kCreate);
 }

@@ -117,7 +117,7 @@ std::string Heading(const Experiment& experiment) {
   if (!spec.candidate.is_null())
     return fmt::format("{}: two configurations in {} round{}", name, spec.options.confirm_rounds,
                        spec.options.confirm_rounds == 1 ? "" : "s");
-  const Json& prior = spec.options.prior;
+  const Json& prior = spec.options.auto_method.prior;
   return fmt::format("{}: {}, up to {} trials of {} rank{}, metric {}{}", name, spec.method,
                      spec.options.max_trials, spec.slots_per_trial,
                      spec.slots_per_trial == 1 ? "" : "s", spec.options.metric,

@@ -36,7 +36,7 @@ ExperimentSpec MakeSpec(const SpaceFlags& space, RunnerOptions* options) {
   ExperimentSpec spec = ReadSpec(search.config, search.model_dir, &read);
   spec.method = search.method;
   spec.options = search.options;
-  spec.options.warm_start = "off";
+  spec.options.auto_method.warm_start = "off";
   SetTrainBatchSize(search.train_batch_size, spec);
   for (const std::string& warning : CheckStages(spec))
     Log(LogLevel::kWarn, warning);

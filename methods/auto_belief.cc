@@ -1,120 +1,234 @@
-// Conjugate and one-sided updates.
+// Learning from trials, and what follows for any configuration.
 #include "methods/auto_belief.h"
 
-#include <Eigen/Cholesky>
-#include <Eigen/Eigenvalues>
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
-#include "base/rng.h"
-#include "methods/auto_normal.h"
+#include "methods/auto_priors.h"
+#include "proto/measuring.h"
 
 namespace dsat {
 namespace {
 
-// How much wider than the approximation the samples are drawn, so that no weight is huge.
-constexpr double kWider = 1.2;
-// Probabilities this near to 0 and 1 need no samples.
-constexpr double kCertain = 1e-3;
+std::optional<Metric> Find(const Measurement& measurement, const std::string& name) {
+  const auto found = measurement.find(name);
+  if (found == measurement.end() || !(found->second.value > 0)) return std::nullopt;
+  return found->second;
+}
+
+// The relative variance of a median, from half the interquartile range.
+double VarianceOf(const Metric& metric) {
+  const double sd =
+      metric.samples > 1 ? metric.spread / 0.6745 / metric.value : kAutoResidual.single_sd;
+  return std::max(1.57 * sd * sd / std::max<int64_t>(metric.samples, 1),
+                  kAutoResidual.least_sd * kAutoResidual.least_sd);
+}
+
+void AddParts(const Measurement& measurement, AutoObservation& observation) {
+  const auto forward = Find(measurement, "forward"), backward = Find(measurement, "backward"),
+             step = Find(measurement, "step"), latency = Find(measurement, "latency");
+  if (!forward || !backward || !step || !latency) return;
+  const double sum = forward->value + backward->value + step->value;
+  if (std::abs(sum / latency->value - 1) > kAutoResidual.most_parts_error) return;
+  observation.log_parts = {std::log(forward->value), std::log(backward->value),
+                           std::log(step->value)};
+  observation.has_parts = true;
+}
 
 }  // namespace
 
-AutoBelief::AutoBelief(const Vector& mean, const Vector& sd, double noise_sd)
-    : noise_variance_(noise_sd * noise_sd),
-      measured_mean_(mean),
-      measured_covariance_(sd.cwiseAbs2().asDiagonal()),
-      mean_(measured_mean_),
-      covariance_(measured_covariance_) {}
+AutoBelief::AutoBelief(const SearchSpace& space, const SearchOptions& options)
+    : options_(options),
+      space_(space, options),
+      model_(space, options.metric),
+      memory_(space),
+      regression_(model_),
+      launch_s_(kAutoResidual.launch_s) {
+  if (!options.auto_method.prior.is_null())
+    StartFrom(EarlierSearchFromJson(options.auto_method.prior));
+  Fit();
+}
 
-void AutoBelief::Inherit(const AutoBelief& other, double widen) {
-  const Matrix before = covariance_;
-  mean_ = other.mean_;
-  covariance_ = widen * widen * other.covariance_;
-  for (int i = 0; i < kNum; ++i) {
-    const double shrink = std::sqrt(std::min(1.0, before(i, i) / (covariance_(i, i) + 1e-18)));
-    covariance_.row(i) *= shrink;
-    covariance_.col(i) *= shrink;
+std::optional<AutoObservation> AutoBelief::ObservationOf(
+    const Trial& trial, const PointResult& result, const std::optional<AutoConfig>& config) const {
+  const std::optional<Metric> metric = Find(result.measurement, options_.metric);
+  if (!metric || !config) return std::nullopt;
+  AutoObservation o;
+  o.point.config = *config;
+  o.point.config.micro_batch = result.point.micro_batch_size;
+  o.point.config.accumulation = result.point.accumulation_steps;
+  o.log_value = (SmallerIsBetter(options_.metric) ? 1 : -1) * std::log(metric->value);
+  o.variance = VarianceOf(*metric);
+  if (trial.kind == TrialKind::kProfile)
+    o.other_variance = kAutoResidual.profile_sd * kAutoResidual.profile_sd;
+  o.launch = trial.id;
+  o.ended_s = trial.times.ended_s;
+  AddParts(result.measurement, o);
+  return o;
+}
+
+void AutoBelief::LearnCosts(const Trial& finished) {
+  double steps_s = 0;
+  for (const PointResult& result : finished.points) {
+    const auto latency = Find(result.measurement, "latency");
+    if (!latency) return;
+    steps_s += MeasuringSeconds(options_, latency->value / 1e3);
   }
-  measured_mean_ = mean_;
-  measured_covariance_ = covariance_;
+  const double took_s = finished.times.ended_s - finished.times.started_s;
+  if (took_s <= 0 || finished.kind == TrialKind::kProfile) return;
+  const double launch_s = std::max(took_s - steps_s, 0.0);
+  launch_s_ =
+      num_launch_s_ == 0 ? launch_s : (launch_s_ * num_launch_s_ + launch_s) / (num_launch_s_ + 1);
+  ++num_launch_s_;
 }
 
-double AutoBelief::SdOf(const Vector& row) const {
-  return std::sqrt(row.dot(covariance_ * row) + noise_variance_);
-}
-
-void AutoBelief::Measured(const Vector& row, double sum) {
-  const double sd = SdOf(row), z = (sum - MeanOf(row)) / sd;
-  log_evidence_ += -0.5 * z * z - std::log(sd);
-  const Vector gain = measured_covariance_ * row;
-  const double variance = row.dot(gain) + noise_variance_;
-  measured_mean_ += gain * ((sum - row.dot(measured_mean_)) / variance);
-  measured_covariance_ -= gain * gain.transpose() / variance;
-  Approximate();
-}
-
-void AutoBelief::Learn(const Side& side) {
-  const double z = side.side * (MeanOf(side.row) - side.limit) / SdOf(side.row);
-  log_evidence_ += std::log(std::max(NormalCdf(z), 1e-30));
-  sides_.push_back(side);
-  Approximate();
-}
-
-void AutoBelief::Widen(const Vector& times) {
-  measured_covariance_ = times.asDiagonal() * measured_covariance_ * times.asDiagonal();
-  Approximate();
-}
-
-// Computes the moments and the samples in coordinates in which the measured sums leave the standard
-// normal distribution.
-void AutoBelief::Approximate() {
-  const Eigen::SelfAdjointEigenSolver<Matrix> eigen(measured_covariance_);
-  const Vector scales = eigen.eigenvalues().cwiseMax(0).cwiseSqrt();
-  const Matrix root = eigen.eigenvectors() * scales.asDiagonal();
-  Vector mean = Vector::Zero();
-  Matrix covariance = Matrix::Identity();
-  for (const Side& s : sides_) {
-    const Vector row = root.transpose() * s.row;
-    const Vector gain = covariance * row;
-    const double sd = std::sqrt(row.dot(gain) + noise_variance_);
-    const double z = s.side * (row.dot(mean) + s.row.dot(measured_mean_) - s.limit) / sd;
-    const double hazard = NormalHazard(z);
-    mean += gain * (s.side * hazard / sd);
-    covariance -= gain * gain.transpose() * (hazard * (hazard + z) / (sd * sd));
+void AutoBelief::LearnPoint(const PointResult& result, const AutoObservation& observation) {
+  const AutoConfig& config = observation.point.config;
+  const auto peak = Find(result.measurement, "peak_bytes");
+  memory_.Fitted(config, peak ? peak->value : 0);
+  if (cold_memory_) cold_memory_->Fitted(config, peak ? peak->value : 0);
+  const auto latency = Find(result.measurement, "latency");
+  if (latency && !log_step_s_) {
+    const double samples = SmallerIsBetter(options_.metric) ? 0 : std::log(config.samples());
+    log_step_s_ = std::log(latency->value / 1e3) - observation.log_value - samples;
   }
-  mean_ = measured_mean_ + root * mean;
-  covariance_ = root * covariance * root.transpose();
-  if (!sides_.empty()) Sample(mean, covariance, root);
+  observations_.push_back(observation);
 }
 
-void AutoBelief::Sample(const Vector& mean, const Matrix& covariance, const Matrix& root) {
-  const Eigen::LLT<Matrix> factor(covariance);
-  const Matrix lower = kWider * Matrix(factor.matrixL());
-  const double noise_sd = std::sqrt(noise_variance_);
-  Rng rng(0, 0, "belief");  // The same draws each time, so that they do not change decisions.
-  for (int i = 0; i < kNumSamples; ++i) {
-    Vector normal;
-    for (double& x : normal)
-      x = rng.Normal();
-    noise_[i] = noise_sd * rng.Normal();
-    const Vector drawn = mean + lower * normal;
-    const Vector factors = measured_mean_ + root * drawn;
-    samples_.row(i) = factors;
-    double log_weight = 0.5 * (normal.squaredNorm() - drawn.squaredNorm());
-    for (const Side& s : sides_) {
-      const double z = s.side * (s.row.dot(factors) - s.limit) / noise_sd;
-      log_weight += std::log(std::max(NormalCdf(z), 1e-300));
+std::vector<AutoObservation> AutoBelief::Learn(const Trial& finished,
+                                               const std::optional<AutoConfig>& config,
+                                               int64_t tag) {
+  running_.erase(tag);
+  const double took_s = finished.times.ended_s - finished.times.started_s;
+  if (finished.id >= 0) spent_s_ += took_s > 0 ? took_s : launch_s_;
+  std::vector<AutoObservation> observed;
+  if (finished.state == TrialState::kInfeasible && config) {
+    if (!memory_.DidNotFit(*config, finished.reason)) failures_.Failed(*config);
+    if (cold_memory_) cold_memory_->DidNotFit(*config, finished.reason);
+  } else if (finished.state == TrialState::kFailed && config) {
+    failures_.Failed(*config);
+  } else if (finished.state == TrialState::kSucceeded) {
+    LearnCosts(finished);
+    if (config) failures_.Ran(*config);
+    for (const PointResult& result : finished.points) {
+      const std::optional<AutoObservation> o = ObservationOf(finished, result, config);
+      if (!o) continue;
+      LearnPoint(result, *o);
+      observed.push_back(*o);
     }
-    weights_[i] = log_weight;
   }
-  weights_ = (weights_ - weights_.maxCoeff()).exp();
-  weights_ /= weights_.sum();
+  Fit();
+  return observed;
 }
 
-double AutoBelief::ProbabilityBelow(const Vector& row, double limit) const {
-  const double normal = NormalCdf((limit - MeanOf(row)) / SdOf(row));
-  if (sides_.empty() || normal < kCertain || normal > 1 - kCertain) return normal;
-  return ((samples_ * row).array() + noise_ < limit).select(weights_, 0).sum();
+std::vector<AutoConfig> AutoBelief::LearnRunning(int64_t tag, const Trial& running,
+                                                 const AutoConfig& config) {
+  std::vector<AutoObservation>& points = running_[tag];
+  points.clear();
+  std::vector<AutoConfig> configs;
+  for (const PointResult& result : running.points) {
+    const std::optional<AutoObservation> o = ObservationOf(running, result, config);
+    if (!o) continue;
+    points.push_back(*o);
+    configs.push_back(o->point.config);
+  }
+  Fit();
+  return configs;
+}
+
+void AutoBelief::Forget(int64_t tag) {
+  if (running_.erase(tag) > 0) Fit();
+}
+
+// The points of running trials are the latest.
+std::vector<AutoObservation> AutoBelief::OwnObservations() const {
+  std::vector<AutoObservation> observations = observations_;
+  double last_s = 0;
+  for (const AutoObservation& o : observations_)
+    last_s = std::max(last_s, o.ended_s);
+  for (const auto& [tag, points] : running_) {
+    for (const AutoObservation& o : points)
+      observations.emplace_back(o).ended_s = last_s;
+  }
+  for (AutoObservation& o : observations)
+    o.point.memory_share = memory_.Share(o.point.config);
+  return observations;
+}
+
+void AutoBelief::FitRegression() {
+  constexpr size_t kMost = kAutoDecisions.most_observations;
+  std::vector<AutoObservation> observations = OwnObservations();
+  const size_t room = kMost - std::min(observations.size(), kMost);
+  std::ranges::copy_n(earlier_observations_.begin(), std::min(room, earlier_observations_.size()),
+                      std::back_inserter(observations));
+  regression_.Fit(std::move(observations));
+}
+
+void AutoBelief::Fit() {
+  FitRegression();
+  if (cold_memory_ && ContradictsEarlier()) {
+    earlier_observations_.clear();
+    memory_ = *cold_memory_;
+    cold_memory_.reset();
+    regression_ = AutoRegression(model_);
+    FitRegression();
+  }
+}
+
+AutoRegression::View AutoBelief::Look(const std::vector<AutoConfig>& configs,
+                                      const std::vector<AutoConfig>& pending) const {
+  const auto points_of = [this](const std::vector<AutoConfig>& all) {
+    std::vector<AutoPoint> points;
+    for (const AutoConfig& config : all)
+      points.push_back(PointOf(config));
+    return points;
+  };
+  return regression_.Look(points_of(configs), points_of(pending));
+}
+
+std::optional<double> AutoBelief::StepSeconds(double log_value, const AutoConfig& config) const {
+  if (!log_step_s_) return std::nullopt;
+  const double samples = SmallerIsBetter(options_.metric) ? 0 : std::log(config.samples());
+  return std::exp(std::min(log_value + samples + *log_step_s_, 20.0));
+}
+
+double AutoBelief::TrialSeconds(double log_value, const AutoConfig& config, double fits,
+                                bool new_launch) const {
+  const double launch_s = new_launch ? launch_s_ : 0;
+  const double run_s =
+      launch_s + MeasuringSeconds(options_, StepSeconds(log_value, config).value_or(1));
+  // An exact prediction refuses at no cost.
+  const double launched =
+      space_.space().exact ? std::max(memory_.ProbabilityFits(config), fits) : 1;
+  return fits * run_s + (launched - fits) * launch_s + 1e-3;
+}
+
+std::string AutoBelief::BoundOf(const AutoConfig& config) const {
+  const AutoTimeModel::Shares shares = model_.SharesOf(config, regression_.parameters());
+  const std::vector<std::pair<double, const char*>> parts = {
+      {shares.compute, "compute"},
+      {shares.communication, "communication"},
+      {shares.update, "the optimizer"},
+      {shares.overhead, "fixed costs of micro-batches and steps"}};
+  const auto most = std::max_element(parts.begin(), parts.end());
+  std::string text =
+      fmt::format("bound by {} ({:.0f} % of a step)", most->second, 100 * most->first);
+  if (most->second != parts[1].second && shares.communication > 0.005)
+    text += fmt::format("; exposed communication takes {:.0f} %", 100 * shares.communication);
+  const std::vector<int64_t>& sizes = space_.sizes(config.place);
+  const auto larger = std::ranges::upper_bound(sizes, config.micro_batch);
+  if (larger == sizes.end()) return text;
+  AutoConfig next = config;
+  next.micro_batch = *larger;
+  next.accumulation = space_.AccumulationOf(next.micro_batch);
+  const bool full = memory_.IsRuledOut(next) || memory_.ProbabilityFits(next) < 0.5;
+  const double gain = LogOf(config) - regression_.LogOf({next, memory_.Share(config)});
+  if (full && gain > 0.001)
+    text += fmt::format("; a larger device memory would allow micro-batch {}", *larger);
+  return text;
 }
 
 }  // namespace dsat

@@ -1,71 +1,111 @@
-// A normal distribution of a few unknown factors that learns from measured sums of them, and from
-// sums of which only is known whether they are above or below a limit.
+// The belief of auto: how long each configuration takes, whether it runs and fits, and what a
+// launch costs. It learns from trials and decides nothing (methods/auto_policy.h does).
 #ifndef DSAT_METHODS_AUTO_BELIEF_H_
 #define DSAT_METHODS_AUTO_BELIEF_H_
 
-#include <Eigen/Core>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
 #include <vector>
+
+#include "methods/auto_failures.h"
+#include "methods/auto_memory.h"
+#include "methods/auto_regression.h"
+#include "methods/auto_space.h"
+#include "methods/auto_time_model.h"
+#include "methods/method.h"
+#include "methods/warm_start.h"
 
 namespace dsat {
 
-// A sum is row·x + noise, where x are the factors and the noise of each sum is independent.
-//
-// Measured sums update the distribution in closed form. With one-sided ones it is no longer normal:
-// probabilities are those of weighted samples (importance sampling: Robert and Casella 2004, "Monte
-// Carlo Statistical Methods", section 3.3), which are drawn from the normal distribution that has
-// the moments of the truncated one, one sum after the other (assumed-density filtering: Minka 2001,
-// "Expectation Propagation for Approximate Bayesian Inference", section 3). The moments alone would
-// leave a sixth of the probability on the wrong side of a sum that is known to be above its limit.
 class AutoBelief {
  public:
-  static constexpr int kNum = 8;
-  using Vector = Eigen::Matrix<double, kNum, 1>;
-  using Matrix = Eigen::Matrix<double, kNum, kNum>;
+  // Starts from the earlier search in options.auto_method.prior, if there is one.
+  AutoBelief(const SearchSpace& space, const SearchOptions& options);
 
-  // Factors with variance 0 are known.
-  AutoBelief(const Vector& mean, const Vector& sd, double noise_sd);
+  const AutoSpace& space() const { return space_; }
 
-  // The belief of `other`, with its standard deviations times `widen`, but none above those here.
-  void Inherit(const AutoBelief& other, double widen);
+  // Learns from the end of a trial, which must not be told twice. `config` is what it ran, nullopt
+  // if that is outside the space, and `tag` the number of LearnRunning, or -1. Returns what was
+  // measured.
+  std::vector<AutoObservation> Learn(const Trial& finished, const std::optional<AutoConfig>& config,
+                                     int64_t tag);
+  // Learns from all points so far of a running trial, and returns their configurations.
+  std::vector<AutoConfig> LearnRunning(int64_t tag, const Trial& running, const AutoConfig& config);
+  // Forgets the points of a running trial.
+  void Forget(int64_t tag);
 
-  void Measured(const Vector& row, double sum);
-  void IsAbove(const Vector& row, double limit) { Learn({row, limit, 1}); }
-  void IsBelow(const Vector& row, double limit) { Learn({row, limit, -1}); }
-  // The standard deviations that the measured sums leave become so many times as large.
-  void Widen(const Vector& times);
+  // The expected logarithm of the objective, by itself and with variances; smaller is better.
+  // `pending` are configurations whose measurements will come.
+  double LogOf(const AutoConfig& config) const { return regression_.LogOf(PointOf(config)); }
+  AutoRegression::View Look(const std::vector<AutoConfig>& configs,
+                            const std::vector<AutoConfig>& pending) const;
+  double Covariance(const AutoRegression::View& view, int64_t a, int64_t b) const {
+    return regression_.Covariance(view, a, b);
+  }
+  // The variance of a further measurement, in a new launch.
+  double NoiseVariance() const { return regression_.NoiseVariance(); }
+  std::optional<MachineDrift> Drift() const { return regression_.Drift(); }
 
-  double MeanOf(const Vector& row) const { return row.dot(mean_); }
-  // With the noise of a sum.
-  double SdOf(const Vector& row) const;
-  double ProbabilityBelow(const Vector& row, double limit) const;
-  // The logarithm of the probability of what was learned, beforehand.
-  double log_evidence() const { return log_evidence_; }
+  // The probability that a configuration runs and fits.
+  double ProbabilityFits(const AutoConfig& config) const {
+    return memory_.ProbabilityFits(config) * failures_.ProbabilityRuns(config);
+  }
+  bool IsRuledOut(const AutoConfig& config) const { return memory_.IsRuledOut(config); }
+  // The expected need of memory as a share of the device.
+  double MemoryShare(const AutoConfig& config) const { return memory_.Share(config); }
+
+  // How long a step takes whose objective has this logarithm; nullopt until one was measured.
+  std::optional<double> StepSeconds(double log_value, const AutoConfig& config) const;
+  // How long a trial is expected to take, in a new launch or within one, if it runs with this
+  // probability.
+  double TrialSeconds(double log_value, const AutoConfig& config, double fits,
+                      bool new_launch) const;
+  // How long all trials took that have ended.
+  double spent_s() const { return spent_s_; }
+
+  // One line on what bounds the speed of a configuration, and what would help.
+  std::string BoundOf(const AutoConfig& config) const;
+  // One line on what became of the earlier search; "" without one.
+  const std::string& warm_start() const { return warm_start_; }
+  int64_t num_observations() const { return std::ssize(observations_); }
 
  private:
-  static constexpr int kNumSamples = 256;
+  AutoPoint PointOf(const AutoConfig& config) const { return {config, memory_.Share(config)}; }
+  std::optional<AutoObservation> ObservationOf(const Trial& trial, const PointResult& result,
+                                               const std::optional<AutoConfig>& config) const;
+  void LearnPoint(const PointResult& result, const AutoObservation& observation);
+  void LearnCosts(const Trial& finished);
+  std::vector<AutoObservation> OwnObservations() const;
+  // Fits the models to all that was told.
+  void Fit();
+  void FitRegression();
 
-  // side × (row·x + noise - limit) is positive.
-  struct Side {
-    Vector row;
-    double limit = 0, side = 1;
-  };
+  // The earlier search (auto_transfer.cc).
+  void StartFrom(const EarlierSearch& earlier);
+  AutoRegression::Earlier TransferFrom(const EarlierSearch& earlier) const;
+  void TakeObservations(const EarlierSearch& earlier);
+  bool ContradictsEarlier();
 
-  void Learn(const Side& side);
-  void Approximate();
-  void Sample(const Vector& mean, const Matrix& covariance, const Matrix& root);
+  SearchOptions options_;
+  AutoSpace space_;
+  AutoTimeModel model_;
+  AutoMemory memory_;
+  AutoFailures failures_;
+  AutoRegression regression_;
 
-  double noise_variance_;
-  // By the measured sums.
-  Vector measured_mean_;
-  Matrix measured_covariance_;
-  std::vector<Side> sides_;
-  // The moments by all sums.
-  Vector mean_;
-  Matrix covariance_;
-  // Samples of the factors and of noise, with weights; none without one-sided sums.
-  Eigen::Matrix<double, kNumSamples, kNum> samples_;
-  Eigen::Array<double, kNumSamples, 1> noise_, weights_;
-  double log_evidence_ = 0;
+  std::vector<AutoObservation> observations_;                // From trials that have ended.
+  std::map<int64_t, std::vector<AutoObservation>> running_;  // By tag.
+  std::optional<double> log_step_s_;  // log(seconds of a step) less its predicted logarithm.
+  double launch_s_;                   // The mean of `num_launch_s_` launches.
+  double num_launch_s_ = 0;
+  double spent_s_ = 0;
+
+  std::vector<AutoObservation> earlier_observations_;
+  std::optional<AutoMemory> cold_memory_;  // Without the earlier search, as long as that counts.
+  bool must_be_supported_ = false;         // The earlier search has to prove itself.
+  std::string warm_start_;
 };
 
 }  // namespace dsat

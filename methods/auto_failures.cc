@@ -10,21 +10,20 @@ namespace {
 
 // The keys that values belong to. From kFirstWide on, they are the same ones at all places; those
 // from kFirstOwn on say something at their own place only.
-constexpr size_t kPlaceId = 0, kStageId = 1, kFirstNamed = 2, kFirstWide = 100, kFirstOwn = 10'000;
+constexpr int64_t kPlaceId = 0, kStageId = 1, kFirstNamed = 2, kFirstWide = 100, kFirstOwn = 10'000;
 
 }  // namespace
 
 std::vector<AutoFailures::Value> AutoFailures::ValuesOf(const AutoConfig& config) {
   const AutoKnobs& knobs = config.knobs;
-  std::vector<Value> values = {{kPlaceId, static_cast<double>(config.place)},
-                               {kStageId, static_cast<double>(config.stage)}};
-  size_t key = kFirstNamed;
+  std::vector<Value> values = {{kPlaceId, config.place}, {kStageId, config.stage}};
+  int64_t key = kFirstNamed;
   for (const double value : {knobs.reduce_bucket, knobs.allgather_bucket, knobs.overlap ? 1. : 0.,
                              knobs.reduce_scatter ? 1. : 0., knobs.contiguous ? 1. : 0.})
     values.emplace_back(key++, value);
   for (const auto& [first, indices] :
        {std::pair(kFirstWide, &knobs.wide), {kFirstOwn, &knobs.others}}) {
-    for (size_t i = 0; i < indices->size(); ++i)
+    for (int64_t i = 0; i < std::ssize(*indices); ++i)
       if ((*indices)[i] >= 0) values.emplace_back(first + i, (*indices)[i]);
   }
   return values;
@@ -73,14 +72,14 @@ void AutoFailures::FindCauses() {
       ++pairs_[{values[0], value}];
       is_found = true;
     }
-    // What has run with the same knobs fails by chance.
+    // A configuration that has run with the same knobs fails by chance.
     if (!is_found && !HasRunAtSizeOf(config, /*with_its_knobs=*/true)) sizes_.push_back(config);
   }
 }
 
 double AutoFailures::ProbabilityRuns(const AutoConfig& config) const {
   if (failed_.empty() || ran_.empty()) return 1;
-  int most = 0;
+  int64_t most = 0;
   const std::vector<Value> values = ValuesOf(config);
   for (const Value& value : values) {
     if (const auto found = single_.find(value); found != single_.end())
@@ -88,11 +87,11 @@ double AutoFailures::ProbabilityRuns(const AutoConfig& config) const {
     if (const auto found = pairs_.find({values[0], value}); found != pairs_.end())
       most = std::max(most, found->second);
   }
-  const auto smaller = std::ranges::count_if(sizes_, [&](const AutoConfig& failed) {
+  const int64_t smaller = std::ranges::count_if(sizes_, [&](const AutoConfig& failed) {
     return failed.place == config.place && failed.micro_batch <= config.micro_batch;
   });
   const bool fits = HasRunAtSizeOf(config, /*with_its_knobs=*/false);
-  return std::pow(0.5, std::max(most, fits ? 0 : static_cast<int>(smaller)));
+  return std::pow(0.5, std::max(most, fits ? 0 : smaller));
 }
 
 }  // namespace dsat

@@ -24,8 +24,8 @@ class AutoFailures {
   double ProbabilityRuns(const AutoConfig& config) const;
 
  private:
-  // The place, the stage, or a knob: which one, and its value. The place comes first.
-  using Value = std::pair<size_t, double>;
+  // The number of the place, the stage or a knob, and its value.
+  using Value = std::pair<int64_t, double>;
 
   static std::vector<Value> ValuesOf(const AutoConfig& config);
   void FindCauses();
@@ -33,10 +33,10 @@ class AutoFailures {
   bool HasRunAtSizeOf(const AutoConfig& config, bool with_its_knobs) const;
 
   std::vector<AutoConfig> ran_, failed_;
-  // How many failures each of these may have caused.
-  std::map<Value, int> single_;
-  std::map<std::pair<Value, Value>, int> pairs_;  // A place and another value.
-  std::vector<AutoConfig> sizes_;
+  // How many failures each value may have caused, by itself and together with a place.
+  std::map<Value, int64_t> single_;
+  std::map<std::pair<Value, Value>, int64_t> pairs_;
+  std::vector<AutoConfig> sizes_;  // Their sizes may have caused their failures.
 };
 
 }  // namespace dsat

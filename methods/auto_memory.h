@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "methods/auto_belief.h"
+#include "methods/auto_factors.h"
 #include "methods/auto_space.h"
 
 namespace dsat {
@@ -32,27 +32,26 @@ class AutoMemory {
 
   // In [0, 1]; 0 for what is ruled out.
   double ProbabilityFits(const AutoConfig& config) const;
-  // The expected need as a share of the device.
+  // The need as a share of the device that is expected.
   double Share(const AutoConfig& config) const;
   // Whether a configuration that needs no more than this one did not fit: at the same stage and
   // switches, with at most the same sizes.
   bool IsRuledOut(const AutoConfig& config) const;
   // The logarithm of the probability of what was told, beforehand.
-  double log_evidence() const { return belief_.log_evidence() + other_evidence_; }
+  double log_evidence() const { return factors_.log_evidence() + other_evidence_; }
 
  private:
-  // Of 4 stages, buffers, activations, constant, and what other knobs are predicted to change.
-  using Vector = AutoBelief::Vector;
+  using Vector = AutoFactors::Vector;
 
-  // Of one place, as shares of the device.
+  // The forecasts of one place, as shares of the device.
   struct Place {
     bool is_refused = false;                     // The engine does not run this place.
-    double state = 0;                            // Between steps, without buffers.
-    double submitted_buffers = 0;                // Part of the forecasts.
+    double state = 0;                            // The need between steps, without buffers.
+    double submitted_buffers = 0;                // A part of the forecasts.
     std::vector<std::array<double, 2>> samples;  // Micro-batch size, activations.
   };
 
-  AutoBelief Prior() const;
+  AutoFactors Prior() const;
   Place PlaceOf(const StageSpace& stage) const;
   double Buffers(int stage, const AutoKnobs& knobs) const;
   double Activations(const Place& place, double micro_batch) const;
@@ -61,9 +60,9 @@ class AutoMemory {
   SearchSpace space_;
   bool has_capacity_ = false;
   std::vector<Place> places_;
-  AutoBelief belief_;           // Of the need as a share of the device, and of where that is full.
-  int surprises_in_a_row_ = 0;  // Misfits that were believed to fit, without a fit in between.
-  double other_evidence_ = 0;   // The logarithm of the probability of what is not the memory's.
+  AutoFactors factors_;         // In the order of AutoPriors::Memory.
+  int surprises_in_a_row_ = 0;  // Misfits that were believed to fit, without a fit between them.
+  double other_evidence_ = 0;   // From misfits that were not the memory's.
   std::vector<AutoConfig> did_not_fit_;
 };
 

@@ -6,25 +6,8 @@
 #include <numbers>
 
 namespace dsat {
-namespace {
 
-// Configurations differ by this even if nothing that is modeled differs, except by knobs of a wide
-// space, which may have no effect at all.
-constexpr double kRoughness = 0.004;
-// Of measured parts: parts of a step overlap, and the model simplifies them.
-constexpr double kPartSd = 0.1;
-
-// The model need not be right where steps are slow: this share of the logarithm by which a
-// measurement is slower than the best one counts as noise.
-constexpr double kFarSd = 0.15;
-
-// A few steps say little of their own variance: so much of it counts, and of the mean over
-// launches.
-constexpr double kOwnVariance = 0.25, kUsual = 0.75;
-
-}  // namespace
-
-// What correlations depend on.
+// The features of a configuration that correlations depend on.
 struct AutoTraits {
   explicit AutoTraits(const AutoConfig& c)
       : config(&c),
@@ -46,59 +29,56 @@ double Correlation(const AutoTraits& x, const AutoTraits& y) {
   int switches = (a.knobs.overlap != b.knobs.overlap) +
                  (a.knobs.reduce_scatter != b.knobs.reduce_scatter) +
                  (a.knobs.contiguous != b.knobs.contiguous);
-  for (size_t i = 0; i < std::min(a.knobs.others.size(), b.knobs.others.size()); ++i)
+  for (int64_t i = 0; i < std::min(std::ssize(a.knobs.others), std::ssize(b.knobs.others)); ++i)
     switches += a.knobs.others[i] != b.knobs.others[i];
-  const bool same_stage = a.stage == b.stage;
-  const bool same_place = same_stage && a.settings == b.settings;
-  double by_all = same_place ? 0.4 : same_stage ? 0.28 : 0.16;
+  const int unlike = a.stage != b.stage ? 2 : a.settings != b.settings ? 1 : 0;
+  double by_all = kAutoResidual.by_all[unlike];
   for (; switches > 0; --switches)
-    by_all *= 0.6;
-  by_all *= std::exp(-0.22 * size - 0.78 * reduce * reduce - 0.35 * gather * gather);
-  const double by_size = (same_place ? 0.5 : same_stage ? 0.4 : 0.3) * std::exp(-0.35 * size);
-  return by_size + by_all + (size == 0 ? 0.1 : 0);
+    by_all *= kAutoResidual.switched;
+  by_all *=
+      std::exp(-kAutoResidual.size_in_all * size - kAutoResidual.reduce_bucket * reduce * reduce -
+               kAutoResidual.allgather_bucket * gather * gather);
+  const double by_size = kAutoResidual.by_size[unlike] * std::exp(-kAutoResidual.size_alone * size);
+  return by_size + by_all + (size == 0 ? kAutoResidual.by_equal_size : 0);
 }
 
 // How many knobs have the same value in both; a negative one is that of a knob without effect.
 int NumShared(const std::vector<int>& a, const std::vector<int>& b) {
   int shared = 0;
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+  for (int64_t i = 0; i < std::min(std::ssize(a), std::ssize(b)); ++i)
     shared += a[i] >= 0 && a[i] == b[i] ? 1 : 0;
   return shared;
 }
-
-// How much of the effect of a knob at one stage is that at another stage.
-constexpr double kOtherStage = 0.5;
 
 // The knobs of a wide space that two configurations share: each value has an effect of its own, and
 // so have all values together.
 double SharedKnobs(const AutoConfig& a, const AutoConfig& b) {
   int shared = NumShared(a.knobs.wide, b.knobs.wide);
   if (shared > 0 && a.knobs.wide == b.knobs.wide && a.IsLike(b)) ++shared;
-  return shared * (a.stage == b.stage ? 1 : kOtherStage);
+  return shared * (a.stage == b.stage ? 1 : kAutoResidual.other_stage);
 }
 
-// Those that the user's space has added.
+// The knobs that the user's space has added and two configurations share.
 double SharedOwn(const AutoConfig& a, const AutoConfig& b) {
   const int shared = NumShared(a.knobs.others, b.knobs.others);
-  return shared * (a.stage == b.stage ? 1 : kOtherStage);
+  return shared * (a.stage == b.stage ? 1 : kAutoResidual.other_stage);
 }
 
 void AddEffect(const std::vector<int>& values, double effect, Eigen::MatrixXd& effects) {
   const auto rows = std::max(effects.rows(), std::ssize(values));
-  for (size_t knob = 0; knob < values.size(); ++knob) {
+  for (int64_t knob = 0; knob < std::ssize(values); ++knob) {
     if (values[knob] < 0) continue;
-    const auto cols = std::max<Eigen::Index>(effects.cols(), values[knob] + 1);
+    const auto cols = std::max<int64_t>(effects.cols(), values[knob] + 1);
     effects.conservativeResizeLike(Eigen::MatrixXd::Zero(rows, cols));
-    effects(static_cast<Eigen::Index>(knob), values[knob]) += effect;
+    effects(knob, values[knob]) += effect;
   }
 }
 
 double SumOf(const std::vector<int>& values, const Eigen::MatrixXd& effects) {
   double sum = 0;
-  for (size_t knob = 0; knob < values.size(); ++knob) {
-    const auto row = static_cast<Eigen::Index>(knob);
-    if (values[knob] >= 0 && row < effects.rows() && values[knob] < effects.cols())
-      sum += effects(row, values[knob]);
+  for (int64_t knob = 0; knob < std::ssize(values); ++knob) {
+    if (values[knob] >= 0 && knob < effects.rows() && values[knob] < effects.cols())
+      sum += effects(knob, values[knob]);
   }
   return sum;
 }
@@ -119,8 +99,7 @@ void AutoRegression::LearnFromParts() {
   prior_ = parameters_ = model_.prior_mean();
   prior_covariance_ = sd.cwiseAbs2().asDiagonal();
   // The unit of the objective is unknown: the scale starts where the measurements are.
-  double scale = 0, parts_scale = 0;
-  size_t num_scale = 0, num_parts = 0;
+  double scale = 0, num_scale = 0, parts_scale = 0, num_parts = 0;
   const bool has_own = std::ranges::any_of(observations_, [](const auto& o) { return !o.earlier; });
   constexpr std::array<Part, 3> kParts = {Part::kForward, Part::kBackward, Part::kUpdate};
   for (const AutoObservation& o : observations_) {
@@ -132,20 +111,19 @@ void AutoRegression::LearnFromParts() {
     parts_scale += o.log_parts[1] - LogOf(o, Part::kBackward, nullptr);
     ++num_parts;
   }
-  prior_[AutoTimeModel::kScale] = num_scale > 0 ? scale / static_cast<double>(num_scale) : 0;
-  if (num_parts > 0)
-    prior_[AutoTimeModel::kPartsScale] = parts_scale / static_cast<double>(num_parts);
+  prior_[AutoTimeModel::kScale] = num_scale > 0 ? scale / num_scale : 0;
+  if (num_parts > 0) prior_[AutoTimeModel::kPartsScale] = parts_scale / num_parts;
   parameters_ = prior_;
   if (num_parts == 0) return;
   // The errors of the parts of many configurations are not independent.
   const double precision =
-      1 / (kPartSd * kPartSd * std::max(static_cast<double>(num_parts) / 3, 1.0));
+      1 / (kAutoResidual.part_sd * kAutoResidual.part_sd * std::max(num_parts / 3, 1.0));
   const Eigen::Matrix<double, kNum, kNum> start = sd.cwiseAbs2().cwiseInverse().asDiagonal();
   for (int iteration = 0; iteration < 6; ++iteration) {
     Eigen::Matrix<double, kNum, kNum> information = start;
     AutoTimeModel::Vector pull = start * (prior_ - parameters_);
     for (const AutoObservation& o : observations_) {
-      for (size_t i = 0; o.has_parts && i < kParts.size(); ++i) {
+      for (int64_t i = 0; o.has_parts && i < std::ssize(kParts); ++i) {
         AutoTimeModel::Vector gradient;
         const double log = LogOf(o, kParts[i], &gradient);
         // A model that is far off is not followed at once.
@@ -162,11 +140,11 @@ void AutoRegression::LearnFromParts() {
 }
 
 void AutoRegression::Linearize() {
-  const auto n = static_cast<Eigen::Index>(observations_.size());
+  const int64_t n = std::ssize(observations_);
   gradients_.resize(n, kNum);
   differences_.resize(n);
-  for (Eigen::Index i = 0; i < n; ++i) {
-    const AutoObservation& o = observations_[static_cast<size_t>(i)];
+  for (int64_t i = 0; i < n; ++i) {
+    const AutoObservation& o = observations_[i];
     AutoTimeModel::Vector gradient;
     const double log = LogOf(o, Part::kObjective, &gradient);
     gradients_.row(i) = gradient.transpose();
@@ -175,8 +153,8 @@ void AutoRegression::Linearize() {
   by_model_ = gradients_ * prior_covariance_ * gradients_.transpose();
   if (!earlier_) return;
   Matrix shifted = gradients_ * earlier_->shift_sd.asDiagonal();
-  for (Eigen::Index i = 0; i < n; ++i) {
-    if (!observations_[static_cast<size_t>(i)].earlier) shifted.row(i).setZero();
+  for (int64_t i = 0; i < n; ++i) {
+    if (!observations_[i].earlier) shifted.row(i).setZero();
   }
   by_model_ += shifted * shifted.transpose();
 }
@@ -185,7 +163,7 @@ double AutoRegression::Missed(const AutoTraits& a, const AutoTraits& b) const {
   return scales_.residual * scales_.residual * Correlation(a, b) +
          scales_.wide * scales_.wide * SharedKnobs(*a.config, *b.config) +
          scales_.own * scales_.own * SharedOwn(*a.config, *b.config) +
-         (a.config->IsLike(*b.config) ? kRoughness * kRoughness : 0);
+         (a.config->IsLike(*b.config) ? kAutoResidual.roughness * kAutoResidual.roughness : 0);
 }
 
 AutoRegression::Matrix AutoRegression::CovarianceWith(const Scales& scales) const {
@@ -198,13 +176,13 @@ AutoRegression::Matrix AutoRegression::CovarianceWith(const Scales& scales) cons
   return all;
 }
 
-// What the covariance of measurements is made of, besides the linearized model.
+// Computes the parts of the covariance of measurements, besides the linearized model.
 void AutoRegression::Compare() {
-  const auto n = static_cast<Eigen::Index>(observations_.size());
+  const int64_t n = std::ssize(observations_);
   weights_ = noise_ = Vector::Ones(n);
   by_residual_ = by_wide_ = by_own_ = by_launch_ = by_config_ = by_time_ = Matrix::Zero(n, n);
   double last_s = 1e-9;
-  std::array<double, 2> best = {INFINITY, INFINITY};  // Of this search, of the earlier one.
+  std::array<double, 2> best = {INFINITY, INFINITY};  // In this search, and in the earlier one.
   std::vector<AutoTraits> traits;
   for (const AutoObservation& o : observations_) {
     last_s = std::max(last_s, o.ended_s);
@@ -212,20 +190,22 @@ void AutoRegression::Compare() {
     traits.emplace_back(o.point.config);
   }
   const double usual = VarianceWithinLaunches();
-  for (Eigen::Index i = 0; i < n; ++i) {
-    const AutoObservation& a = observations_[static_cast<size_t>(i)];
-    const double far = kFarSd * (a.log_value - best[a.earlier]);
-    const double within = a.earlier ? a.variance : kOwnVariance * a.variance + kUsual * usual;
+  for (int64_t i = 0; i < n; ++i) {
+    const AutoObservation& a = observations_[i];
+    const double far = kAutoResidual.far_sd * (a.log_value - best[a.earlier]);
+    const double within =
+        a.earlier ? a.variance
+                  : kAutoResidual.own_variance * a.variance + kAutoResidual.usual_variance * usual;
     noise_[i] = within + a.other_variance + far * far + 1e-9;
-    for (Eigen::Index j = 0; j < n; ++j) {
-      const AutoObservation& b = observations_[static_cast<size_t>(j)];
+    for (int64_t j = 0; j < n; ++j) {
+      const AutoObservation& b = observations_[j];
       const double alike = a.earlier == b.earlier ? 1 : earlier_->correlation;
-      by_residual_(i, j) =
-          alike * Correlation(traits[static_cast<size_t>(i)], traits[static_cast<size_t>(j)]);
+      by_residual_(i, j) = alike * Correlation(traits[i], traits[j]);
       if (a.launch == b.launch) by_launch_(i, j) = 1;
       by_wide_(i, j) = alike * SharedKnobs(a.point.config, b.point.config);
       by_own_(i, j) = alike * SharedOwn(a.point.config, b.point.config);
-      if (a.point.config.IsLike(b.point.config)) by_config_(i, j) = alike * kRoughness * kRoughness;
+      if (a.point.config.IsLike(b.point.config))
+        by_config_(i, j) = alike * kAutoResidual.roughness * kAutoResidual.roughness;
       by_time_(i, j) = std::min(a.ended_s, b.ended_s) / last_s;  // A random walk.
     }
   }
@@ -258,13 +238,13 @@ void AutoRegression::Fit(std::vector<AutoObservation> observations) {
 
 // The expected effects, given the measurements.
 void AutoRegression::LearnEffects() {
-  for (size_t stage = 0; stage < effects_.size(); ++stage) {
+  for (int64_t stage = 0; stage < std::ssize(effects_); ++stage) {
     effects_[stage] = {};
-    for (size_t i = 0; i < observations_.size(); ++i) {
+    for (int64_t i = 0; i < std::ssize(observations_); ++i) {
       const AutoObservation& o = observations_[i];
       const double weight = (o.earlier ? earlier_->correlation : 1) *
-                            (o.point.config.stage == static_cast<int>(stage) ? 1 : kOtherStage) *
-                            solution_[static_cast<Eigen::Index>(i)];
+                            (o.point.config.stage == stage ? 1 : kAutoResidual.other_stage) *
+                            solution_[i];
       const AutoKnobs& knobs = o.point.config.knobs;
       AddEffect(knobs.wide, scales_.wide * scales_.wide * weight, effects_[stage].wide);
       AddEffect(knobs.others, scales_.own * scales_.own * weight, effects_[stage].own);
@@ -273,7 +253,7 @@ void AutoRegression::LearnEffects() {
 }
 
 double AutoRegression::EffectOf(const AutoConfig& config) const {
-  const Effects& effects = effects_[static_cast<size_t>(config.stage)];
+  const Effects& effects = effects_[config.stage];
   return SumOf(config.knobs.wide, effects.wide) + SumOf(config.knobs.others, effects.own);
 }
 
@@ -281,34 +261,36 @@ AutoRegression::View AutoRegression::Look(std::vector<AutoPoint> points,
                                           const std::vector<AutoPoint>& pending) const {
   View view;
   view.points = std::move(points);
-  const auto m = static_cast<Eigen::Index>(view.points.size());
-  const auto n = static_cast<Eigen::Index>(observations_.size());
-  const auto all = n + static_cast<Eigen::Index>(pending.size());
-  const auto known = [&](Eigen::Index i) -> const AutoPoint& {
-    return i < n ? observations_[static_cast<size_t>(i)].point
-                 : pending[static_cast<size_t>(i - n)];
+  const int64_t m = std::ssize(view.points);
+  const int64_t n = std::ssize(observations_);
+  const int64_t all = n + std::ssize(pending);
+  const auto known = [&](int64_t i) -> const AutoPoint& {
+    return i < n ? observations_[i].point : pending[i - n];
   };
+  const auto log_of = [this](const AutoPoint& point, AutoTimeModel::Vector& gradient) {
+    return model_.Log(point.config, point.memory_share, parameters_, Part::kObjective, &gradient);
+  };
+  AutoTimeModel::Vector gradient;
   // The covariance of what is known, with the pending measurements.
   Matrix rows(all, kNum);
   if (n > 0) rows.topRows(n) = gradients_;
-  for (Eigen::Index i = n; i < all; ++i) {
-    AutoTimeModel::Vector gradient;
-    model_.Log(known(i).config, known(i).memory_share, parameters_, Part::kObjective, &gradient);
+  for (int64_t i = n; i < all; ++i) {
+    log_of(known(i), gradient);
     rows.row(i) = gradient.transpose();
   }
   Matrix covariance = rows * prior_covariance_ * rows.transpose();
   if (n > 0) covariance.topLeftCorner(n, n) = CovarianceWith(scales_);
   std::vector<AutoTraits> traits;
-  for (Eigen::Index i = 0; i < all; ++i)
+  for (int64_t i = 0; i < all; ++i)
     traits.emplace_back(known(i).config);
-  const auto between = [&](const AutoTraits& a, Eigen::Index known_index) {
-    const AutoTraits& b = traits[static_cast<size_t>(known_index)];
-    const bool earlier = known_index < n && observations_[static_cast<size_t>(known_index)].earlier;
+  const auto between = [&](const AutoTraits& a, int64_t known_index) {
+    const AutoTraits& b = traits[known_index];
+    const bool earlier = known_index < n && observations_[known_index].earlier;
     return (earlier ? earlier_->correlation : 1) * Missed(a, b);
   };
-  for (Eigen::Index i = n; i < all; ++i) {
-    for (Eigen::Index j = 0; j <= i; ++j) {
-      covariance(i, j) += between(traits[static_cast<size_t>(i)], j);
+  for (int64_t i = n; i < all; ++i) {
+    for (int64_t j = 0; j <= i; ++j) {
+      covariance(i, j) += between(traits[i], j);
       covariance(j, i) = covariance(i, j);
     }
     covariance(i, i) += NoiseVariance();
@@ -318,15 +300,12 @@ AutoRegression::View AutoRegression::Look(std::vector<AutoPoint> points,
   view.gradients.resize(m, kNum);
   view.mean.resize(m);
   Matrix with_known(all, m);
-  for (Eigen::Index i = 0; i < m; ++i) {
-    const AutoPoint& point = view.points[static_cast<size_t>(i)];
-    AutoTimeModel::Vector gradient;
-    const double log =
-        model_.Log(point.config, point.memory_share, parameters_, Part::kObjective, &gradient);
-    const AutoTraits of_point(point.config);
+  for (int64_t i = 0; i < m; ++i) {
+    const AutoTraits of_point(view.points[i].config);
+    const double log = log_of(view.points[i], gradient);
     view.gradients.row(i) = gradient.transpose();
     view.mean[i] = log - gradient.dot(parameters_ - prior_);
-    for (Eigen::Index j = 0; j < all; ++j)
+    for (int64_t j = 0; j < all; ++j)
       with_known(j, i) = between(of_point, j);
   }
   view.scaled = view.gradients * prior_covariance_;
@@ -335,8 +314,8 @@ AutoRegression::View AutoRegression::Look(std::vector<AutoPoint> points,
   view.explained = Matrix::Zero(all, m);
   if (all > 0 && m > 0) view.explained = factor.matrixL().solve(with_known);
   view.variance = (view.scaled.cwiseProduct(view.gradients)).rowwise().sum();
-  for (Eigen::Index i = 0; i < m; ++i) {
-    const AutoTraits of_point(view.points[static_cast<size_t>(i)].config);
+  for (int64_t i = 0; i < m; ++i) {
+    const AutoTraits of_point(view.points[i].config);
     view.variance[i] += Missed(of_point, of_point);
   }
   view.variance -= view.explained.colwise().squaredNorm().transpose();
@@ -344,10 +323,10 @@ AutoRegression::View AutoRegression::Look(std::vector<AutoPoint> points,
   return view;
 }
 
-double AutoRegression::Covariance(const View& view, Eigen::Index a, Eigen::Index b) const {
+double AutoRegression::Covariance(const View& view, int64_t a, int64_t b) const {
   if (a == b) return view.variance[a];
-  const AutoConfig& one = view.points[static_cast<size_t>(a)].config;
-  const AutoConfig& other = view.points[static_cast<size_t>(b)].config;
+  const AutoConfig& one = view.points[a].config;
+  const AutoConfig& other = view.points[b].config;
   return view.scaled.row(a).dot(view.gradients.row(b)) +
          Missed(AutoTraits(one), AutoTraits(other)) -
          view.explained.col(a).dot(view.explained.col(b));
@@ -358,11 +337,11 @@ double AutoRegression::LogEvidenceOfOwn() const {
     const Eigen::LLT<Matrix> factor(covariance);
     const double determinant = 2 * factor.matrixLLT().diagonal().array().log().sum();
     return -0.5 * (values.dot(factor.solve(values)) + determinant +
-                   static_cast<double>(values.size()) * std::log(2 * std::numbers::pi));
+                   values.size() * std::log(2 * std::numbers::pi));
   };
-  std::vector<Eigen::Index> earlier;
-  for (size_t i = 0; i < observations_.size(); ++i) {
-    if (observations_[i].earlier) earlier.push_back(static_cast<Eigen::Index>(i));
+  std::vector<int64_t> earlier;
+  for (int64_t i = 0; i < std::ssize(observations_); ++i) {
+    if (observations_[i].earlier) earlier.push_back(i);
   }
   const Matrix covariance = CovarianceWith(scales_);
   return density(covariance, differences_) -
@@ -370,8 +349,6 @@ double AutoRegression::LogEvidenceOfOwn() const {
 }
 
 std::optional<MachineDrift> AutoRegression::Drift() const {
-  constexpr double kPriorSd = 0.2;
-  constexpr int kLeast = 6;
   double first_s = INFINITY, last_s = 0;
   int count = 0;
   for (const AutoObservation& o : observations_) {
@@ -380,17 +357,18 @@ std::optional<MachineDrift> AutoRegression::Drift() const {
     last_s = std::max(last_s, o.ended_s);
     ++count;
   }
-  if (count < kLeast || !(last_s > first_s)) return std::nullopt;
-  const auto n = static_cast<Eigen::Index>(observations_.size());
+  if (count < kAutoResidual.least_to_drift || !(last_s > first_s)) return std::nullopt;
+  const int64_t n = std::ssize(observations_);
   Vector trend = Vector::Zero(n);
-  for (Eigen::Index i = 0; i < n; ++i) {
-    const double ended_s = observations_[static_cast<size_t>(i)].ended_s;
+  for (int64_t i = 0; i < n; ++i) {
+    const double ended_s = observations_[i].ended_s;
     if (ended_s > 0) trend[i] = (ended_s - first_s) / (last_s - first_s);
   }
   Scales still = scales_;
   still.drift = 0;
   const Eigen::LLT<Matrix> factor(CovarianceWith(still));
-  const double precision = 1 / (kPriorSd * kPriorSd) + trend.dot(factor.solve(trend));
+  const double precision =
+      1 / (kAutoResidual.trend_sd * kAutoResidual.trend_sd) + trend.dot(factor.solve(trend));
   const double mean = trend.dot(factor.solve(differences_)) / precision;
   const double error = 1 / std::sqrt(precision);
   if (std::abs(mean) < 2 * error) return std::nullopt;

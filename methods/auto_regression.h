@@ -14,6 +14,7 @@
 #include <optional>
 #include <vector>
 
+#include "methods/auto_priors.h"
 #include "methods/auto_time_model.h"
 #include "methods/method.h"
 
@@ -28,27 +29,27 @@ struct AutoPoint {
 // One measurement.
 struct AutoObservation {
   AutoPoint point;
-  double log_value = 0;                  // The objective, smaller is better.
-  double variance = 0;                   // Of log_value, by its steps,
-  double other_variance = 0;             // and besides that.
+  double log_value = 0;                  // The logarithm of the objective; smaller is better.
+  double variance = 0;                   // The variance of log_value that its steps show.
+  double other_variance = 0;             // The variance that comes on top.
   int64_t launch = 0;                    // Measurements of one launch share its deviation.
-  bool earlier = false;                  // Of an earlier search,
-  size_t earlier_place = 0;              // whose space has the configuration in this place.
+  bool earlier = false;                  // An earlier search has made it.
+  int64_t earlier_place = 0;             // The index of its place in the earlier search's space.
   double ended_s = 0;                    // 0 if unknown.
-  std::array<double, 3> log_parts = {};  // Forward, backward and update, ms.
+  std::array<double, 3> log_parts = {};  // Forward, backward and update, log(ms).
   bool has_parts = false;
 };
 
-struct AutoTraits;  // What the correlation of two configurations depends on.
+struct AutoTraits;  // The features that the correlation of two configurations depends on.
 
 class AutoRegression {
  public:
   using Vector = Eigen::VectorXd;
   using Matrix = Eigen::MatrixXd;
 
-  // What the measurements of an earlier search tell of this one.
+  // The relation of the measurements of an earlier search to this one.
   struct Earlier {
-    AutoTimeModel model;  // Of the earlier search.
+    AutoTimeModel model;  // The earlier search's.
     // Its parameters are ours plus a normal difference.
     AutoTimeModel::Vector shift = AutoTimeModel::Vector::Zero();
     AutoTimeModel::Vector shift_sd = AutoTimeModel::Vector::Zero();
@@ -63,7 +64,7 @@ class AutoRegression {
   // Learns from all measurements.
   void Fit(std::vector<AutoObservation> observations);
 
-  // What a set of points looks like to this belief: the mean of each, and the rows from which
+  // The prediction for a set of points: the mean of each, and the rows from which
   // covariances follow.
   struct View {
     std::vector<AutoPoint> points;
@@ -75,9 +76,9 @@ class AutoRegression {
   };
   // `pending` are points whose measurements will come: they reduce variances and no mean changes.
   View Look(std::vector<AutoPoint> points, const std::vector<AutoPoint>& pending) const;
-  double Covariance(const View& view, Eigen::Index a, Eigen::Index b) const;
+  double Covariance(const View& view, int64_t a, int64_t b) const;
 
-  // By the model and the knobs that it does not know, each for itself.
+  // The prediction by the model and by the knobs that it does not know, each by itself.
   double LogOf(const AutoPoint& point) const {
     return model_.Log(point.config, point.memory_share, parameters_, Part::kObjective, nullptr) +
            EffectOf(point.config);
@@ -89,20 +90,20 @@ class AutoRegression {
   // How the machine has drifted during this search, by a linear trend in the logarithm of the time;
   // nullopt if that is not more than twice its error.
   std::optional<MachineDrift> Drift() const;
-  // Of a further measurement in a new launch.
+  // The variance of a further measurement, in a new launch.
   double NoiseVariance() const;
 
  private:
   using Part = AutoTimeModel::Part;
   static constexpr int kNum = AutoTimeModel::kNum;
 
-  // What is chosen by the evidence; the values here are the most probable ones beforehand.
+  // The evidence chooses these; the values here are the most probable ones beforehand.
   struct Scales {
-    double residual = 0.025;
-    double wide = 0.0015;  // Of each knob of a wide space.
-    double launch = 0.012;
-    double drift = 0;   // Standard deviation over the whole search.
-    double own = 0.05;  // Of each knob without a prediction, which the user's space has added.
+    double residual = kAutoResidual.residual.mean;
+    double wide = kAutoResidual.wide.mean;  // For each knob of a wide space.
+    double launch = kAutoResidual.launch.mean;
+    double drift = 0;                     // The standard deviation over the whole search.
+    double own = kAutoResidual.own.mean;  // For each knob that the user's space has added.
   };
   // The expected effects of the values of knobs, a row for each knob and a column for each value.
   struct Effects {
@@ -135,17 +136,12 @@ class AutoRegression {
   Eigen::Matrix<double, kNum, kNum> prior_covariance_;
   AutoTimeModel::Vector parameters_ = AutoTimeModel::Vector::Zero();
   Scales scales_;
-  Vector noise_;        // Variance of each measurement within its launch.
-  Vector weights_;      // Of measurements, 1 for those that are no outliers.
+  Vector noise_;        // The variance of each measurement within its launch.
+  Vector weights_;      // A weight of each measurement, 1 if it is no outlier.
   Matrix gradients_;    // A row for each measurement.
-  Vector differences_;  // Of the measurements from the linearized model at the prior.
-  Matrix by_model_;     // Covariance of measurements by the parameters,
-  Matrix by_residual_;  // and by a residual, knobs, a launch and a drift of scale 1.
-  Matrix by_wide_;
-  Matrix by_own_;
-  Matrix by_launch_;
-  Matrix by_time_;
-  Matrix by_config_;                               // Of configurations that are alike.
+  Vector differences_;  // From the linearized model at the prior.
+  // The covariances of measurements by the parameters, and by effects of scale 1.
+  Matrix by_model_, by_residual_, by_wide_, by_own_, by_launch_, by_time_, by_config_;
   Eigen::LLT<Matrix> factor_{Matrix::Ones(1, 1)};  // A default-constructed one cannot be copied.
   Vector solution_;
   std::array<Effects, 4> effects_;  // By stage.

@@ -7,30 +7,20 @@
 #include "methods/auto_regression.h"
 
 namespace dsat {
-namespace {
-
-// This share of launches is slowed down, by about so much.
-constexpr double kSlowed = 0.03;
-constexpr double kSlowedBy = 0.2;
-// The scales that knobs may have.
-constexpr std::array kWideScales = {0.0005, 0.0015, 0.004, 0.01, 0.03};
-constexpr std::array kOwnScales = {0.01, 0.03, 0.1, 0.3};
-// Fewer measurements do not show which of them is slow.
-constexpr int kLeastToWeigh = 5;
-
-}  // namespace
 
 double AutoRegression::LogEvidence(const Scales& scales) const {
   const Eigen::LLT<Matrix> factor(CovarianceWith(scales));
   const double fit = differences_.dot(factor.solve(differences_));
   const double determinant = 2 * factor.matrixLLT().diagonal().array().log().sum();
-  const auto squared = [](double x) { return x * x; };
-  const Scales usual;
-  const double prior = squared(std::log(scales.residual / usual.residual) / 0.8) +
-                       squared(std::log(scales.wide / usual.wide) / 1.2) +
-                       squared(std::log(scales.own / usual.own) / 1.2) +
-                       squared(std::log(scales.launch / usual.launch) / 0.7) +
-                       (scales.drift > 0 ? 2 : 0);
+  const auto surprise = [](double scale, const AutoPriors::Normal& usual) {
+    const double z = std::log(scale / usual.mean) / usual.sd;
+    return z * z;
+  };
+  const double prior = surprise(scales.residual, kAutoResidual.residual) +
+                       surprise(scales.wide, kAutoResidual.wide) +
+                       surprise(scales.own, kAutoResidual.own) +
+                       surprise(scales.launch, kAutoResidual.launch) +
+                       (scales.drift > 0 ? kAutoResidual.drift_penalty : 0);
   return -0.5 * (fit + determinant + prior);
 }
 
@@ -38,11 +28,11 @@ double AutoRegression::LogEvidence(const Scales& scales) const {
 // themselves, which are compared together.
 void AutoRegression::ChooseScales() {
   const bool has_times =
-      observations_.size() >= 6 &&
+      std::ssize(observations_) >= kAutoResidual.least_to_drift &&
       std::ranges::any_of(observations_, [](const auto& o) { return o.ended_s > 0; });
   const std::array one = {scales_.wide};
   const std::span<const double> wide =
-      by_wide_.maxCoeff() > 0 ? std::span<const double>(kWideScales) : one;
+      by_wide_.maxCoeff() > 0 ? std::span<const double>(kAutoResidual.wides) : one;
   double best = -INFINITY;
   const auto consider = [&](const Scales& scales) {
     const double evidence = LogEvidence(scales);
@@ -58,28 +48,28 @@ void AutoRegression::ChooseScales() {
     }
   };
   for (int round = 0; round < 2; ++round) {
-    if (by_own_.maxCoeff() > 0) vary(&Scales::own, kOwnScales);
-    vary(&Scales::residual, std::array{0.006, 0.012, 0.025, 0.05, 0.1, 0.2});
+    if (by_own_.maxCoeff() > 0) vary(&Scales::own, kAutoResidual.owns);
+    vary(&Scales::residual, kAutoResidual.residuals);
     Scales now = scales_;
     for (const double knobs : wide) {
       now.wide = knobs;
-      for (const double launch : {0.004, 0.008, 0.015, 0.03, 0.06}) {
+      for (const double launch : kAutoResidual.launches) {
         now.launch = launch;
         consider(now);
       }
     }
-    if (has_times) vary(&Scales::drift, std::array{0.0, 0.02, 0.06});
+    if (has_times) vary(&Scales::drift, kAutoResidual.drifts);
   }
 }
 
 // A launch may be slowed down by something else, and none is sped up: a measurement that is much
 // slower than what all others say of it counts less, by the probability that this has happened.
 void AutoRegression::WeighOutliers() {
-  const auto n = static_cast<Eigen::Index>(observations_.size());
+  const int64_t n = std::ssize(observations_);
   const Eigen::LLT<Matrix> factor(CovarianceWith(scales_));
   const Matrix inverse = factor.solve(Matrix::Identity(n, n));
   const Vector solution = factor.solve(differences_);
-  for (Eigen::Index i = 0; i < n; ++i) {
+  for (int64_t i = 0; i < n; ++i) {
     // From what the others say, without its noise and with it.
     const double difference = solution[i] / inverse(i, i);
     const double noise = noise_[i] + scales_.launch * scales_.launch;
@@ -87,9 +77,11 @@ void AutoRegression::WeighOutliers() {
     const auto density = [&](double of) {
       return std::exp(-0.5 * difference * difference / of) / std::sqrt(of);
     };
-    const double slowed = kSlowed * 2 * density(variance + kSlowedBy * kSlowedBy);
-    const double usual = (1 - kSlowed) * density(variance);
-    weights_[i] = difference <= 0 ? 1 : std::max(usual / (usual + slowed), 0.03);
+    const double slowed = kAutoResidual.slowed * 2 *
+                          density(variance + kAutoResidual.slowed_by * kAutoResidual.slowed_by);
+    const double usual = (1 - kAutoResidual.slowed) * density(variance);
+    weights_[i] =
+        difference <= 0 ? 1 : std::max(usual / (usual + slowed), kAutoResidual.least_weight);
   }
 }
 
@@ -97,7 +89,8 @@ void AutoRegression::WeighOutliers() {
 double AutoRegression::LogProbability() {
   Linearize();
   const auto num_slowed = std::ranges::count_if(weights_, [](double w) { return w < 0.5; });
-  return LogEvidence(scales_) + static_cast<double>(num_slowed) * std::log(kSlowed / (1 - kSlowed));
+  return LogEvidence(scales_) +
+         num_slowed * std::log(kAutoResidual.slowed / (1 - kAutoResidual.slowed));
 }
 
 // Fits parameters, scales and weights in turn; `weigh_first` is to weigh the measurements by the
@@ -105,8 +98,8 @@ double AutoRegression::LogProbability() {
 void AutoRegression::SettleFromPrior(bool weigh_first) {
   parameters_ = prior_;
   scales_ = {};
-  if (weigh_first && by_wide_.maxCoeff() > 0) scales_.wide = kWideScales.back();
-  if (weigh_first && by_own_.maxCoeff() > 0) scales_.own = kOwnScales.back();
+  if (weigh_first && by_wide_.maxCoeff() > 0) scales_.wide = kAutoResidual.wides.back();
+  if (weigh_first && by_own_.maxCoeff() > 0) scales_.own = kAutoResidual.owns.back();
   weights_.setOnes();
   for (int round = 0; round < 3; ++round) {
     for (int iteration = 0; iteration < 8; ++iteration) {
@@ -115,7 +108,7 @@ void AutoRegression::SettleFromPrior(bool weigh_first) {
     if (round == 2) break;
     const bool weigh_now = weigh_first && round == 0;
     if (!weigh_now) ChooseScales();
-    if (std::ssize(observations_) >= kLeastToWeigh) WeighOutliers();
+    if (std::ssize(observations_) >= kAutoResidual.least_to_weigh) WeighOutliers();
     if (weigh_now) ChooseScales();
   }
 }
@@ -124,7 +117,7 @@ void AutoRegression::SettleFromPrior(bool weigh_first) {
 // that it is an outlier: the more probable of the two explanations counts.
 void AutoRegression::Settle() {
   SettleFromPrior(false);
-  if (std::ssize(observations_) < kLeastToWeigh) return;
+  if (std::ssize(observations_) < kAutoResidual.least_to_weigh) return;
   const AutoTimeModel::Vector parameters = parameters_;
   const Scales scales = scales_;
   const Vector weights = weights_;

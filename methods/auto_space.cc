@@ -44,7 +44,7 @@ bool IsOff(const Json& value) {
   return value == false || value == 0 || value == "none";
 }
 
-// Of the settings that are not off.
+// A hash of the settings that are not off.
 size_t HashOf(const Assignment& settings) {
   std::string text;
   for (const auto& [pointer, value] : settings)
@@ -76,26 +76,27 @@ bool IsListed(int64_t steps) {
   return steps % stride == 0;
 }
 
-// Of the knobs that vary.
+// The number of combinations of the knobs that vary.
 double NumCombinations(const StageSpace& stage, const std::function<bool(const Knob&)>& varies) {
   double count = 1;
   for (const Knob& knob : stage.knobs)
-    count *= varies(knob) ? static_cast<double>(knob.values.size()) : 1;
+    count *= varies(knob) ? knob.values.size() : 1;
   return count;
 }
 
-// Of the indices of values. The other knobs have those of `values`.
+// All combinations of the indices of values of the knobs that vary. Other knobs keep those of
+// `values`.
 std::vector<std::vector<int>> Combinations(const StageSpace& stage, std::vector<int> values,
                                            const std::function<bool(const Knob&)>& varies) {
-  for (size_t i = 0; i < stage.knobs.size(); ++i)
+  for (int64_t i = 0; i < std::ssize(stage.knobs); ++i)
     values[i] = varies(stage.knobs[i]) ? 0 : values[i];
   std::vector<std::vector<int>> combinations;
   for (bool more = true; more;) {
     combinations.push_back(values);
     more = false;
-    for (size_t i = stage.knobs.size(); i-- > 0 && !more;) {
+    for (int64_t i = std::ssize(stage.knobs); i-- > 0 && !more;) {
       if (!varies(stage.knobs[i])) continue;
-      more = ++values[i] < static_cast<int>(stage.knobs[i].values.size());
+      more = ++values[i] < std::ssize(stage.knobs[i].values);
       if (!more) values[i] = 0;
     }
   }
@@ -112,26 +113,26 @@ AutoKnobs SubmittedKnobs(const StageSpace& stage) {
 }
 
 AutoSpace::AutoSpace(const SearchSpace& space, const SearchOptions& options) : space_(space) {
-  size_t num_sizes = 1;
+  int64_t num_sizes = 1;
   for (const StageSpace& stage : space_.stages) {
     Place& place = places_.emplace_back();
     place.sizes = SizesOf(stage);
     place.settings = HashOf(stage.settings);
-    num_sizes = std::max(num_sizes, place.sizes.size());
+    num_sizes = std::max(num_sizes, std::ssize(place.sizes));
     for (const Knob& knob : stage.knobs) {
       if (IsWide(stage, knob) && std::ranges::find(wide_keys_, knob.pointer) == wide_keys_.end())
         wide_keys_.push_back(knob.pointer);
     }
   }
-  const size_t most = kMostCandidates / num_sizes / std::max<size_t>(places_.size(), 1);
-  for (size_t i = 0; i < places_.size(); ++i) {
+  const int64_t most = kMostCandidates / num_sizes / std::max<int64_t>(num_places(), 1);
+  for (int64_t i = 0; i < num_places(); ++i) {
     const StageSpace& stage = space_.stages[i];
-    const double allowed =
-        ListKnobs(stage, std::max<size_t>(most, 1), options.random_seed, places_[i]);
-    num_candidates_ += places_[i].knobs.size() * places_[i].sizes.size();
-    places_[i].num_configs = allowed * NumCombinations(stage, [](const Knob&) { return true; }) *
-                             static_cast<double>(places_[i].sizes.size());
-    num_configs_ += places_[i].num_configs;
+    Place& place = places_[i];
+    const double allowed = ListKnobs(stage, std::max<int64_t>(most, 1), options.random_seed, place);
+    num_candidates_ += std::ssize(place.knobs) * std::ssize(place.sizes);
+    place.num_configs = allowed * NumCombinations(stage, [](const Knob&) { return true; }) *
+                        std::ssize(place.sizes);
+    num_configs_ += place.num_configs;
   }
 }
 
@@ -158,13 +159,13 @@ std::vector<int64_t> AutoSpace::SizesOf(const StageSpace& stage) const {
   return sizes;
 }
 
-double AutoSpace::ListKnobs(const StageSpace& stage, size_t most, int64_t seed,
+double AutoSpace::ListKnobs(const StageSpace& stage, int64_t most, int64_t seed,
                             Place& place) const {
-  const size_t num = stage.knobs.size();
+  const int64_t num = std::ssize(stage.knobs);
   const auto is_allowed = [&](const std::vector<int>& values) {
     Assignment assignment;
-    for (size_t i = 0; i < num && !space_.where.empty(); ++i)
-      assignment[stage.knobs[i].pointer] = stage.knobs[i].values[static_cast<size_t>(values[i])];
+    for (int64_t i = 0; i < num && !space_.where.empty(); ++i)
+      assignment[stage.knobs[i].pointer] = stage.knobs[i].values[values[i]];
     return IsAllowed(space_, stage, assignment);
   };
   const auto add = [&](const std::vector<int>& values) {
@@ -172,11 +173,11 @@ double AutoSpace::ListKnobs(const StageSpace& stage, size_t most, int64_t seed,
     place.knobs.push_back(KnobsOf(stage, values));
   };
   const auto all = [](const Knob&) { return true; };
-  if (NumCombinations(stage, all) <= static_cast<double>(most)) {
+  if (NumCombinations(stage, all) <= most) {
     for (const std::vector<int>& values : Combinations(stage, std::vector<int>(num, 0), all)) {
       if (is_allowed(values)) add(values);
     }
-    return static_cast<double>(place.knobs.size()) / NumCombinations(stage, all);
+    return std::ssize(place.knobs) / NumCombinations(stage, all);
   }
   // The submitted combination or the nearest to it, those with one other value, all that differ in
   // the knobs that matter for sure, and random ones.
@@ -184,22 +185,21 @@ double AutoSpace::ListKnobs(const StageSpace& stage, size_t most, int64_t seed,
   std::vector<int> submitted(num, 0);
   Assignment nearest = NearestAllowed(space_, stage).value_or(Assignment());
   nearest.insert(stage.submitted.begin(), stage.submitted.end());
-  for (size_t i = 0; i < num; ++i) {
+  for (int64_t i = 0; i < num; ++i) {
     const Knob& knob = stage.knobs[i];
     const auto found = nearest.find(knob.pointer);
     if (found == nearest.end()) continue;
     const auto value = std::find(knob.values.begin(), knob.values.end(), found->second);
-    if (value != knob.values.end()) submitted[i] = static_cast<int>(value - knob.values.begin());
+    if (value != knob.values.end()) submitted[i] = value - knob.values.begin();
   }
-  for (size_t i = 0; i < num; ++i) {
+  for (int64_t i = 0; i < num; ++i) {
     std::vector<int> values = submitted;
-    for (size_t v = 0; v < stage.knobs[i].values.size(); ++v) {
-      values[i] = static_cast<int>(v);
+    for (values[i] = 0; values[i] < std::ssize(stage.knobs[i].values); ++values[i]) {
       if (is_allowed(values)) chosen.insert(values);
     }
   }
   const auto matters = [&](const Knob& knob) { return !IsWide(stage, knob); };
-  if (2 * NumCombinations(stage, matters) <= static_cast<double>(most)) {
+  if (2 * NumCombinations(stage, matters) <= most) {
     for (const std::vector<int>& values : Combinations(stage, submitted, matters)) {
       if (is_allowed(values)) chosen.insert(values);
     }
@@ -207,12 +207,12 @@ double AutoSpace::ListKnobs(const StageSpace& stage, size_t most, int64_t seed,
   // Places of one stage are drawn differently.
   const std::string purpose =
       stage.settings.empty() ? "knobs" : "knobs " + ToJson(stage.settings).dump();
-  Rng rng(static_cast<uint64_t>(seed), static_cast<uint64_t>(stage.stage), purpose);
+  Rng rng(seed, stage.stage, purpose);
   double draws = 0, allowed = 0;
-  for (; draws < static_cast<double>(4 * most) && chosen.size() < most; ++draws) {
+  for (; draws < 4.0 * most && std::ssize(chosen) < most; ++draws) {
     std::vector<int> values;
     for (const Knob& knob : stage.knobs)
-      values.push_back(static_cast<int>(rng.Below(knob.values.size())));
+      values.push_back(rng.Below(knob.values.size()));
     if (!is_allowed(values)) continue;
     ++allowed;
     chosen.insert(values);
@@ -226,34 +226,30 @@ void AutoSpace::AddOther(const StageSpace& stage, const Knob& knob, int index,
                          AutoKnobs& knobs) const {
   if (!IsWide(stage, knob)) return knobs.others.push_back(index);
   knobs.wide.resize(wide_keys_.size(), -1);
-  const auto key = std::ranges::find(wide_keys_, knob.pointer) - wide_keys_.begin();
-  knobs.wide[static_cast<size_t>(key)] = index;
-  const auto i = static_cast<size_t>(index);
-  if (index < 0 || i >= knob.effects.size()) return;
+  knobs.wide[std::ranges::find(wide_keys_, knob.pointer) - wide_keys_.begin()] = index;
+  if (index < 0 || index >= std::ssize(knob.effects)) return;
   const bool moves_states = !space_.exact && knob.pointer == kOffloadRatio;
-  (moves_states ? knobs.state_bytes : knobs.effect.peak_bytes) += knob.effects[i].peak_bytes;
-  knobs.effect.log_time += knob.effects[i].log_time;
+  (moves_states ? knobs.state_bytes : knobs.effect.peak_bytes) += knob.effects[index].peak_bytes;
+  knobs.effect.log_time += knob.effects[index].log_time;
 }
 
 AutoKnobs AutoSpace::KnobsOf(const StageSpace& stage, const std::vector<int>& values) const {
   AutoKnobs knobs = SubmittedKnobs(stage);
-  for (size_t i = 0; i < stage.knobs.size(); ++i) {
+  for (int64_t i = 0; i < std::ssize(stage.knobs); ++i) {
     const Knob& knob = stage.knobs[i];
-    if (IsWide(stage, knob) ||
-        !SetField(knob.pointer, knob.values[static_cast<size_t>(values[i])], knobs))
+    if (IsWide(stage, knob) || !SetField(knob.pointer, knob.values[values[i]], knobs))
       AddOther(stage, knob, values[i], knobs);
   }
   return knobs;
 }
 
-double AutoSpace::AccumulationOf(double micro_batch) const {
-  if (space_.samples_per_step == 0)
-    return static_cast<double>(std::max<int64_t>(space_.workload.accumulation_steps, 1));
-  return static_cast<double>(space_.samples_per_step) / micro_batch;
+int64_t AutoSpace::AccumulationOf(int64_t micro_batch) const {
+  if (space_.samples_per_step == 0) return std::max<int64_t>(space_.workload.accumulation_steps, 1);
+  return space_.samples_per_step / micro_batch;
 }
 
 AutoConfig AutoSpace::ConfigOf(const AutoCandidate& candidate) const {
-  const auto size = static_cast<double>(SizeOf(candidate));
+  const int64_t size = SizeOf(candidate);
   return {.place = candidate.place,
           .stage = space_.stages[candidate.place].stage,
           .settings = places_[candidate.place].settings,
@@ -267,23 +263,23 @@ Assignment AutoSpace::AssignmentOf(const AutoCandidate& candidate) const {
   Assignment assignment = PlaceAssignment(stage);
   SetMicroBatch(assignment, SizeOf(candidate));
   const std::vector<int>& values = places_[candidate.place].values[candidate.knobs];
-  for (size_t i = 0; i < stage.knobs.size(); ++i)
-    assignment[stage.knobs[i].pointer] = stage.knobs[i].values[static_cast<size_t>(values[i])];
+  for (int64_t i = 0; i < std::ssize(stage.knobs); ++i)
+    assignment[stage.knobs[i].pointer] = stage.knobs[i].values[values[i]];
   return assignment;
 }
 
 std::optional<AutoConfig> AutoSpace::ConfigOf(const Trial& trial, const Point& point) const {
   const Json* given = FindAtPointer(trial.ds_config, "/zero_optimization/stage");
   const int number = given != nullptr && given->is_number_integer() ? given->get<int>() : 0;
-  for (size_t place = 0; place < places_.size(); ++place) {
+  for (int64_t place = 0; place < num_places(); ++place) {
     const StageSpace& stage = space_.stages[place];
     if (stage.stage != number || !HasSettings(trial.ds_config, stage.settings)) continue;
     AutoConfig config{.place = place,
                       .stage = number,
                       .settings = places_[place].settings,
                       .knobs = SubmittedKnobs(stage),
-                      .micro_batch = static_cast<double>(point.micro_batch_size),
-                      .accumulation = static_cast<double>(point.accumulation_steps)};
+                      .micro_batch = point.micro_batch_size,
+                      .accumulation = point.accumulation_steps};
     for (const char* pointer :
          {kReduceBucket, kAllgatherBucket, kOverlap, kReduceScatter, kContiguous}) {
       const Json* value = FindAtPointer(trial.ds_config, pointer);
@@ -299,7 +295,7 @@ std::optional<AutoConfig> AutoSpace::ConfigOf(const Trial& trial, const Point& p
       const auto found = value == nullptr
                              ? knob.values.end()
                              : std::find(knob.values.begin(), knob.values.end(), *value);
-      const auto index = static_cast<int>(found - knob.values.begin());
+      const int64_t index = found - knob.values.begin();
       AddOther(stage, knob, found == knob.values.end() ? -1 : index, config.knobs);
     }
     return config;
@@ -309,16 +305,13 @@ std::optional<AutoConfig> AutoSpace::ConfigOf(const Trial& trial, const Point& p
 
 std::optional<AutoCandidate> AutoSpace::Find(const AutoConfig& config) const {
   const Place& place = places_[config.place];
-  const auto size = std::lower_bound(place.sizes.begin(), place.sizes.end(),
-                                     static_cast<int64_t>(config.micro_batch));
-  if (size == place.sizes.end() || static_cast<double>(*size) != config.micro_batch)
+  const auto size = std::ranges::lower_bound(place.sizes, config.micro_batch);
+  if (size == place.sizes.end() || *size != config.micro_batch ||
+      AccumulationOf(config.micro_batch) != config.accumulation)
     return std::nullopt;
-  if (AccumulationOf(config.micro_batch) != config.accumulation) return std::nullopt;
-  const auto knobs = std::find(place.knobs.begin(), place.knobs.end(), config.knobs);
+  const auto knobs = std::ranges::find(place.knobs, config.knobs);
   if (knobs == place.knobs.end()) return std::nullopt;
-  return AutoCandidate{static_cast<uint32_t>(config.place),
-                       static_cast<uint32_t>(knobs - place.knobs.begin()),
-                       static_cast<uint32_t>(size - place.sizes.begin())};
+  return AutoCandidate{config.place, knobs - place.knobs.begin(), size - place.sizes.begin()};
 }
 
 }  // namespace dsat

@@ -1,7 +1,7 @@
 // auto's model of the time of an optimizer step: a sum of terms with unknown factors.
 //
 // All terms count in units of the time that a device computes one sample, so that the model knows
-// how the terms compare before anything was measured. docs/methods.md has the formulas.
+// how the terms compare before anything was measured. docs/auto.md has the formulas.
 #ifndef DSAT_METHODS_AUTO_TIME_MODEL_H_
 #define DSAT_METHODS_AUTO_TIME_MODEL_H_
 
@@ -18,8 +18,8 @@ class AutoTimeModel {
   // The parameters. Most are logarithms of factors, so that their effect on the logarithm of the
   // time is the share of their term.
   enum Parameter {
-    kScale,                 // Of the objective.
-    kPartsScale,            // Of measured parts.
+    kScale,                 // The whole objective.
+    kPartsScale,            // All measured parts.
     kOverhead,              // The size at which a device is half as efficient as it can be.
     kCurve,                 // How fast efficiency approaches its limit beyond that size.
     kLink,                  // Sends every parameter once.
@@ -30,29 +30,29 @@ class AutoTimeModel {
     kUpdate,                // The update of all parameters.
     kStep,                  // Everything else that happens once per step.
     kPressure,              // Not a logarithm: the slowdown of computing when memory is full.
-    kForwardShare,          // Of the forward pass in computing, beside a third.
-    kTraffic,               // Of communication, by stage (4).
-    kStage = kTraffic + 4,  // Of everything, by stage (4).
-    kTrend = kStage + 4,    // Of larger micro-batches, per doubling.
+    kForwardShare,          // The forward pass in computing, besides a third.
+    kTraffic,               // Communication, by stage (4).
+    kStage = kTraffic + 4,  // Everything, by stage (4).
+    kTrend = kStage + 4,    // Larger micro-batches, per doubling.
     kOdd,                   // Sizes that are not multiples of 2,
     kNot4,                  // of 4,
     kNot8,                  // and of 8.
     kScattered,             // contiguous_gradients is off.
     kContention,            // Collectives run while a pass computes.
-    kRecompute,             // What a place computes besides, for activation checkpointing.
-    kMove,                  // What a place moves besides, for offload.
+    kRecompute,             // A place computes it besides, for activation checkpointing.
+    kMove,                  // A place moves it besides, for offload.
     kOthers,                // Not a logarithm: of the predicted effects of other knobs.
     kNum,
   };
   using Vector = Eigen::Matrix<double, kNum, 1>;
 
-  // What is timed: the objective, or a measured part of the step in ms.
+  // The objective, or a measured part of the step in ms.
   enum class Part { kObjective, kForward, kBackward, kUpdate };
 
   // The terms of one step, for people.
   struct Shares {
     double compute = 0;
-    double communication = 0;  // That is not hidden.
+    double communication = 0;  // Without what is hidden.
     double update = 0;
     double overhead = 0;
   };
@@ -69,30 +69,36 @@ class AutoTimeModel {
   Shares SharesOf(const AutoConfig& config, const Vector& parameters) const;
 
  private:
-  struct Terms;
-  // Samples that a micro-batch takes as long as, and its derivatives.
-  struct Work {
-    double samples, by_overhead, by_curve;
+  // Times of one optimizer step, in samples: numbers, or numbers with their derivatives.
+  template <typename T>
+  struct Terms {
+    T forward = 0.0, backward = 0.0, update = 0.0;
+    T reduction = 0.0, gathering = 0.0;  // Parts of the above.
+    T work = 0.0;                        // The samples that a micro-batch takes as long as.
   };
-  static Work WorkOf(double micro_batch, const Vector& parameters);
-  // What a place takes besides the stage, in samples.
+  // The costs of a place besides those of its stage, in samples.
   struct Extra {
     double computed = 0;  // For each sample.
-    double moved = 0;     // For each sample,
-    double updated = 0;   // and for each step.
+    double moved = 0;     // For each sample.
+    double updated = 0;   // For each step.
   };
   void SetPrior();
   void SetExtras(double sample_ms);
-  void AddExtra(const AutoConfig& config, const Vector& parameters, Terms& terms) const;
-  Terms TermsOf(const AutoConfig& config, double memory_share, const Vector& parameters) const;
-  void AddReduction(const AutoConfig& config, const Vector& parameters, Terms& terms) const;
-  void AddGathering(const AutoConfig& config, const Vector& parameters, Terms& terms) const;
+  // `p` gives the parameter of a number as a T.
+  template <typename T, typename Parameters>
+  Terms<T> TermsOf(const AutoConfig& config, double memory_share, const Parameters& p) const;
+  template <typename T, typename Parameters>
+  void AddReduction(const AutoConfig& config, const Parameters& p, Terms<T>& terms) const;
+  template <typename T, typename Parameters>
+  void AddGathering(const AutoConfig& config, const Parameters& p, Terms<T>& terms) const;
+  template <typename T, typename Parameters>
+  T LogAs(const AutoConfig& config, double memory_share, const Parameters& p, Part part) const;
 
   SearchSpace space_;
   Part objective_;
   bool per_sample_;
   double ranks_;
-  double params_;  // 0 if unknown.
+  double params_;              // 0 if unknown.
   std::vector<Extra> extras_;  // By place.
   Vector prior_mean_ = Vector::Zero();
   Vector prior_sd_ = Vector::Zero();

@@ -26,11 +26,9 @@ std::optional<Step> Beyond(const LineageTable& table, const Lineage& lineage) {
 }  // namespace
 
 Step FirstBisectionStep(const LineageTable& table, const Lineage& lineage) {
-  const double stretched = table.options().search_range_factor *
-                           static_cast<double>(table.StageOf(lineage).approx_max_micro_batch);
-  const auto ceiling = static_cast<double>(std::max<int64_t>(1, lineage.ceiling));
-  const double high = std::clamp(stretched, 1.0, ceiling);
-  return *Middle(1, static_cast<int64_t>(high));
+  const double stretched =
+      table.options().lineages.search_range_factor * table.StageOf(lineage).approx_max_micro_batch;
+  return *Middle(1, std::clamp<double>(stretched, 1, std::max<int64_t>(1, lineage.ceiling)));
 }
 
 std::optional<Step> NextBisectionStep(const LineageTable& table, const Lineage& lineage) {

@@ -21,7 +21,7 @@ GridMethod::GridMethod(const SearchSpace& space, const SearchOptions& options)
       options_(options),
       policy_(PolicyOf(options)),
       smaller_is_better_(SmallerIsBetter(options.metric)) {
-  for (size_t stage = 0; stage < space_.stages.size(); ++stage) {
+  for (int64_t stage = 0; stage < std::ssize(space_.stages); ++stage) {
     const std::optional<Assignment> config =
         NearestAllowed(space_, space_.stages[stage], PlaceAssignment(space_.stages[stage]));
     if (!config) continue;
@@ -42,7 +42,7 @@ std::optional<Proposal> GridMethod::Ask() {
 }
 
 void GridMethod::Tell(int64_t tag, const Trial& finished) {
-  const Entry& entry = entries_.at(static_cast<size_t>(tag));
+  const Entry& entry = entries_.at(tag);
   if (entry.size == 0) return;
   Walk& walk = walks_[entry.walk];
   --walk.num_running;
@@ -85,10 +85,9 @@ std::optional<Proposal> GridMethod::AskSize() {
     if (chosen == nullptr || walk.next_size < chosen->next_size) chosen = &walk;
   }
   if (chosen == nullptr) return std::nullopt;
-  Proposal proposal{.assignment = chosen->config, .tag = static_cast<int64_t>(entries_.size())};
+  Proposal proposal{.assignment = chosen->config, .tag = std::ssize(entries_)};
   SetMicroBatch(proposal.assignment, chosen->next_size);
-  entries_.push_back(
-      {.walk = static_cast<size_t>(chosen - walks_.data()), .size = chosen->next_size});
+  entries_.push_back({.walk = chosen - walks_.data(), .size = chosen->next_size});
   chosen->next_size *= 2;
   ++chosen->num_running;
   return proposal;
@@ -98,8 +97,7 @@ std::optional<Proposal> GridMethod::AskVariation() {
   if (!variations_) variations_ = MakeVariations();
   if (next_variation_ == variations_->size()) return std::nullopt;
   entries_.push_back({});
-  return Proposal{.assignment = (*variations_)[next_variation_++],
-                  .tag = static_cast<int64_t>(entries_.size()) - 1};
+  return Proposal{.assignment = (*variations_)[next_variation_++], .tag = std::ssize(entries_) - 1};
 }
 
 std::vector<Assignment> GridMethod::MakeVariations() const {

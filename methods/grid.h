@@ -32,7 +32,7 @@ class GridMethod : public Method {
  private:
   // The sizes of one stage that have been tried.
   struct Walk {
-    size_t stage = 0;  // In space_.
+    int64_t stage = 0;  // In space_.
     Assignment config;  // Everything but the micro-batch size.
     int64_t next_size = 1;
     int64_t num_running = 0;
@@ -42,7 +42,7 @@ class GridMethod : public Method {
     int64_t best_size = 0;
   };
   struct Entry {
-    size_t walk = 0;
+    int64_t walk = 0;
     int64_t size = 0;  // 0 for a variation of a knob, which does not change the walk.
   };
 

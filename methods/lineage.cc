@@ -17,14 +17,11 @@ constexpr int kMostDraws = 1000;
 }  // namespace
 
 int64_t Lineage::NumCompleted() const {
-  return static_cast<int64_t>(trials.size()) - (Idle() ? 0 : 1);
+  return std::ssize(trials) - (Idle() ? 0 : 1);
 }
 
-bool Lineage::AnyTooLarge(size_t count) const {
-  const auto end = trials.begin() + static_cast<std::ptrdiff_t>(std::min(count, trials.size()));
-  return std::any_of(trials.begin(), end, [](const LineageTrial& trial) {
-    return trial.evidence == SizeEvidence::kTooLarge;
-  });
+bool Lineage::AnyTooLarge() const {
+  return std::ranges::count(trials, SizeEvidence::kTooLarge, &LineageTrial::evidence) > 0;
 }
 
 int64_t StageWeight(const StageSpace& stage) {
@@ -54,7 +51,7 @@ Lineage& LineageTable::Draw() {
 }
 
 bool LineageTable::IsUncovered(const StageSpace& place) const {
-  if (!options_.cover_stages || place.approx_max_micro_batch < 1) return false;
+  if (!options_.lineages.cover_stages || place.approx_max_micro_batch < 1) return false;
   return std::ranges::none_of(lineages_,
                               [&](const Lineage& lineage) { return &StageOf(lineage) == &place; });
 }
@@ -70,20 +67,18 @@ Lineage& LineageTable::Draw(const std::function<int64_t(const StageSpace&)>& wei
     if (covers) return weight_of(stage);
     return IsUncovered(stage) ? 1 : 0;
   };
-  const auto seed = static_cast<uint64_t>(options_.random_seed);
-  const uint64_t number = lineages_.size();
+  const int64_t seed = options_.random_seed, number = std::ssize(lineages_);
   int64_t total = 0;
   for (const StageSpace& stage : space_.stages)
     total += weight(stage);
   DSAT_CHECK(total > 0, "every stage has weight 0");
-  auto ticket =
-      static_cast<int64_t>(Rng(seed, number, "stage").Below(static_cast<uint64_t>(total)));
+  int64_t ticket = Rng(seed, number, "stage").Below(total);
   auto stage = space_.stages.begin();
   while (ticket >= weight(*stage))
     ticket -= weight(*stage++);
 
-  const auto place = static_cast<size_t>(stage - space_.stages.begin());
-  Lineage lineage{.number = static_cast<int64_t>(number),
+  const int64_t place = stage - space_.stages.begin();
+  Lineage lineage{.number = number,
                   .place = place,
                   .stage = stage->stage,
                   .config = PlaceAssignment(*stage),
@@ -129,7 +124,7 @@ Lineage& LineageTable::Tell(int64_t tag, const Trial& finished) {
   return lineage;
 }
 
-int64_t LineageTable::Ceiling(size_t place) const {
+int64_t LineageTable::Ceiling(int64_t place) const {
   const auto sizes = too_large_.find(place);
   if (sizes == too_large_.end() || policy_.repeat_equal) return kLargestMicroBatch;
   const auto fit = largest_fit_.find(place);

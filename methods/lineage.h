@@ -30,7 +30,7 @@ struct Step {
   int64_t micro_batch = 1;
 };
 
-// What a trial shows about its micro-batch size.
+// The evidence of a trial about its micro-batch size.
 enum class SizeEvidence {
   kPending,   // Still running.
   kFits,      // Measured.
@@ -47,7 +47,7 @@ struct LineageTrial {
 
 struct Lineage {
   int64_t number = 0;  // Counts from 0; the tag of its proposals.
-  size_t place = 0;    // Index into the space's stages.
+  int64_t place = 0;   // Index into the space's stages.
   int stage = 0;
   Assignment config;  // Everything but the micro-batch size.
   // LineageTable::Ceiling of its place when it was drawn.
@@ -60,9 +60,8 @@ struct Lineage {
   int64_t NumCompleted() const;
   // The rung of the latest trial; 0 before the first.
   int64_t Rung() const { return trials.empty() ? 0 : trials.back().rung; }
-  // True if one of the first `count` trials was too large.
-  bool AnyTooLarge(size_t count) const;
-  bool AnyTooLarge() const { return AnyTooLarge(trials.size()); }
+  // True if one of its trials was too large.
+  bool AnyTooLarge() const;
 };
 
 // All lineages of one search. Draws are keyed by (seed, lineage, purpose), so that the draws of a
@@ -72,7 +71,7 @@ class LineageTable {
   LineageTable(SearchSpace space, SearchOptions options);
 
   // True if every stage that is predicted to fit has a lineage: until then, a new lineage comes
-  // before all else. Always true without options.cover_stages.
+  // before all else. Always true without options.lineages.cover_stages.
   bool CoversStages() const;
   // A new lineage without trials: its stage drawn in proportion to `weight` (REQUIRES: not all 0)
   // from those without a lineage or, once CoversStages, from all; each knob of the stage uniformly
@@ -91,7 +90,7 @@ class LineageTable {
   // The largest micro-batch size of a place that is not known to be too large: below the smallest
   // that was, unless a larger one has fit with other knobs. The published methods ignore what other
   // lineages have shown.
-  int64_t Ceiling(size_t place) const;
+  int64_t Ceiling(int64_t place) const;
 
   // The best metric among the lineage's trials in rungs up to `max_rung`, nullopt without any.
   std::optional<double> BestMetric(const Lineage& lineage, int64_t max_rung = INT64_MAX) const;
@@ -103,7 +102,7 @@ class LineageTable {
   const SearchOptions& options() const { return options_; }
   const SearchPolicy& policy() const { return policy_; }
   const std::deque<Lineage>& lineages() const { return lineages_; }
-  Lineage& at(int64_t number) { return lineages_.at(static_cast<size_t>(number)); }
+  Lineage& at(int64_t number) { return lineages_.at(number); }
   // The number of proposals so far.
   int64_t num_proposals() const { return num_proposals_; }
 
@@ -115,9 +114,9 @@ class LineageTable {
   SearchOptions options_;
   SearchPolicy policy_;
   bool smaller_is_better_;
-  std::deque<Lineage> lineages_;                   // Stable references.
-  std::map<size_t, int64_t> largest_fit_;          // By place.
-  std::map<size_t, std::set<int64_t>> too_large_;  // By place.
+  std::deque<Lineage> lineages_;                    // Stable references.
+  std::map<int64_t, int64_t> largest_fit_;          // By place.
+  std::map<int64_t, std::set<int64_t>> too_large_;  // By place.
   int64_t num_proposals_ = 0;
 };
 

@@ -33,15 +33,15 @@ struct MachineDrift {
   double hours = 0;  // Between these measurements.
 };
 
-// What a method concludes from all that it was told.
+// The conclusion from all that a method was told.
 struct Conclusion {
   // The proposals with the best configurations, best first. Empty: those with the best metric.
   std::vector<int64_t> finalists;
-  // What the method believes of the speeds of proposals, relative to each other, by tag.
+  // The believed speeds of proposals, relative to each other, by tag.
   std::vector<std::pair<int64_t, double>> speeds = {};
   double num_considered = 0;          // Configurations of the space; 0 if unknown.
   std::optional<MachineDrift> drift;  // If it is more than twice its error.
-  std::string warm_start;  // What became of the earlier experiment, one line; "" without one.
+  std::string warm_start;  // One line on what became of the earlier experiment; "" without one.
 };
 
 class Method {
@@ -78,8 +78,8 @@ class Method {
   virtual std::optional<double> ProbabilityNearBest(const Trial& /*pick*/) const {
     return std::nullopt;
   }
-  // What bounds the speed of `pick`, and what would help next: one line; "" if the method does not
-  // know.
+  // One line on what bounds the speed of `pick`, and what would help next; "" if the method does
+  // not know.
   virtual std::string BoundOf(const Trial& /*pick*/) const { return ""; }
   // A method that is so sure of its pick needs no further trial.
   static constexpr double kSure = 0.95;

@@ -98,20 +98,22 @@ void ValidateOptions(const SearchOptions& options) {
   CheckLossPattern(options.loss_pattern);
   CheckPositive("--max-time", options.max_time_s);
   CheckPositive("--max-device-hours", options.max_device_hours);
-  if (options.run_steps) CheckRange("--run-steps", *options.run_steps, 1);
-  CheckRange("--trials-per-random-config", options.trials_per_random_config, 1);
-  if (options.early_stopping) CheckRange("--early-stopping", *options.early_stopping, 1);
+  if (options.auto_method.run_steps) CheckRange("--run-steps", *options.auto_method.run_steps, 1);
+  CheckRange("--trials-per-random-config", options.random.trials_per_random_config, 1);
+  if (options.random.early_stopping)
+    CheckRange("--early-stopping", *options.random.early_stopping, 1);
   constexpr double kLargestFactor = 1000;
-  if (!(options.search_range_factor > 0 && options.search_range_factor <= kLargestFactor)) {
+  if (!(options.lineages.search_range_factor > 0 &&
+        options.lineages.search_range_factor <= kLargestFactor)) {
     Throw(ErrorCode::kInvalidArgument,
           "--search-range-factor: {} is out of range; expected more than 0, at most {}",
-          options.search_range_factor, kLargestFactor);
+          options.lineages.search_range_factor, kLargestFactor);
   }
   constexpr int64_t kMostRungs = 64;
-  CheckRange("--max-rungs", options.max_rungs, 1, kMostRungs);
-  CheckRange("--min-binary-search-trials", options.min_binary_search_trials, 1);
-  CheckRange("--asha-early-stopping", options.asha_early_stopping, 0, kMostRungs);
-  CheckRange("--divisor", options.divisor, 2);
+  CheckRange("--max-rungs", options.asha.max_rungs, 1, kMostRungs);
+  CheckRange("--min-binary-search-trials", options.asha.min_binary_search_trials, 1);
+  CheckRange("--asha-early-stopping", options.asha.asha_early_stopping, 0, kMostRungs);
+  CheckRange("--divisor", options.asha.divisor, 2);
 }
 
 }  // namespace dsat

@@ -49,7 +49,7 @@ bool RandomMethod::ShouldStop(const Lineage& lineage) const {
   const SearchOptions& options = table_.options();
   const LineageTrial& latest = lineage.trials.back();
   if (latest.evidence == SizeEvidence::kUnknown) return true;
-  if (lineage.NumCompleted() >= options.trials_per_random_config) return true;
+  if (lineage.NumCompleted() >= options.random.trials_per_random_config) return true;
   if (latest.evidence == SizeEvidence::kTooLarge && latest.step.micro_batch <= latest.step.low) {
     return true;
   }
@@ -77,15 +77,14 @@ bool RandomMethod::StageOneOrTwoSucceeded() const {
 
 const RandomMethod::StageRecord& RandomMethod::RecordOf(const StageSpace& place) const {
   static const StageRecord kNothing;
-  const auto found = records_.find(static_cast<size_t>(&place - table_.space().stages.data()));
+  const auto found = records_.find(&place - table_.space().stages.data());
   return found == records_.end() ? kNothing : found->second;
 }
 
 Step RandomMethod::DrawStep(int64_t low, int64_t high) const {
   low = std::clamp<int64_t>(low, 1, kLargestMicroBatch);
   high = std::clamp(high, low, kLargestMicroBatch);
-  Rng rng(static_cast<uint64_t>(table_.options().random_seed),
-          static_cast<uint64_t>(table_.num_proposals()), "micro_batch");
+  Rng rng(table_.options().random_seed, table_.num_proposals(), "micro_batch");
   return {.low = low, .high = high, .micro_batch = low + rng.Binomial(high - low, 0.5)};
 }
 
@@ -128,7 +127,7 @@ void RandomMethod::CountTowardsEarlyStop(const Trial& finished,
 }
 
 bool RandomMethod::EarlyStopped() const {
-  const std::optional<int64_t>& limit = table_.options().early_stopping;
+  const std::optional<int64_t>& limit = table_.options().random.early_stopping;
   return limit && trials_since_best_ >= *limit;
 }
 

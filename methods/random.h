@@ -53,8 +53,8 @@ class RandomMethod : public Method {
   bool EarlyStopped() const;
 
   LineageTable table_;
-  std::deque<int64_t> queue_;  // Lineages to continue.
-  std::map<size_t, StageRecord> records_;  // By place.
+  std::deque<int64_t> queue_;               // Lineages to continue.
+  std::map<int64_t, StageRecord> records_;  // By place.
   std::optional<double> best_metric_;
   std::set<TrialId> counted_;  // A trial that answers several proposals counts once.
   int64_t trials_since_best_ = 0;

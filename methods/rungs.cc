@@ -9,10 +9,10 @@
 namespace dsat {
 
 int64_t TrialsToComplete(const SearchOptions& options, int64_t rung) {
-  int64_t trials = options.min_binary_search_trials;
-  for (int64_t i = 0; i < options.asha_early_stopping + rung; ++i) {
-    if (trials > INT64_MAX / options.divisor) return INT64_MAX;
-    trials *= options.divisor;
+  int64_t trials = options.asha.min_binary_search_trials;
+  for (int64_t i = 0; i < options.asha.asha_early_stopping + rung; ++i) {
+    if (trials > INT64_MAX / options.asha.divisor) return INT64_MAX;
+    trials *= options.asha.divisor;
   }
   return trials;
 }
@@ -25,11 +25,11 @@ bool CompletedRung(const LineageTable& table, const Lineage& lineage, int64_t ru
 
 void RungIndex::Update(const LineageTable& table, const Lineage& lineage) {
   entries_.resize(table.lineages().size());
-  Entry& entry = entries_[static_cast<size_t>(lineage.number)];
+  Entry& entry = entries_[lineage.number];
   Remove(entry);
   // A lineage that has completed a rung has completed all lower ones.
-  for (int64_t r = 0; r < table.options().max_rungs && CompletedRung(table, lineage, r); ++r) {
-    if (static_cast<size_t>(r) == rungs_.size()) rungs_.emplace_back();
+  for (int64_t r = 0; r < table.options().asha.max_rungs && CompletedRung(table, lineage, r); ++r) {
+    if (r == std::ssize(rungs_)) rungs_.emplace_back();
     Place place;
     if (const std::optional<double> best = table.BestMetric(lineage, r)) {
       // Better(1, 2): smaller is better.
@@ -38,7 +38,7 @@ void RungIndex::Update(const LineageTable& table, const Lineage& lineage) {
           lineage.Rung() <= r && lineage.Idle() &&
           (table.policy().exhausted_lineage_blocks_promotion || NextBisectionStep(table, lineage));
     }
-    Insert(place, rungs_[static_cast<size_t>(r)]);
+    Insert(place, rungs_[r]);
     entry.places.push_back(place);
   }
   const bool goes_on = lineage.Idle() && !lineage.trials.empty();
@@ -49,7 +49,7 @@ void RungIndex::Update(const LineageTable& table, const Lineage& lineage) {
 }
 
 void RungIndex::Remove(Entry& entry) {
-  for (size_t r = 0; r < entry.places.size(); ++r) {
+  for (int64_t r = 0; r < std::ssize(entry.places); ++r) {
     Rung& rung = rungs_[r];
     const Place& place = entry.places[r];
     --rung.num_completed;
@@ -69,21 +69,20 @@ void RungIndex::Insert(const Place& place, Rung& rung) {
   if (place.waiting) rung.waiting.insert(*place.rank);
 }
 
-size_t RungIndex::NumTop(const LineageTable& table, const Rung& rung) const {
-  const auto size = static_cast<size_t>(rung.num_completed / table.options().divisor);
-  return std::min(size, rung.ranked.size());
+int64_t RungIndex::NumTop(const LineageTable& table, const Rung& rung) const {
+  return std::min(rung.num_completed / table.options().asha.divisor, std::ssize(rung.ranked));
 }
 
 std::optional<RungStep> RungIndex::NextPromotion(const LineageTable& table) const {
   // There is no promotion from the top rung, max_rungs - 1.
-  const auto num_left = static_cast<size_t>(table.options().max_rungs - 1);
-  for (size_t r = std::min(rungs_.size(), num_left); r-- > 0;) {
+  const int64_t num_left = table.options().asha.max_rungs - 1;
+  for (int64_t r = std::min(std::ssize(rungs_), num_left); r-- > 0;) {
     const Rung& rung = rungs_[r];
-    const size_t num_top = NumTop(table, rung);
+    const int64_t num_top = NumTop(table, rung);
     if (rung.waiting.empty() || num_top == 0) continue;
     const Rank first = *rung.waiting.begin();
     if (rung.ranked[num_top - 1] < first) continue;
-    const Lineage& lineage = table.lineages()[static_cast<size_t>(first.second)];
+    const Lineage& lineage = table.lineages()[first.second];
     const std::optional<Step> step = NextBisectionStep(table, lineage);
     if (!step) return std::nullopt;  // With exhausted_lineage_blocks_promotion only.
     return RungStep{lineage.number, *step, lineage.Rung() + 1};
@@ -93,7 +92,7 @@ std::optional<RungStep> RungIndex::NextPromotion(const LineageTable& table) cons
 
 std::optional<RungStep> RungIndex::NextContinuation(const LineageTable& table) const {
   if (turns_.empty()) return std::nullopt;
-  const Lineage& lineage = table.lineages()[static_cast<size_t>(std::get<2>(*turns_.begin()))];
+  const Lineage& lineage = table.lineages()[std::get<2>(*turns_.begin())];
   return RungStep{lineage.number, *NextBisectionStep(table, lineage), lineage.Rung()};
 }
 

@@ -56,7 +56,7 @@ class RungIndex {
   struct Rung {
     int64_t num_completed = 0;
     std::vector<Rank> ranked;  // Sorted.
-    std::set<Rank> waiting;    // Those of `ranked` that are in this rung, with no trial running.
+    std::set<Rank> waiting;    // Members of `ranked` in this rung, with no trial running.
   };
   // The entry of a lineage in a rung that it has completed.
   struct Place {
@@ -72,7 +72,7 @@ class RungIndex {
 
   void Remove(Entry& entry);
   void Insert(const Place& place, Rung& rung);
-  size_t NumTop(const LineageTable& table, const Rung& rung) const;
+  int64_t NumTop(const LineageTable& table, const Rung& rung) const;
 
   std::vector<Entry> entries_;  // By lineage.
   std::vector<Rung> rungs_;     // The rungs that a lineage has completed.

@@ -188,56 +188,6 @@ bool ExperimentClient::Tell(ExperimentId id, TrialId trial, const Outcome& outco
   return reply.finished();
 }
 
-struct ExperimentClient::Conversation::Stream {
-  Stream(Connection<v1::ExperimentService>* connection_in, ExperimentId id)
-      : connection(connection_in), experiment(id) {
-    context.AddMetadata(kTokenKey, connection->token);
-    stream = connection->stub->Drive(&context);
-  }
-  ~Stream() {
-    if (stream == nullptr) return;
-    context.TryCancel();
-    stream->Finish();
-  }
-
-  Asked Exchange(const v1::TellRequest& request) {
-    v1::AskReply reply;
-    if (stream == nullptr) {
-      Throw(ErrorCode::kFailedPrecondition, "this conversation ended with an error; begin another");
-    }
-    if (!stream->Write(request) || !stream->Read(&reply)) {
-      connection->Check(std::exchange(stream, nullptr)->Finish());
-    }
-    return ToAsked(reply);
-  }
-
-  Connection<v1::ExperimentService>* connection;
-  ExperimentId experiment;
-  grpc::ClientContext context;
-  std::unique_ptr<grpc::ClientReaderWriter<v1::TellRequest, v1::AskReply>> stream;
-};
-
-ExperimentClient::Conversation::Conversation(std::unique_ptr<Stream> stream)
-    : stream_(std::move(stream)) {}
-ExperimentClient::Conversation::Conversation(Conversation&&) noexcept = default;
-ExperimentClient::Conversation::~Conversation() = default;
-
-ExperimentClient::Conversation ExperimentClient::Drive(ExperimentId id) {
-  return Conversation(std::make_unique<Conversation::Stream>(&impl_->connection, id));
-}
-
-ExperimentClient::Asked ExperimentClient::Conversation::Ask() {
-  v1::TellRequest request;
-  request.set_experiment(stream_->experiment);
-  return stream_->Exchange(request);
-}
-
-ExperimentClient::Asked ExperimentClient::Conversation::TellAndAsk(
-    TrialId trial, const Outcome& outcome, const Measurement& measurement,
-    const std::optional<ModelProfile>& profile) {
-  return stream_->Exchange(ToRequest(stream_->experiment, trial, outcome, measurement, profile));
-}
-
 ExperimentClient::View ExperimentClient::GetExperiment(ExperimentId id) {
   v1::GetExperimentRequest request;
   request.set_experiment(id);

@@ -88,26 +88,6 @@ class ExperimentClient {
   bool Tell(ExperimentId id, TrialId trial, const Outcome& outcome, const Measurement& measurement,
             const std::optional<ModelProfile>& profile);
 
-  // A stream of asks and tells, with one message each way for a tell and the next ask instead of
-  // two calls. It is faster for a program that runs one trial at a time. Not thread-safe. The
-  // stream ends with the object and cannot be used after an error.
-  class Conversation {
-   public:
-    Conversation(Conversation&&) noexcept;
-    ~Conversation();
-    Asked Ask();
-    // As ExperimentClient::Tell, and asks for the next trial.
-    Asked TellAndAsk(TrialId trial, const Outcome& outcome, const Measurement& measurement,
-                     const std::optional<ModelProfile>& profile);
-
-   private:
-    friend class ExperimentClient;
-    struct Stream;
-    explicit Conversation(std::unique_ptr<Stream> stream);
-    std::unique_ptr<Stream> stream_;
-  };
-  Conversation Drive(ExperimentId id);  // The client must outlive the conversation.
-
   View GetExperiment(ExperimentId id);
 
  private:

@@ -31,20 +31,20 @@ void VisitFields(Visitor& visit, T& options) {
   visit("loss_pattern", options.loss_pattern);
   visit("max_time_s", options.max_time_s);
   visit("max_device_hours", options.max_device_hours);
-  visit("run_steps", options.run_steps);
+  visit("run_steps", options.auto_method.run_steps);
   visit("compat_determined", options.compat_determined);
   visit("space", options.space);
   visit("allow_semantic", options.allow_semantic);
-  visit("cover_stages", options.cover_stages);
-  visit("warm_start", options.warm_start);
-  visit("prior", options.prior);
-  visit("trials_per_random_config", options.trials_per_random_config);
-  visit("early_stopping", options.early_stopping);
-  visit("search_range_factor", options.search_range_factor);
-  visit("max_rungs", options.max_rungs);
-  visit("min_binary_search_trials", options.min_binary_search_trials);
-  visit("asha_early_stopping", options.asha_early_stopping);
-  visit("divisor", options.divisor);
+  visit("cover_stages", options.lineages.cover_stages);
+  visit("warm_start", options.auto_method.warm_start);
+  visit("prior", options.auto_method.prior);
+  visit("trials_per_random_config", options.random.trials_per_random_config);
+  visit("early_stopping", options.random.early_stopping);
+  visit("search_range_factor", options.lineages.search_range_factor);
+  visit("max_rungs", options.asha.max_rungs);
+  visit("min_binary_search_trials", options.asha.min_binary_search_trials);
+  visit("asha_early_stopping", options.asha.asha_early_stopping);
+  visit("divisor", options.asha.divisor);
 }
 
 // A profile has its own reader, because users write profiles, too.

@@ -21,7 +21,37 @@ struct LimitsRaised {
   std::optional<double> max_device_hours;
 };
 
-// How to search (docs/methods.md).
+// The options of asha, binary and random, which draw configurations.
+struct LineageOptions {
+  // The first trials are of different stages, until each has one. Older logs, which lack the key,
+  // were made without it.
+  bool cover_stages = false;
+  double search_range_factor = 1.0;  // Stretches the micro-batch range of asha and binary.
+};
+
+struct RandomOptions {
+  int64_t trials_per_random_config = 5;
+  std::optional<int64_t> early_stopping;  // Stop after so many trials without a new best.
+};
+
+struct AshaOptions {
+  int64_t max_rungs = 5;
+  int64_t min_binary_search_trials = 3;
+  int64_t asha_early_stopping = 0;
+  int64_t divisor = 2;
+};
+
+struct AutoOptions {
+  std::optional<int64_t> run_steps;  // The steps of the training to come, as submitted.
+  // The experiment whose measurements are a prior of this search: its number or name, "auto" (the
+  // newest one that fits) or "off".
+  std::string warm_start = "off";
+  // The earlier search that was found when the experiment was created (methods/warm_start.h); null
+  // if there was none. A replay needs no other experiment.
+  Json prior = Json();
+};
+
+// How to search (docs/methods.md). The JSON form has the fields of all structs side by side.
 struct SearchOptions {
   int64_t max_trials = 50;  // Including the profiling trial.
   int64_t max_concurrent_trials = 16;
@@ -54,7 +84,6 @@ struct SearchOptions {
   // Budgets of the search with the first rounds of its confirmation; nullopt: none.
   std::optional<double> max_time_s;        // Wall-clock time.
   std::optional<double> max_device_hours;  // Slots times the time that trials run.
-  std::optional<int64_t> run_steps;        // Steps of the training to come, as submitted.
   // True: the methods behave exactly as Determined's published ones (docs/methods.md lists the
   // differences).
   bool compat_determined = false;
@@ -64,22 +93,10 @@ struct SearchOptions {
   std::string space = "published";
   // Whether keys are searched that change what is learned (--allow semantic).
   bool allow_semantic = false;
-  // asha, binary, random: the first trials are of different stages, until each has one. Older logs,
-  // which lack the key, were made without it.
-  bool cover_stages = false;
-  // auto: the experiment whose measurements are a prior of this search: its number or name, "auto"
-  // (the newest one that fits) or "off".
-  std::string warm_start = "off";
-  // The earlier search that warm_start has found when the experiment was created
-  // (methods/warm_start.h); null if it has found none. A replay needs no other experiment.
-  Json prior = Json();
-  int64_t trials_per_random_config = 5;   // random
-  std::optional<int64_t> early_stopping;  // random: stop after so many trials without a new best
-  double search_range_factor = 1.0;       // binary, asha: stretches the micro-batch range
-  int64_t max_rungs = 5;                  // asha
-  int64_t min_binary_search_trials = 3;   // asha
-  int64_t asha_early_stopping = 0;        // asha
-  int64_t divisor = 2;                    // asha
+  AutoOptions auto_method;
+  LineageOptions lineages;
+  RandomOptions random;
+  AshaOptions asha;
 };
 
 // A parsed experiment file: everything that a search needs, which is fixed when the experiment is

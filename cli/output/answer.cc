@@ -215,7 +215,7 @@ std::string CertaintyText(const Search& search, const Verdict& verdict) {
     if (*verdict.probability_near_best < Method::kSure && is_over) {
       if (num_tried >= options.max_trials) {
         text += " (--max-trials N searches longer)";
-      } else if (!options.run_steps) {
+      } else if (!options.auto_method.run_steps) {
         text += " (--run-steps N searches longer for a longer training)";
       }
     }

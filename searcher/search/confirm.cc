@@ -87,8 +87,8 @@ bool ConfirmsTooLong(const std::map<TrialId, Trial>& trials, const SearchOptions
     double& sum = trial.kind == TrialKind::kConfirm ? confirm_s : search_s;
     sum += trial.times.ended_s - trial.times.started_s;
     const auto step_ms = ValueAtBest(trial, options.metric, "latency");
-    if (trial.kind == TrialKind::kSubmitted && step_ms && options.run_steps)
-      training_s = static_cast<double>(*options.run_steps) * *step_ms / 1e3;
+    if (trial.kind == TrialKind::kSubmitted && step_ms && options.auto_method.run_steps)
+      training_s = static_cast<double>(*options.auto_method.run_steps) * *step_ms / 1e3;
   }
   return confirm_s > std::min(std::max(search_s, kNeverTooLongSeconds), training_s);
 }

@@ -105,9 +105,10 @@ void Experiment::Check(const ExperimentSpec& spec) {
 
 Experiment Experiment::Create(Store& store, const ExperimentSpec& spec) {
   Check(spec);  // What it refuses is not recorded.
-  if (spec.options.warm_start == "off") return Experiment(store, store.CreateExperiment(spec));
+  if (spec.options.auto_method.warm_start == "off")
+    return Experiment(store, store.CreateExperiment(spec));
   ExperimentSpec with_prior = spec;
-  with_prior.options.prior = FindPrior(store, spec);
+  with_prior.options.auto_method.prior = FindPrior(store, spec);
   return Experiment(store, store.CreateExperiment(with_prior));
 }
 

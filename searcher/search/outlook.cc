@@ -42,7 +42,7 @@ Outlook LookAhead(const SearchState& search, size_t num_best) {
   Outlook outlook;
   AutoMethod method(proposer.space(), spec.options);
   const AutoSpace& space = method.space();
-  for (size_t place = 0; place < space.num_places(); ++place) {
+  for (int64_t place = 0; place < space.num_places(); ++place) {
     outlook.sizes.push_back(space.sizes(place));
     outlook.num_configs.push_back(space.num_configs(place));
   }

@@ -94,7 +94,7 @@ std::optional<EarlierSearch> FindAutomatically(const Store& store, const Experim
 }  // namespace
 
 Json FindPrior(const Store& store, const ExperimentSpec& spec) {
-  const std::string& wanted = spec.options.warm_start;
+  const std::string& wanted = spec.options.auto_method.warm_start;
   if (wanted == "auto") {
     const std::optional<EarlierSearch> found = FindAutomatically(store, spec);
     return found ? ToJson(*found) : Json();

@@ -142,22 +142,6 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
     });
   }
 
-  grpc::Status Drive(grpc::ServerContext* context,
-                     grpc::ServerReaderWriter<v1::AskReply, v1::TellRequest>* stream) override {
-    return Answer(*context, gate_, [&] {
-      v1::TellRequest request;
-      while (stream->Read(&request)) {
-        v1::AskReply reply;
-        {
-          std::lock_guard lock(mutex_);
-          if (!request.state().empty()) Tell(request);
-          Ask(*context, request.experiment(), &reply);
-        }
-        if (!stream->Write(reply)) return;
-      }
-    });
-  }
-
   grpc::Status GetExperiment(grpc::ServerContext* context, const v1::GetExperimentRequest* request,
                              v1::GetExperimentReply* reply) override {
     return Locked(*context, [&] {

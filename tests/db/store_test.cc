@@ -59,7 +59,7 @@ INSTANTIATE_TEST_SUITE_P(Places, StoreTest, ::testing::Values(false, true),
 TEST_P(StoreTest, SpecsAreKeptWhole) {
   ExperimentSpec spec = SampleSpec();
   spec.profile = SampleProfile();
-  spec.options.early_stopping = 7;
+  spec.options.random.early_stopping = 7;
   spec.hyperparameters = {{"model", {{"name", "gpt2 \"tiny\" \u00fc"}}}};
   const ExperimentId id = store_.CreateExperiment(spec);
   Reopen();

@@ -16,7 +16,7 @@ TEST(AshaTest, EveryTargetInTheRangeIsTriedWithinTheLogOfTheRange) {
   for (const int stage : {0, 1, 2, 3}) {
     for (int64_t target = 1; target <= kRange; ++target) {
       SearchOptions options;
-      options.min_binary_search_trials = 10000;
+      options.asha.min_binary_search_trials = 10000;
       AshaMethod method(TestSpace({stage}, kRange), options);
       Driver driver(method);
       int64_t trials = 0;
@@ -33,7 +33,7 @@ TEST(AshaTest, EveryTargetInTheRangeIsTriedWithinTheLogOfTheRange) {
 TEST(AshaTest, ALineageGoesOnUntilItsMinimumOfTrialsThenAnotherIsServed) {
   for (int64_t min_trials = 1; min_trials <= 6; ++min_trials) {
     SearchOptions options;
-    options.min_binary_search_trials = min_trials;
+    options.asha.min_binary_search_trials = min_trials;
     AshaMethod method(TestSpace({1, 2, 3}, 100000), options);
     Driver driver(method);
     for (int64_t i = 0; i < min_trials; ++i) {
@@ -47,7 +47,7 @@ TEST(AshaTest, ALineageGoesOnUntilItsMinimumOfTrialsThenAnotherIsServed) {
 
 TEST(AshaTest, EarlyStoppingRaisesTheFirstRung) {
   SearchOptions options;
-  options.asha_early_stopping = 2;
+  options.asha.asha_early_stopping = 2;
   AshaMethod method(TestSpace({1}, 1000000), options);
   Driver driver(method);
   for (int i = 0; i < 12; ++i)
@@ -108,8 +108,8 @@ TEST(AshaTest, AFreeSlotTakesAPromotionBeforeAContinuation) {
 
 TEST(AshaTest, WithEverWorseResultsWhoeverIsNotPromotedIsWorseThanWhoeverIs) {
   SearchOptions options;
-  options.max_rungs = 8;
-  options.min_binary_search_trials = 1;
+  options.asha.max_rungs = 8;
+  options.asha.min_binary_search_trials = 1;
   for (const bool compat : {false, true}) {
     options.compat_determined = compat;
     AshaMethod method(TestSpace({1, 2, 3}, kLargestMicroBatch), options);
@@ -136,7 +136,7 @@ TEST(AshaTest, ExhaustedLineagesDoNotKeepOthersDownByDefault) {
   std::vector<int64_t> above_rung_0;
   for (const bool compat : {true, false}) {
     SearchOptions options = TestOptions(compat);
-    options.min_binary_search_trials = 2;
+    options.asha.min_binary_search_trials = 2;
     // Stage 1, a quarter of the lineages, is exhausted after two trials, and best.
     SearchSpace space = TestSpace({0, 1, 2, 3}, 1000);
     space.stages[1].approx_max_micro_batch = 2;

@@ -35,9 +35,9 @@ SearchSpace FourRanks(bool exact) {
   return space;
 }
 
-AutoConfig ConfigOf(const AutoSpace& space, uint32_t place, uint32_t knobs, int64_t size) {
+AutoConfig ConfigOf(const AutoSpace& space, int64_t place, int64_t knobs, int64_t size) {
   AutoConfig config = space.ConfigOf(AutoCandidate{place, knobs, 0});
-  config.micro_batch = static_cast<double>(size);
+  config.micro_batch = size;
   return config;
 }
 
@@ -139,7 +139,7 @@ TEST(AutoSpaceTest, TheGatheringBucketCountsAsAWideKnobAtStage3) {
 TEST(AutoFailuresTest, TheSimplestCauseThatAgreesWithWhatHasRunIsBlamed) {
   const AutoSpace space(FourRanks(false), {});
   // Places 0 and 1 with overlap (0) and without (1).
-  const auto config = [&](uint32_t place, uint32_t knobs, int64_t size) {
+  const auto config = [&](int64_t place, int64_t knobs, int64_t size) {
     return ConfigOf(space, place, knobs, size);
   };
   AutoFailures failures;
@@ -194,7 +194,7 @@ TEST(AutoMemoryTest, WhatDidNotFitRulesOutAllThatNeedsMore) {
   const AutoSpace space(FourRanks(false), {});
   AutoMemory memory(space.space());
   // The last knob, overlap_comm, changes first.
-  constexpr uint32_t kSmallBucketOverlap = 0, kSmallBucket = 1, kLargeBucketOverlap = 2;
+  constexpr int64_t kSmallBucketOverlap = 0, kSmallBucket = 1, kLargeBucketOverlap = 2;
   const AutoConfig near = ConfigOf(space, 1, kSmallBucketOverlap, 19);
   const double before = memory.ProbabilityFits(near);
   memory.DidNotFit(ConfigOf(space, 1, kSmallBucketOverlap, 20), "");
@@ -209,7 +209,7 @@ TEST(AutoMemoryTest, WhatDidNotFitRulesOutAllThatNeedsMore) {
 TEST(AutoMemoryTest, ExactForecastsAreSharp) {
   const AutoSpace space(FourRanks(true), {});
   const AutoMemory memory(space.space());
-  constexpr uint32_t kSubmitted = 3;
+  constexpr int64_t kSubmitted = 3;
   EXPECT_GT(memory.ProbabilityFits(ConfigOf(space, 0, kSubmitted, 29)), 0.9);
   EXPECT_LT(memory.ProbabilityFits(ConfigOf(space, 0, kSubmitted, 31)), 0.1);
 }
@@ -219,8 +219,8 @@ TEST(AutoMemoryTest, BucketsThatDeepSpeedAllocatesNeedMemoryOnOneRankAndBeyondTh
   space.workload.data_parallel = 1;
   for (StageSpace& stage : space.stages)
     stage.knobs[0].values = {kGb, 2 * kGb};
-  constexpr uint32_t kSmallBucketOverlap = 0, kLargeBucketOverlap = 2, kLargeBucket = 3;
-  const auto more = [&](uint32_t place, uint32_t knobs) {
+  constexpr int64_t kSmallBucketOverlap = 0, kLargeBucketOverlap = 2, kLargeBucket = 3;
+  const auto more = [&](int64_t place, int64_t knobs) {
     const AutoSpace made(space, {});
     const AutoMemory memory(made.space());
     return memory.Share(ConfigOf(made, place, knobs, 4)) -
@@ -241,8 +241,8 @@ TEST(AutoTimeModelTest, GradientsAreDerivatives) {
   for (const char* metric : {"throughput", "latency", "forward", "backward"}) {
     const AutoTimeModel model(space, metric);
     const AutoSpace configs(space, {});
-    for (uint32_t place = 0; place < 3; ++place) {
-      for (const uint32_t knobs : {0u, 1u, 2u, 3u}) {
+    for (int64_t place = 0; place < 3; ++place) {
+      for (const int64_t knobs : {0, 1, 2, 3}) {
         for (const auto part : {AutoTimeModel::Part::kObjective, AutoTimeModel::Part::kForward,
                                 AutoTimeModel::Part::kBackward, AutoTimeModel::Part::kUpdate}) {
           AutoConfig config = ConfigOf(configs, place, knobs, 11);
@@ -330,11 +330,11 @@ TEST(AutoRegressionTest, AFitFollowsTheMeasurementsAndPendingOnesReduceTheDoubt)
   const AutoSpace configs(space, {});
   AutoRegression regression{AutoTimeModel(space, "throughput")};
   const auto law = [](const AutoConfig& c) {
-    return std::log(0.002 * (1 + 3 / c.micro_batch) * (1 + 0.1 * c.stage));
+    return std::log(0.002 * (1 + 3.0 / c.micro_batch) * (1 + 0.1 * c.stage));
   };
   std::vector<AutoObservation> observations;
   for (const int64_t size : {1, 2, 4, 8, 16, 24}) {
-    for (const uint32_t place : {0u, 1u, 2u}) {
+    for (const int64_t place : {0, 1, 2}) {
       AutoObservation& o = observations.emplace_back();
       o.point.config = ConfigOf(configs, place, 0, size);
       o.log_value = law(o.point.config);
@@ -392,7 +392,7 @@ TEST(AutoRegressionTest, ASlowedLaunchIsNotTakenForAnIrregularMachine) {
   AutoRegression regression{AutoTimeModel(space, "throughput")};
   const auto law = [](double size) { return std::log(0.002 * (1 + 3 / size)); };
   std::vector<AutoObservation> observations;
-  using Row = std::tuple<uint32_t, uint32_t, int64_t, double>;
+  using Row = std::tuple<int64_t, int64_t, int64_t, double>;
   for (const auto& [place, knobs, size, slower] : std::vector<Row>{{1, 0, 1, 0},
                                                                    {2, 0, 16, 0.03},
                                                                    {2, 0, 26, 0},

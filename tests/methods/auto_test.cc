@@ -43,7 +43,7 @@ TEST(AutoTest, AThirdFinalistMustBeWorthItsLaunches) {
     Machine machine = SmallMachine();
     machine.noise = 0.02;
     machine.options.confirm_rounds = 3;
-    machine.options.run_steps = run_steps;
+    machine.options.auto_method.run_steps = run_steps;
     AutoMethod method(machine.space, machine.options);
     Search(machine, method, 1);
     return method.Conclude().finalists.size();
@@ -257,7 +257,7 @@ TEST(AutoTest, ALongerTrainingIsWorthALongerSearch) {
   Machine machine = SmallMachine();
   machine.noise = 0.05;
   const auto num_proposals = [&](std::optional<int64_t> run_steps) {
-    machine.options.run_steps = run_steps;
+    machine.options.auto_method.run_steps = run_steps;
     AutoMethod method(machine.space, machine.options);
     return Search(machine, method, 1).proposals.size();
   };
@@ -272,7 +272,7 @@ TEST(AutoTest, TheStepsOfTheTrainingHaveTheSubmittedBatchSize) {
   Machine machine = SmallMachine();
   machine.noise = 0.05;
   const auto num_proposals = [&](int64_t submitted_size, int64_t run_steps) {
-    machine.options.run_steps = run_steps;
+    machine.options.auto_method.run_steps = run_steps;
     AutoMethod method(machine.space, machine.options);
     Trial submitted = EndedTrial(1000, TrialState::kInfeasible);
     submitted.kind = TrialKind::kSubmitted;
@@ -398,7 +398,7 @@ TEST(AutoTest, WhatFailsWhenItIsLaunchedAgainIsNoAnswer) {
   for (const TrialState state : {TrialState::kInfeasible, TrialState::kFailed}) {
     Machine machine = SmallMachine();
     machine.noise = 0.1;
-    machine.options.run_steps = 100'000'000;
+    machine.options.auto_method.run_steps = 100'000'000;
     AutoMethod method(machine.space, machine.options);
     std::map<int64_t, Assignment> assignments;
     std::map<Assignment, int> failures;
@@ -429,7 +429,7 @@ TEST(AutoTest, WhatFailsWhenItIsLaunchedAgainIsNoAnswer) {
 TEST(AutoTest, FinalistsAreOfDifferentLaunches) {
   Machine machine = SmallMachine();
   machine.space.exact = true;
-  machine.options.run_steps = 1000;
+  machine.options.auto_method.run_steps = 1000;
   AutoMethod method(machine.space, machine.options);
   for (size_t launches = 2; !SweepOnce(machine, method).empty(); ++launches) {
     const std::vector<int64_t> finalists = method.Conclude().finalists;

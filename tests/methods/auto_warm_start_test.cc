@@ -33,7 +33,7 @@ struct Ended {
 // The submitted configuration is small; then the method searches.
 Ended SearchFrom(Machine machine, const Json& prior, uint64_t seed) {
   machine.seed = seed;
-  machine.options.prior = prior;
+  machine.options.auto_method.prior = prior;
   AutoMethod method(machine.space, machine.options);
   Assignment submitted = PlaceAssignment(machine.space.stages[0]);
   SetMicroBatch(submitted, 1);
@@ -134,7 +134,7 @@ TEST(AutoWarmStartTest, WhatRanOutOfMemoryBeforeCountsWhateverFormulasSay) {
   large.state = TrialState::kInfeasible;
   const auto first_size = [&](const std::string& reason) {
     large.reason = reason;
-    machine.options.prior = ToJson(EarlierSearch{
+    machine.options.auto_method.prior = ToJson(EarlierSearch{
         .experiment = 3, .same_machine = true, .space = machine.space, .trials = {small, large}});
     AutoMethod method(machine.space, machine.options);
     return MicroBatchOf(method.Ask().value().assignment);

@@ -138,7 +138,7 @@ TEST(BinaryTest, TheRangeFactorStretchesTheRange) {
       {1, 5}, {2, 10}, {0.5, 3}, {0.25, 1}, {0.01, 1}};
   for (const auto& [factor, first] : cases) {
     SearchOptions options;
-    options.search_range_factor = factor;
+    options.lineages.search_range_factor = factor;
     BinaryMethod method(TestSpace({1}, 10), options);
     EXPECT_EQ(MicroBatchOf(Driver(method).Ask().assignment), first) << factor;
   }

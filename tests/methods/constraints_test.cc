@@ -131,7 +131,7 @@ TEST(ConstraintsTest, AutoDrawsAllowedCombinationsFromMillions) {
   // 2 stages, 8 combinations of the first knobs, 3^12 of the others.
   const double exact = 2.0 * 8 * 531441 * static_cast<double>(space.sizes(0).size());
   EXPECT_NEAR(space.num_configs() / exact, 1, 0.2);
-  for (uint32_t i = 0; i < space.knobs(0).size(); ++i) {
+  for (int64_t i = 0; i < std::ssize(space.knobs(0)); ++i) {
     const Assignment assignment = space.AssignmentOf({0, i, 0});
     EXPECT_EQ(assignment.at(kReduce), assignment.at(kAllgather));
   }

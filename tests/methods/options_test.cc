@@ -32,13 +32,13 @@ TEST(OptionsTest, TheLeastAllowedValuesAreValid) {
   options.zero_stages = {0};
   options.start_profile_step = 0;
   options.end_profile_step = 0;
-  options.trials_per_random_config = 1;
-  options.early_stopping = 1;
-  options.search_range_factor = 0.01;
-  options.max_rungs = 1;
-  options.min_binary_search_trials = 1;
-  options.asha_early_stopping = 0;
-  options.divisor = 2;
+  options.random.trials_per_random_config = 1;
+  options.random.early_stopping = 1;
+  options.lineages.search_range_factor = 0.01;
+  options.asha.max_rungs = 1;
+  options.asha.min_binary_search_trials = 1;
+  options.asha.asha_early_stopping = 0;
+  options.asha.divisor = 2;
   EXPECT_NO_THROW(ValidateOptions(options));
 }
 
@@ -78,21 +78,25 @@ TEST(OptionsTest, EveryBadValueIsRefusedByItsFlag) {
       {"--max-time: 0", [](SearchOptions& o) { o.max_time_s = 0; }},
       {"--max-device-hours: inf",
        [](SearchOptions& o) { o.max_device_hours = std::numeric_limits<double>::infinity(); }},
-      {"--run-steps: 0", [](SearchOptions& o) { o.run_steps = 0; }},
-      {"--trials-per-random-config: 0", [](SearchOptions& o) { o.trials_per_random_config = 0; }},
-      {"--early-stopping: 0", [](SearchOptions& o) { o.early_stopping = 0; }},
-      {"--search-range-factor: 0", [](SearchOptions& o) { o.search_range_factor = 0; }},
+      {"--run-steps: 0", [](SearchOptions& o) { o.auto_method.run_steps = 0; }},
+      {"--trials-per-random-config: 0",
+       [](SearchOptions& o) { o.random.trials_per_random_config = 0; }},
+      {"--early-stopping: 0", [](SearchOptions& o) { o.random.early_stopping = 0; }},
+      {"--search-range-factor: 0", [](SearchOptions& o) { o.lineages.search_range_factor = 0; }},
       {"--search-range-factor: nan",
-       [](SearchOptions& o) { o.search_range_factor = std::numeric_limits<double>::quiet_NaN(); }},
-      {"--max-rungs: 0", [](SearchOptions& o) { o.max_rungs = 0; }},
-      {"--min-binary-search-trials: 0", [](SearchOptions& o) { o.min_binary_search_trials = 0; }},
-      {"--asha-early-stopping: -1", [](SearchOptions& o) { o.asha_early_stopping = -1; }},
+       [](SearchOptions& o) {
+         o.lineages.search_range_factor = std::numeric_limits<double>::quiet_NaN();
+       }},
+      {"--max-rungs: 0", [](SearchOptions& o) { o.asha.max_rungs = 0; }},
+      {"--min-binary-search-trials: 0",
+       [](SearchOptions& o) { o.asha.min_binary_search_trials = 0; }},
+      {"--asha-early-stopping: -1", [](SearchOptions& o) { o.asha.asha_early_stopping = -1; }},
       // Numbers to which others are added.
-      {"--asha-early-stopping: 65", [](SearchOptions& o) { o.asha_early_stopping = 65; }},
+      {"--asha-early-stopping: 65", [](SearchOptions& o) { o.asha.asha_early_stopping = 65; }},
       {"--end-profile-step: 9223372036854775807",
        [](SearchOptions& o) { o.end_profile_step = INT64_MAX; }},
       {"--soak: 9223372036854775807", [](SearchOptions& o) { o.soak_steps = INT64_MAX; }},
-      {"--divisor: 1", [](SearchOptions& o) { o.divisor = 1; }},
+      {"--divisor: 1", [](SearchOptions& o) { o.asha.divisor = 1; }},
   };
   for (const BadOption& bad : cases) {
     SearchOptions options;

@@ -151,7 +151,7 @@ TEST(PlacesTest, ForecastsOfRecomputationAndOffloadAreInTheTimeModel) {
     forecast.update_ms += 300;
   const AutoSpace configs(space, TestOptions());
   const AutoTimeModel model(space, "throughput");
-  const auto part_of = [&](uint32_t place, AutoTimeModel::Part part) {
+  const auto part_of = [&](int64_t place, AutoTimeModel::Part part) {
     const AutoConfig config = configs.ConfigOf(AutoCandidate{.place = place, .size = 0});
     return model.Log(config, 0.5, model.prior_mean(), part, nullptr);
   };

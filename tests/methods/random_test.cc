@@ -69,7 +69,7 @@ TEST_P(RandomInBothModes, AfterABestTheRangesStillHoldTheirSizes) {
 TEST_P(RandomInBothModes, ALineageGetsItsTrialsAlthoughAllAreTooLarge) {
   for (int64_t allowed = 1; allowed <= 8; ++allowed) {
     SearchOptions options = TestOptions(GetParam());
-    options.trials_per_random_config = allowed;
+    options.random.trials_per_random_config = allowed;
     RandomMethod method(TestSpace({1}, kLargestMicroBatch), options);
     Driver driver(method);
     for (int64_t i = 0; i < allowed; ++i)
@@ -81,7 +81,7 @@ TEST_P(RandomInBothModes, ALineageGetsItsTrialsAlthoughAllAreTooLarge) {
 TEST_P(RandomInBothModes, ALineageGetsItsTrialsIfAllSucceed) {
   for (int64_t allowed = 1; allowed <= 8; ++allowed) {
     SearchOptions options = TestOptions(GetParam());
-    options.trials_per_random_config = allowed;
+    options.random.trials_per_random_config = allowed;
     RandomMethod method(TestSpace({2}, 4), options);
     Driver driver(method);
     int64_t previous = 0;
@@ -100,7 +100,7 @@ TEST_P(RandomInBothModes, ALineageReachesEveryTargetWithinItsRange) {
   for (const int stage : {0, 1, 2, 3}) {
     for (int64_t target = 1; target <= kRange; ++target) {
       SearchOptions options = TestOptions(GetParam());
-      options.trials_per_random_config = 1000;
+      options.random.trials_per_random_config = 1000;
       RandomMethod method(TestSpace({stage}, kRange), options);
       Driver driver(method);
       int64_t trials = 0;
@@ -118,7 +118,7 @@ TEST_P(RandomInBothModes, ALineageReachesEveryTargetWithinItsRange) {
 TEST_P(RandomInBothModes, ALineageAtItsCapStopsHoweverItsTrialsEnded) {
   for (const TrialState state : {TrialState::kSucceeded, TrialState::kInfeasible}) {
     SearchOptions options = TestOptions(GetParam());
-    options.trials_per_random_config = 1;
+    options.random.trials_per_random_config = 1;
     RandomMethod method(TestSpace({1}, 1000), options);
     Driver driver(method);
     const Proposal proposal = driver.Ask();
@@ -138,7 +138,7 @@ TEST_P(RandomInBothModes, BelowAHardCeilingAtTwoOnlyOneIsTriedHoweverItEnds) {
   for (const int64_t limit : {0, 1}) {
     for (int64_t seed = 0; seed < 20; ++seed) {
       SearchOptions options = TestOptions(GetParam());
-      options.trials_per_random_config = 100;
+      options.random.trials_per_random_config = 100;
       options.random_seed = seed;
       RandomMethod method(TestSpace({1}, 2), options);
       Driver driver(method);
@@ -155,7 +155,7 @@ TEST_P(RandomInBothModes, BelowAHardCeilingAtTwoOnlyOneIsTriedHoweverItEnds) {
 
 TEST_P(RandomInBothModes, AnErroredLineageStopsOnceItsStageRunsAsLargeElsewhere) {
   SearchOptions options = TestOptions(GetParam());
-  options.trials_per_random_config = 100;
+  options.random.trials_per_random_config = 100;
   RandomMethod method(TestSpace({2}, 200), options);
   Driver driver(method);
   const Proposal errored = driver.Ask();
@@ -280,7 +280,7 @@ TEST(RandomTest, AFailedTrialEndsItsLineageAndIsNoEvidence) {
 
 TEST(RandomTest, EarlyStoppingCountsTrialsSinceTheLastNewBest) {
   SearchOptions options;
-  options.early_stopping = 3;
+  options.random.early_stopping = 3;
   RandomMethod method(TestSpace({1}, 1000), options);
   Driver driver(method);
   // Errors before the first success do not count.
@@ -301,7 +301,7 @@ TEST(RandomTest, EarlyStoppingCountsTrialsSinceTheLastNewBest) {
 // A search that never beats the submitted configuration has found no new best.
 TEST(RandomTest, TheSubmittedTrialCountsForEarlyStopping) {
   SearchOptions options;
-  options.early_stopping = 2;
+  options.random.early_stopping = 2;
   RandomMethod method(TestSpace({1}, 1000), options);
   method.Observe(EndedTrial(1, TrialState::kSucceeded, 10));
   for (TrialId id = 2; id < 4; ++id) {
@@ -320,7 +320,7 @@ TEST(RandomTest, TheSubmittedTrialCountsForEarlyStopping) {
 
 TEST(RandomTest, ProfilesAndConfirmationsDoNotCountForEarlyStopping) {
   SearchOptions options;
-  options.early_stopping = 2;
+  options.random.early_stopping = 2;
   RandomMethod method(TestSpace({1}, 1000), options);
   TrialId id = 1;
   for (const TrialKind kind : {TrialKind::kProfile, TrialKind::kConfirm, TrialKind::kConfirm}) {
@@ -338,7 +338,7 @@ TEST(RandomTest, ProfilesAndConfirmationsDoNotCountForEarlyStopping) {
 
 TEST(RandomTest, OneTrialThatAnswersSeveralProposalsCountsOnceForEarlyStopping) {
   SearchOptions options;
-  options.early_stopping = 2;
+  options.random.early_stopping = 2;
   RandomMethod method(TestSpace({1}, 1000), options);
   for (int i = 0; i < 5; ++i) {
     method.Tell(method.Ask()->tag, EndedTrial(7, TrialState::kSucceeded, 1));

@@ -55,10 +55,10 @@ TEST(RungsTest, ARungTakesMinTrialsTimesThePowerOfTheDivisor) {
   EXPECT_EQ(TrialsToComplete(options, 0), 3);
   EXPECT_EQ(TrialsToComplete(options, 1), 6);
   EXPECT_EQ(TrialsToComplete(options, 4), 48);
-  options.asha_early_stopping = 1;
+  options.asha.asha_early_stopping = 1;
   EXPECT_EQ(TrialsToComplete(options, 0), 6);
-  options.divisor = 4;
-  options.min_binary_search_trials = 5;
+  options.asha.divisor = 4;
+  options.asha.min_binary_search_trials = 5;
   EXPECT_EQ(TrialsToComplete(options, 1), 80);
   EXPECT_EQ(TrialsToComplete(options, 1000), INT64_MAX);
 }
@@ -130,7 +130,7 @@ TEST(RungsTest, TheBestFractionOfARungIsPromotedBestFirst) {
     for (const int64_t divisor : {2, 3, 4}) {
       SearchOptions options;
       options.metric = metric;
-      options.divisor = divisor;
+      options.asha.divisor = divisor;
       LineageTable table = MakeTable(options);
       const std::vector<double> values = {5, 9, 1, 8, 2, 7, 3, 6, 4};
       for (const double value : values)
@@ -205,11 +205,11 @@ TEST(RungsTest, RanksInARungIgnoreWhatLineagesDidAboveIt) {
 
 TEST(RungsTest, NothingLeavesTheTopRung) {
   SearchOptions options;
-  options.max_rungs = 3;
+  options.asha.max_rungs = 3;
   LineageTable table = MakeTable(options);
   for (int i = 0; i < 4; ++i) {
     const Lineage& lineage = AddLineage(table, 2, TrialsToComplete(options, 2), i);
-    EXPECT_TRUE(CompletedRung(table, lineage, options.max_rungs - 1));
+    EXPECT_TRUE(CompletedRung(table, lineage, options.asha.max_rungs - 1));
   }
   EXPECT_FALSE(NextPromotion(table));
   EXPECT_FALSE(NextContinuation(table));
@@ -259,7 +259,7 @@ std::vector<const Lineage*> WalkedTop(const LineageTable& table, int64_t rung) {
   }
   std::stable_sort(ranked.begin(), ranked.end(),
                    [&](const auto& a, const auto& b) { return table.Better(a.first, b.first); });
-  const auto size = static_cast<size_t>(num_completed / table.options().divisor);
+  const auto size = static_cast<size_t>(num_completed / table.options().asha.divisor);
   std::vector<const Lineage*> top;
   for (size_t i = 0; i < std::min(size, ranked.size()); ++i)
     top.push_back(ranked[i].second);
@@ -268,7 +268,7 @@ std::vector<const Lineage*> WalkedTop(const LineageTable& table, int64_t rung) {
 
 std::optional<RungStep> WalkedPromotion(const LineageTable& table) {
   // Nothing leaves the top rung, max_rungs - 1.
-  for (int64_t rung = table.options().max_rungs - 2; rung >= 0; --rung) {
+  for (int64_t rung = table.options().asha.max_rungs - 2; rung >= 0; --rung) {
     for (const Lineage* lineage : WalkedTop(table, rung)) {
       if (lineage->Rung() > rung || !lineage->Idle()) continue;  // Promoted, or about to be ranked.
       const std::optional<Step> step = NextBisectionStep(table, *lineage);

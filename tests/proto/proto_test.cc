@@ -95,8 +95,8 @@ TEST(ExperimentSpecTest, JsonKeepsEveryField) {
   ExperimentSpec back = ExperimentSpecFromJson(json);
   EXPECT_EQ(back.profile->trainable_num_params, 9);
   EXPECT_THAT(back.options.zero_stages, ElementsAre(1, 3));
-  EXPECT_EQ(back.options.early_stopping, 16);
-  EXPECT_EQ(back.options.divisor, 20);
+  EXPECT_EQ(back.options.random.early_stopping, 16);
+  EXPECT_EQ(back.options.asha.divisor, 20);
 }
 
 TEST(ExperimentSpecTest, UnknownKeysAndTypesAreRefusedByNameAndAbsentFieldsAreDefaults) {

@@ -144,7 +144,7 @@ TEST(SearchTest, AProposalEqualToTheSubmittedOneIsAnsweredFromItsRecord) {
 
 TEST(SearchTest, EarlyStoppingEndsTheSearchOnceItsRunningTrialsHaveEnded) {
   ExperimentSpec spec = SimulatedSpec("random");
-  spec.options.early_stopping = 4;
+  spec.options.random.early_stopping = 4;
   spec.options.max_concurrent_trials = 3;
   Search search(spec);
   RunToEnd(search, [](const Trial& trial) { return Success(trial, trial.id == 2 ? 10 : 1); });
@@ -175,7 +175,7 @@ TEST(SearchTest, WhatRanOutOfMemoryAtAStageIsNotTriedLargerThere) {
   ExperimentSpec spec = SimulatedSpec("asha");
   spec.options.zero_stages = {2};
   spec.options.max_trials = 40;
-  spec.options.asha_early_stopping = 0;
+  spec.options.asha.asha_early_stopping = 0;
   Search search = Profiled(spec);
   int64_t least = 0, tried_larger = 0;
   const auto end = [&](const Trial& trial) {

@@ -350,7 +350,7 @@ TEST(VerdictTest, AnInconclusiveConfirmationIsExtendedUnlessTheBudgetEndsIt) {
   // No extension begins after a confirmation that took longer than the search.
   EXPECT_EQ(run(1, 100), 2);
   // Nor after one that took longer than the training to come.
-  spec.options.run_steps = 1;
+  spec.options.auto_method.run_steps = 1;
   EXPECT_EQ(run(100, 10), 2);
 
   Search ended(spec);

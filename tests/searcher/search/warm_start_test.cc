@@ -24,7 +24,7 @@ ExperimentSpec SpecOn(const std::string& cpu, const std::string& model = "gpt2")
 }
 
 ExperimentSpec From(ExperimentSpec spec, const std::string& warm_start) {
-  spec.options.warm_start = warm_start;
+  spec.options.auto_method.warm_start = warm_start;
   return spec;
 }
 

@@ -100,42 +100,6 @@ TEST_F(ExperimentServerTest, AClientDrivesASearchToItsEnd) {
   EXPECT_EQ(Json::parse(view.spec_json).at("name"), "served");
 }
 
-TEST_F(ExperimentServerTest, AConversationIsTheSameSearch) {
-  auto server = std::make_unique<ExperimentServer>(database(), "");
-  ExperimentClient client = ExperimentClient::Connect(server->address(), server->token());
-  ExperimentClient::Conversation conversation = client.Drive(id_);
-  Search reference(Spec());
-  const Outcome succeeded{TrialState::kSucceeded, ""};
-  ExperimentClient::Asked asked = conversation.Ask();
-  while (asked.trial) {
-    const Trial expected = reference.Ask().value();
-    EXPECT_EQ(asked.trial->ds_config, expected.ds_config);
-    const Measurement measured = Measured(expected);
-    reference.Tell(expected.id, succeeded, {{{1, 1}, measured}}, {});
-    asked = conversation.TellAndAsk(asked.trial->id, succeeded, measured, {});
-    EXPECT_EQ(asked.finished, reference.Finished());
-  }
-  EXPECT_EQ(client.GetExperiment(id_).trials.size(), reference.trials().size());
-  server.reset();  // Does not wait for the conversation to end.
-  EXPECT_TRUE(CodeOf([&] { conversation.Ask(); }).has_value());
-}
-
-TEST_F(ExperimentServerTest, AnErrorEndsAConversation) {
-  const ExperimentServer server(database(), "");
-  ExperimentClient client = ExperimentClient::Connect(server.address(), server.token());
-  const Outcome failed{TrialState::kFailed, "why"};
-  ExperimentClient::Conversation conversation = client.Drive(id_);
-  const TrialId trial = conversation.Ask().trial.value().id;
-  const auto tell = [&](ExperimentClient::Conversation& to, TrialId told) {
-    return CodeOf([&] { to.TellAndAsk(told, failed, {}, {}); });
-  };
-  EXPECT_EQ(tell(conversation, trial + 5), ErrorCode::kNotFound);
-  EXPECT_EQ(tell(conversation, trial), ErrorCode::kFailedPrecondition);
-  ExperimentClient::Conversation another = client.Drive(id_);
-  EXPECT_EQ(tell(another, trial), std::nullopt);
-  EXPECT_EQ(client.GetExperiment(id_).trials.at(0).reason, "why");
-}
-
 TEST_F(ExperimentServerTest, CallsThatCannotBeAreRefusedAndChangeNothing) {
   const ExperimentServer server(database(), "");
   ExperimentClient client = ExperimentClient::Connect(server.address(), server.token());
@@ -226,7 +190,6 @@ TEST_F(ExperimentServerTest, WithoutTheTokenNothingIsAsked) {
   EXPECT_EQ(CodeOf([&] { client.Ask(id_); }), expected);
   EXPECT_EQ(CodeOf([&] { client.Tell(id_, 0, {TrialState::kFailed, "no"}, {}, {}); }), expected);
   EXPECT_EQ(CodeOf([&] { client.GetExperiment(id_); }), expected);
-  EXPECT_EQ(CodeOf([&] { client.Drive(id_).Ask(); }), expected);
   ExperimentClient right = ExperimentClient::Connect(server.address(), server.token());
   EXPECT_TRUE(right.GetExperiment(id_).trials.empty());
 }

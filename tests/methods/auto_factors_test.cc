@@ -1,5 +1,5 @@
 // The belief about sums of unknown factors, compared with the shares of many draws.
-#include "methods/auto_belief.h"
+#include "methods/auto_factors.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 namespace dsat {
 namespace {
 
-using Vector = AutoBelief::Vector;
+using Vector = AutoFactors::Vector;
 
 constexpr double kNoise = 0.05;
 
@@ -26,11 +26,11 @@ struct Draw {
   double weight = 1;
 };
 
-class AutoBeliefTest : public ::testing::Test {
+class AutoFactorsTest : public ::testing::Test {
  protected:
-  AutoBeliefTest() {
+  AutoFactorsTest() {
     for (Draw& draw : draws_) {
-      for (int i = 0; i < AutoBelief::kNum; ++i)
+      for (int i = 0; i < AutoFactors::kNum; ++i)
         draw.factors[i] = mean_[i] + sd_[i] * rng_.Normal();
     }
   }
@@ -49,12 +49,12 @@ class AutoBeliefTest : public ::testing::Test {
   }
 
   const Vector mean_ = Row(1, 0.5, 0.2), sd_ = Row(0.3, 0.2, 0);
-  AutoBelief belief_{mean_, sd_, kNoise};
+  AutoFactors belief_{mean_, sd_, kNoise};
   Rng rng_{1, 0, "auto_belief_test"};
   std::vector<Draw> draws_ = std::vector<Draw>(50'000);
 };
 
-TEST_F(AutoBeliefTest, ProbabilitiesAreTheSharesOfManyDraws) {
+TEST_F(AutoFactorsTest, ProbabilitiesAreTheSharesOfManyDraws) {
   const Vector measured = Row(1, -1, 0), above = Row(1, 1, 1), below = Row(1, 2, 0);
   belief_.IsAbove(above, 1.7);
   belief_.Measured(measured, 0.55);
@@ -73,17 +73,17 @@ TEST_F(AutoBeliefTest, ProbabilitiesAreTheSharesOfManyDraws) {
 }
 
 // The moments alone would say 0.16.
-TEST_F(AutoBeliefTest, WhatIsAboveIsNotBelow) {
+TEST_F(AutoFactorsTest, WhatIsAboveIsNotBelow) {
   const Vector row = Row(1, 0, 0);
-  AutoBelief belief(mean_, sd_, 0.001);
+  AutoFactors belief(mean_, sd_, 0.001);
   belief.IsAbove(row, 1.2);
   EXPECT_LT(belief.ProbabilityBelow(row, 1.2), 0.02);
   EXPECT_GT(belief.ProbabilityBelow(row, 1.5), 0.5);
 }
 
-TEST_F(AutoBeliefTest, TheOrderOfMeasuredAndOneSidedSumsDoesNotMatter) {
+TEST_F(AutoFactorsTest, TheOrderOfMeasuredAndOneSidedSumsDoesNotMatter) {
   const Vector a = Row(1, 1, 0), b = Row(1, 0, 2), c = Row(0.5, 2, 1);
-  AutoBelief other = belief_;
+  AutoFactors other = belief_;
   belief_.IsAbove(a, 1.6);
   belief_.Measured(b, 1.5);
   other.Measured(b, 1.5);
@@ -93,9 +93,9 @@ TEST_F(AutoBeliefTest, TheOrderOfMeasuredAndOneSidedSumsDoesNotMatter) {
   EXPECT_EQ(belief_.ProbabilityBelow(c, 1.8), other.ProbabilityBelow(c, 1.8));
 }
 
-TEST_F(AutoBeliefTest, WhatIsInheritedIsWiderButNotWiderThanWithoutIt) {
+TEST_F(AutoFactorsTest, WhatIsInheritedIsWiderButNotWiderThanWithoutIt) {
   const Vector a = Row(1, 0, 0), b = Row(0, 1, 0);
-  AutoBelief heir = belief_;
+  AutoFactors heir = belief_;
   belief_.Measured(a, 1.4);
   heir.Inherit(belief_, 2);
   EXPECT_EQ(heir.MeanOf(a), belief_.MeanOf(a));

@@ -1,0 +1,370 @@
+// The gains and costs of launches, and the choice between them.
+#include "methods/auto_policy.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <span>
+
+#include "base/rng.h"
+#include "methods/auto_normal.h"
+
+namespace dsat {
+namespace {
+
+// The switches and other knobs of a combination as one number.
+uint64_t GroupOf(const AutoKnobs& knobs) {
+  uint64_t group =
+      (knobs.overlap ? 1 : 0) + (knobs.reduce_scatter ? 2 : 0) + (knobs.contiguous ? 4 : 0);
+  for (const int other : knobs.others)
+    group = group * 31 + other + 1;
+  return group;
+}
+
+// The expected gain of measuring a point that is better than the pick by `difference`, for each
+// launch. Where launches vary, one of them rarely changes the pick but several do, so that as many
+// are assumed as gain the most on average (Frazier and Powell 2010, "Paradoxes in Learning and the
+// Marginal Value of Information").
+double GainPerLaunch(double difference, double variance, double covariance, double noise) {
+  double gain = 0;
+  for (int launches = 1; launches <= kAutoDecisions.most_launches_of_one; launches *= 2) {
+    const double learned = std::abs(variance - covariance) / std::sqrt(variance + noise / launches);
+    gain = std::max(gain, ExpectedGain(difference, learned) / launches);
+  }
+  return gain;
+}
+
+// Formulas may be wrong: where nothing is predicted to fit, what needs the least is tried.
+std::vector<AutoCandidate> LeastNeeds(const AutoBelief& belief) {
+  const AutoSpace& space = belief.space();
+  std::vector<AutoCandidate> least;
+  for (int64_t place = 0; place < space.num_places(); ++place) {
+    if (space.sizes(place).empty() || space.knobs(place).empty()) continue;
+    const auto share = [&](const AutoCandidate& candidate) {
+      return belief.MemoryShare(space.ConfigOf(candidate));
+    };
+    AutoCandidate best{place, 0, 0};
+    for (int64_t knobs = 1; knobs < std::ssize(space.knobs(place)); ++knobs) {
+      const AutoCandidate candidate{place, knobs, 0};
+      if (share(candidate) < share(best)) best = candidate;
+    }
+    least.push_back(best);
+  }
+  return least;
+}
+
+}  // namespace
+
+// For each stage, size and setting of the switches those that the model of time likes best, and the
+// best over all.
+std::vector<AutoCandidate> AutoPolicy::Screen(const AutoBelief& belief, const AutoRecord& record) {
+  struct Scored {
+    double log;
+    AutoCandidate candidate;
+    bool operator<(const Scored& other) const { return log < other.log; }
+  };
+  const AutoSpace& space = belief.space();
+  std::vector<Scored> kept, all;
+  for (int64_t place = 0; place < space.num_places(); ++place) {
+    std::vector<uint64_t> groups;
+    for (const AutoKnobs& knobs : space.knobs(place))
+      groups.push_back(GroupOf(knobs));
+    for (int64_t size = 0; size < std::ssize(space.sizes(place)); ++size) {
+      std::map<uint64_t, std::vector<Scored>> best;
+      for (int64_t knobs = 0; knobs < std::ssize(space.knobs(place)); ++knobs) {
+        const AutoCandidate candidate{place, knobs, size};
+        const AutoConfig config = space.ConfigOf(candidate);
+        if (belief.ProbabilityFits(config) < kAutoDecisions.possible) continue;
+        const Scored scored{belief.LogOf(config), candidate};
+        all.push_back(scored);
+        std::vector<Scored>& group = best[groups[knobs]];
+        group.push_back(scored);
+        std::push_heap(group.begin(), group.end());
+        if (group.size() <= kAutoDecisions.per_group) continue;
+        std::pop_heap(group.begin(), group.end());
+        group.pop_back();
+      }
+      for (const auto& [key, group] : best)
+        kept.insert(kept.end(), group.begin(), group.end());
+    }
+  }
+  const auto end = all.begin() + std::min(all.size(), kAutoDecisions.overall);
+  std::partial_sort(all.begin(), end, all.end());
+  std::sort(kept.begin(), kept.end());
+  kept.resize(std::min(kept.size(), kAutoDecisions.most_of_groups));
+  kept.insert(kept.end(), all.begin(), end);
+  std::set<AutoCandidate> chosen;
+  for (const Scored& scored : kept)
+    chosen.insert(scored.candidate);
+  if (chosen.empty() && !space.space().exact && record.successes == 0) return LeastNeeds(belief);
+  return {chosen.begin(), chosen.end()};
+}
+
+AutoPolicy::AutoPolicy(const AutoBelief& belief, const AutoRecord& record,
+                       const SearchOptions& options, const std::vector<AutoCandidate>& screened)
+    : belief_(belief), record_(record), options_(options) {
+  const AutoSpace& space = belief.space();
+  std::set<AutoCandidate> listed;
+  const auto add = [&](const AutoConfig& config, const std::optional<AutoCandidate>& candidate) {
+    if (candidate && !listed.insert(*candidate).second) return;
+    configs_.push_back(config);
+    candidates_.push_back(candidate);
+    fits_.push_back(belief.ProbabilityFits(config));
+  };
+  for (const AutoRecord::Measured& m : record.measured) {
+    add(m.config, m.candidate);
+    fits_.back() = m.HasDroppedOut() ? 0 : 1;
+  }
+  std::vector<AutoConfig> pending;
+  for (const AutoRecord::Asked& asked : record.asked) {
+    if (!asked.running) continue;
+    if (asked.points.empty()) pending.push_back(space.ConfigOf(asked.candidate));
+    if (asked.next) pending.push_back(space.ConfigOf(*asked.next));
+  }
+  for (const AutoConfig& config : pending)
+    add(config, space.Find(config));
+  for (const AutoRecord::Asked& asked : record.asked) {
+    for (const AutoConfig& config : asked.points)
+      add(config, space.Find(config));
+  }
+  num_known_ = num_configs();
+  for (const AutoCandidate& candidate : screened) {
+    const AutoConfig config = space.ConfigOf(candidate);
+    if (!belief.IsRuledOut(config)) add(config, candidate);
+  }
+  view_ = belief.Look(configs_, pending);
+  for (int64_t i = 0; i < num_known_; ++i) {
+    if (fits(i) > 0 && (!incumbent_ || mean(i) < mean(*incumbent_))) incumbent_ = i;
+  }
+}
+
+// How long the training to come takes, in seconds: a larger batch needs fewer steps.
+double AutoPolicy::TrainingSeconds() const {
+  const AutoConfig& best = config(*incumbent_);
+  const std::optional<double> step_s = belief_.StepSeconds(mean(*incumbent_), best);
+  const std::optional<int64_t>& run_steps = options_.auto_method.run_steps;
+  if (!run_steps || !step_s) return kAutoDecisions.training_per_search * belief_.spent_s();
+  double steps = *run_steps;
+  if (record_.submitted_samples && !SmallerIsBetter(options_.metric))
+    steps *= *record_.submitted_samples / best.samples();
+  return steps * *step_s;
+}
+
+double AutoPolicy::CostOf(int64_t i, double fits, bool new_launch) const {
+  return belief_.TrialSeconds(mean(i), config(i), fits, new_launch);
+}
+
+// How much faster the best pick is expected to be once configuration i was measured.
+double AutoPolicy::GainOf(int64_t i) const {
+  const int64_t best = *incumbent_;
+  if (i == best) return GainOfIncumbent();
+  return fits(i) * GainPerLaunch(mean(best) - mean(i), view_.variance[i],
+                                 belief_.Covariance(view_, i, best), belief_.NoiseVariance());
+}
+
+// The same for the incumbent: it may turn out to be slower than the next best measured one.
+double AutoPolicy::GainOfIncumbent() const {
+  const int64_t best = *incumbent_;
+  double gain = 0;
+  for (int64_t i = 0; IsMeasured(i); ++i) {
+    if (i == best || fits(i) == 0) continue;
+    gain =
+        std::max(gain, GainPerLaunch(mean(best) - mean(i), view_.variance[best],
+                                     belief_.Covariance(view_, best, i), belief_.NoiseVariance()));
+  }
+  return gain;
+}
+
+// A configuration may be proposed if it was not yet and its gain is worth the risk that it does not
+// fit, or to be measured again.
+bool AutoPolicy::MayAsk(int64_t i) const {
+  if (!candidate(i)) return false;
+  if (IsMeasured(i)) {
+    const AutoRecord::Measured& measured = record_.measured[i];
+    const auto is_running = [&](const AutoRecord::Asked& asked) {
+      return asked.running && asked.candidate == *candidate(i);
+    };
+    return measured.launches < kAutoDecisions.most_launches_of_one && !measured.HasDroppedOut() &&
+           record_.successes >= kAutoDecisions.least_launches &&
+           std::ranges::none_of(record_.asked, is_running);
+  }
+  if (i < num_known_ || record_.proposed.contains(*candidate(i))) return false;
+  if (fits(i) < kAutoDecisions.possible) return false;
+  if (belief_.space().space().exact || !incumbent_) return true;
+  // A running trial may soon tell whether it fits, without another launch.
+  const int64_t num_running = std::ranges::count_if(record_.asked, &AutoRecord::Asked::running);
+  const double risk = kAutoDecisions.misfit_loss * (1 + kAutoDecisions.may_wait * num_running);
+  return GainOf(i) >= risk * (1 - fits(i));
+}
+
+// Before anything was measured: the best prediction that most probably fits, or what fits most
+// probably; of those that are predicted to be about as fast, the one with the shortest step.
+std::optional<AutoPolicy::Choice> AutoPolicy::First() const {
+  std::optional<int64_t> best;
+  const auto rank = [&](int64_t i) {
+    return std::pair(std::min(fits(i), kAutoDecisions.first_fits), -mean(i));
+  };
+  const auto may_ask = [&](int64_t i) {
+    return candidate(i) && !record_.proposed.contains(*candidate(i));
+  };
+  for (int64_t i = 0; i < num_configs(); ++i) {
+    if (may_ask(i) && (!best || rank(i) > rank(*best))) best = i;
+  }
+  if (!best) return std::nullopt;
+  const auto [least_fits, log_speed] = rank(*best);
+  for (int64_t i = 0; i < num_configs(); ++i) {
+    const auto [i_fits, i_log_speed] = rank(i);
+    const bool is_near = i_fits >= least_fits && i_log_speed > log_speed - kAutoDecisions.near;
+    if (may_ask(i) && is_near && config(i).samples() < config(*best).samples()) best = i;
+  }
+  return Choice{.launch = {.candidate = *candidate(*best)}, .gain = 1, .cost_s = 1};
+}
+
+std::optional<AutoPolicy::Choice> AutoPolicy::Best() const {
+  std::optional<Choice> best;
+  for (int64_t i = 0; i < num_configs(); ++i) {
+    if (!MayAsk(i)) continue;
+    const Choice choice{.launch = {.candidate = *candidate(i), .repeat = IsMeasured(i)},
+                        .gain = GainOf(i),
+                        .cost_s = CostOf(i, fits(i), /*new_launch=*/true)};
+    // However cheap it is; but few launches do not show what others would gain.
+    if (choice.gain < kAutoDecisions.least_gain &&
+        record_.successes >= kAutoDecisions.least_launches)
+      continue;
+    if (!best || choice.Rate() > best->Rate()) best = choice;
+  }
+  return best;
+}
+
+bool AutoPolicy::IsEnough(const Choice& choice) const {
+  if (!incumbent_ || record_.successes < kAutoDecisions.least_launches) return false;
+  if (choice.gain < kAutoDecisions.least_gain || choice.gain * TrainingSeconds() < choice.cost_s)
+    return true;
+  return ProbabilityNearBest(*incumbent_) >= Method::kSure;
+}
+
+std::optional<AutoPolicy::Launch> AutoPolicy::NextLaunch() const {
+  const std::optional<Choice> choice = incumbent_ ? Best() : First();
+  if (choice && !IsEnough(*choice)) return choice->launch;
+  // A submitted configuration that is still the best gets a tag, by a proposal that its trial
+  // answers; a point of another launch gets its own.
+  if (!incumbent_ || !IsMeasured(*incumbent_)) return std::nullopt;
+  const AutoRecord::Measured& best = record_.measured[*incumbent_];
+  if (best.tag >= 0 || !best.candidate || record_.proposed.contains(*best.candidate))
+    return std::nullopt;
+  return Launch{.candidate = *best.candidate, .repeat = !best.leads};
+}
+
+std::optional<AutoCandidate> AutoPolicy::NextPoint(const AutoCandidate& running) const {
+  if (!incumbent_) return std::nullopt;
+  const std::optional<Choice> launch = Best();
+  if (!launch || IsEnough(*launch)) return std::nullopt;
+  std::optional<Choice> best;
+  for (int64_t i = num_known_; i < num_configs(); ++i) {
+    if (candidate(i)->place != running.place || candidate(i)->knobs != running.knobs || !MayAsk(i))
+      continue;
+    const Choice choice{.launch = {.candidate = *candidate(i)},
+                        .gain = GainOf(i),
+                        .cost_s = CostOf(i, /*fits=*/1, /*new_launch=*/false)};
+    if (!best || choice.Rate() > best->Rate()) best = choice;
+  }
+  if (!best || best->Rate() < launch->Rate() || IsEnough(*best)) return std::nullopt;
+  return best->launch.candidate;
+}
+
+double AutoPolicy::DifferenceVariance(int64_t i, int64_t j) const {
+  return view_.variance[i] + view_.variance[j] - 2 * belief_.Covariance(view_, i, j);
+}
+
+// The pick and the first of these points, one of those that are alike and equally fast.
+std::vector<int64_t> AutoPolicy::Distinct(int64_t pick, const std::vector<int64_t>& points) const {
+  std::vector<int64_t> chosen = {pick};
+  for (const int64_t i : points) {
+    if (chosen.size() == kAutoDecisions.sampled_points) break;
+    const bool is_known = std::ranges::any_of(chosen, [&](int64_t other) {
+      return config(i).IsLike(config(other)) &&
+             DifferenceVariance(i, other) < kAutoDecisions.equal * kAutoDecisions.equal;
+    });
+    if (!is_known) chosen.push_back(i);
+  }
+  return chosen;
+}
+
+double AutoPolicy::ProbabilityNearBest(int64_t pick) const {
+  // The pick and those that are most likely to beat it.
+  std::vector<int64_t> points;
+  std::vector<double> threat(num_configs());
+  for (int64_t i = 0; i < num_configs(); ++i) {
+    if (i == pick || fits(i) < kAutoDecisions.possible) continue;
+    points.push_back(i);
+    const double at_best = mean(i) - kAutoDecisions.threat_sds * std::sqrt(view_.variance[i]);
+    threat[i] = fits(i) * std::max(mean(pick) - at_best, 0.0);
+  }
+  std::ranges::stable_sort(points, std::greater(), [&](int64_t i) { return threat[i]; });
+  points = Distinct(pick, points);
+  const int64_t n = std::ssize(points);
+  Eigen::MatrixXd covariance(n, n);
+  for (int64_t i = 0; i < n; ++i) {
+    for (int64_t j = 0; j <= i; ++j)
+      covariance(i, j) = covariance(j, i) = belief_.Covariance(view_, points[i], points[j]);
+    covariance(i, i) += 1e-8;
+  }
+  const Eigen::LLT<Eigen::MatrixXd> factor(covariance);
+  const Eigen::MatrixXd lower = factor.matrixL();
+  Rng rng(options_.random_seed, belief_.num_observations(), "near_best");
+  int near = 0;
+  for (int sample = 0; sample < kAutoDecisions.num_samples; ++sample) {
+    Eigen::VectorXd normal(n);
+    for (int64_t i = 0; i < n; ++i)
+      normal[i] = rng.Normal();
+    const Eigen::VectorXd drawn = lower.triangularView<Eigen::Lower>() * normal;
+    // One draw decides for all points how much memory is left.
+    const double memory = rng.Uniform();
+    double best = INFINITY, picked = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const double value = mean(points[i]) + kAutoDecisions.errors * drawn[i];
+      if (i == 0) picked = value;
+      if (i == 0 || fits(points[i]) > memory) best = std::min(best, value);
+    }
+    near += picked <= best + kAutoDecisions.near ? 1 : 0;
+  }
+  return 1.0 * near / kAutoDecisions.num_samples;
+}
+
+// One is confirmed besides the best in any case, so that there is another answer if the best one
+// drops out, and a further one if the training to come gains what its launches cost.
+std::vector<int64_t> AutoPolicy::Finalists(const std::vector<int64_t>& ranked) const {
+  const int64_t pick = ranked[0];
+  const double rounds = std::max<int64_t>(options_.confirm_rounds, 1);
+  const double noise = 2 * belief_.NoiseVariance() / rounds;
+  std::vector<std::pair<double, int64_t>> others;
+  for (const int64_t i : std::span(ranked).subspan(1)) {
+    const double variance = std::max(DifferenceVariance(i, pick), 0.0);
+    others.emplace_back(ExpectedGain(mean(pick) - mean(i), variance / std::sqrt(variance + noise)),
+                        i);
+  }
+  // Equal gains keep the order of the ranking.
+  std::ranges::stable_sort(others, std::greater(), &std::pair<double, int64_t>::first);
+  std::vector<int64_t> finalists = {pick};
+  for (const auto& [gain, i] : others) {
+    const double cost_s = rounds * CostOf(i, /*fits=*/1, /*new_launch=*/true);
+    const bool pays = gain * TrainingSeconds() > cost_s;
+    if (finalists.size() == kAutoDecisions.most_finalists || (finalists.size() == 2 && !pays))
+      break;
+    finalists.push_back(i);
+  }
+  return finalists;
+}
+
+double AutoPolicy::GiveUpBelow() const {
+  const bool follows =
+      !SmallerIsBetter(options_.metric) ||
+      (options_.metric == "latency" && belief_.space().space().samples_per_step > 0);
+  if (!follows || record_.measured.empty()) return 0;
+  return record_.best_throughput *
+         std::exp(-kAutoDecisions.give_up_sds * std::sqrt(2 * belief_.NoiseVariance()) -
+                  kAutoDecisions.give_up);
+}
+
+}  // namespace dsat
