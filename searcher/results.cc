@@ -232,7 +232,8 @@ std::string ProductionCommand(const ExperimentSpec& spec, const Json& ds_config,
   if (argv.empty()) {
     const bool is_beside = std::filesystem::path(spec.config_path).parent_path() == spec.model_dir;
     return fmt::format("dsat train {}{} --ds-config {}{}", ShellWord(spec.config_path),
-                       is_beside ? "" : " " + ShellWord(spec.model_dir), ShellWord(config), hosts);
+                       is_beside ? "" : fmt::format(" {}", ShellWord(spec.model_dir)),
+                       ShellWord(config), hosts);
   }
   std::string text = fmt::format("cd {} && ", ShellWord(spec.model_dir));
   std::map<std::string, std::string> environment = VariablesOf(ds_config);
