@@ -3,7 +3,7 @@
 // (default: the folder for temporary files). bench/ask_tell adds the command line. A decision of
 // auto takes longer the more trials there are, so that auto has fewer.
 //
-// Targets: thousands of pairs per second over one connection, on disk and in /dev/shm; less than
+// Targets: thousands of pairs per second with the file open, on disk and in /dev/shm; less than
 // 100 ms to open 1000 events; the time per pair does not grow from 500 to 5000 trials.
 #include <fmt/format.h>
 

@@ -1,18 +1,14 @@
-// The terms of a step, and what the machine's speeds say of them beforehand.
+// The terms of a step, their derivatives, and what the machine's speeds say of them beforehand.
 #include "methods/auto_time_model.h"
 
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <unsupported/Eigen/AutoDiff>
-#include <utility>
 
 #include "methods/auto_priors.h"
 
 namespace dsat {
 namespace {
-
-using std::exp, std::log, std::sqrt;
 
 // The passes of a step whose forecast has times, per sample.
 double SampleMs(const Forecast& forecast) {
@@ -30,23 +26,24 @@ double NumOffloaded(const StageSpace& place) {
   return count;
 }
 
-double ValueOf(double x) {
-  return x;
-}
-
-template <typename Derivatives>
-double ValueOf(const Eigen::AutoDiffScalar<Derivatives>& x) {
-  return x.value();
-}
-
-// The larger of x and 0, smoothed over a part of `scale`, which counts as a constant.
-template <typename T>
-T SoftPositive(const T& x, const T& scale) {
-  const double width = kAutoTimes.softness * ValueOf(scale);
-  return 0.5 * (x + sqrt(x * x + width * width + 1e-18));
+// The larger of x and 0, smoothed over `width`, and its derivative.
+struct Soft {
+  double value;
+  double slope;
+};
+Soft SoftPositive(double x, double width) {
+  const double root = std::sqrt(x * x + width * width + 1e-18);
+  return {0.5 * (x + root), 0.5 * (1 + x / root)};
 }
 
 }  // namespace
+
+// Times of one optimizer step in samples, with their derivatives.
+struct AutoTimeModel::Terms {
+  double forward = 0, backward = 0, update = 0;
+  Vector d_forward = Vector::Zero(), d_backward = Vector::Zero(), d_update = Vector::Zero();
+  double reduction = 0, gathering = 0, computing = 0;  // Parts of the above.
+};
 
 AutoTimeModel::AutoTimeModel(const SearchSpace& space, const std::string& metric)
     : space_(space),
@@ -61,12 +58,9 @@ AutoTimeModel::AutoTimeModel(const SearchSpace& space, const std::string& metric
 
 void AutoTimeModel::SetPrior() {
   const Workload& workload = space_.workload;
-  const auto set = [&](int parameter, double mean, double sd) {
-    prior_mean_[parameter] = mean;
-    prior_sd_[parameter] = sd;
-  };
-  const auto set_to = [&](int parameter, const AutoPriors::Normal& prior) {
-    set(parameter, prior.mean, prior.sd);
+  const auto set = [&](int parameter, const AutoPriors::Normal& prior) {
+    prior_mean_[parameter] = prior.mean;
+    prior_sd_[parameter] = prior.sd;
   };
   // The time of a sample, by what the engine predicts or by the speed of the device.
   double sample_ms = 0, link_ms = 0, update_ms = 0;
@@ -93,44 +87,42 @@ void AutoTimeModel::SetPrior() {
   const double send_ms = params_ * workload.bytes_per_param / kAutoTimes.link_bytes_per_ms;
   if (known && update_ms == 0 && workload.copy_bytes_per_s > 0)
     update_ms = 1e3 * params_ * kAutoTimes.update_bytes_per_param / workload.copy_bytes_per_s;
-  set_to(kScale, kAutoTimes.scale);
-  set_to(kPartsScale, kAutoTimes.parts_scale);
-  set(kOverhead,
-      log_samples(kAutoTimes.overhead_ms, kAutoTimes.least_overhead, kAutoTimes.most_overhead,
-                  kAutoTimes.overhead),
-      kAutoTimes.overhead_sd);
-  set_to(kCurve, kAutoTimes.curve);
-  set(kLink,
-      known && params_ > 0 ? std::log((link_ms > 0 ? link_ms : send_ms) / sample_ms)
-                           : kAutoTimes.link,
-      !known        ? kAutoTimes.link_sd_unknown
-      : link_ms > 0 ? kAutoTimes.link_sd_of_forecast
-                    : kAutoTimes.link_sd_of_guess);
-  set(kCall, log_samples(kAutoTimes.call_ms, 0, INFINITY, kAutoTimes.call), kAutoTimes.call_sd);
-  set(kHidden, std::log(kAutoTimes.hidden_share), kAutoTimes.hidden_sd);
-  set(kPrefetch, std::log(kAutoTimes.prefetch_share), kAutoTimes.prefetch_sd);
-  set_to(kGather, kAutoTimes.gather);
-  set(kUpdate, known && update_ms > 0 ? std::log(update_ms / sample_ms) : kAutoTimes.update,
-      kAutoTimes.update_sd);
-  set(kStep,
-      log_samples(kAutoTimes.step_ms, kAutoTimes.least_step, kAutoTimes.most_step, kAutoTimes.step),
-      kAutoTimes.step_sd);
-  set_to(kPressure, kAutoTimes.pressure);
-  set_to(kForwardShare, kAutoTimes.forward_share);
+  set(kScale, kAutoTimes.scale);
+  set(kPartsScale, kAutoTimes.parts_scale);
+  set(kOverhead, {log_samples(kAutoTimes.overhead_ms, kAutoTimes.least_overhead,
+                              kAutoTimes.most_overhead, kAutoTimes.overhead),
+                  kAutoTimes.overhead_sd});
+  set(kCurve, kAutoTimes.curve);
+  set(kLink, {known && params_ > 0 ? std::log((link_ms > 0 ? link_ms : send_ms) / sample_ms)
+                                   : kAutoTimes.link,
+              !known        ? kAutoTimes.link_sd_unknown
+              : link_ms > 0 ? kAutoTimes.link_sd_of_forecast
+                            : kAutoTimes.link_sd_of_guess});
+  set(kCall, {log_samples(kAutoTimes.call_ms, 0, INFINITY, kAutoTimes.call), kAutoTimes.call_sd});
+  set(kHidden, {std::log(kAutoTimes.hidden_share), kAutoTimes.hidden_sd});
+  set(kPrefetch, {std::log(kAutoTimes.prefetch_share), kAutoTimes.prefetch_sd});
+  set(kGather, kAutoTimes.gather);
+  set(kUpdate, {known && update_ms > 0 ? std::log(update_ms / sample_ms) : kAutoTimes.update,
+                kAutoTimes.update_sd});
+  set(kStep, {log_samples(kAutoTimes.step_ms, kAutoTimes.least_step, kAutoTimes.most_step,
+                          kAutoTimes.step),
+              kAutoTimes.step_sd});
+  set(kPressure, kAutoTimes.pressure);
+  set(kForwardShare, kAutoTimes.forward_share);
   for (int stage = 0; stage < 4; ++stage) {
-    set_to(kTraffic + stage, kAutoTimes.traffic);
-    set_to(kStage + stage, kAutoTimes.stage);
+    set(kTraffic + stage, kAutoTimes.traffic);
+    set(kStage + stage, kAutoTimes.stage);
   }
   // DeepSpeed's stage 3 runs Python code for each module, which nothing hides.
-  if (!known) set_to(kStage + 3, kAutoTimes.script_stage3);
-  set_to(kTrend, kAutoTimes.trend);
+  if (!known) set(kStage + 3, kAutoTimes.script_stage3);
+  set(kTrend, kAutoTimes.trend);
   for (const int parameter : {kOdd, kNot4, kNot8})
-    set_to(parameter, kAutoTimes.uneven_size);
-  set_to(kScattered, kAutoTimes.scattered);
-  set_to(kContention, kAutoTimes.contention);
-  set_to(kRecompute, kAutoTimes.recompute);
-  set_to(kMove, kAutoTimes.move);
-  set_to(kOthers, kAutoTimes.others);
+    set(parameter, kAutoTimes.uneven_size);
+  set(kScattered, kAutoTimes.scattered);
+  set(kContention, kAutoTimes.contention);
+  set(kRecompute, kAutoTimes.recompute);
+  set(kMove, kAutoTimes.move);
+  set(kOthers, kAutoTimes.others);
 }
 
 // Sets what the forecasts of a place have and those of the cheapest place do not; without times in
@@ -163,67 +155,122 @@ void AutoTimeModel::SetExtras(double sample_ms) {
   }
 }
 
+// Efficiency is 1 / (1 + (overhead / size)^curve).
+AutoTimeModel::Work AutoTimeModel::WorkOf(double micro_batch, const Vector& p) {
+  const double curve = std::exp(p[kCurve]);
+  const double log_ratio = p[kOverhead] - std::log(micro_batch);
+  const double lost = micro_batch * std::exp(curve * log_ratio);
+  return {micro_batch + lost, curve * lost, curve * log_ratio * lost};
+}
+
 // Gradients are reduced once per step, or per micro-batch where they are sharded; with overlap
 // while the backward pass computes, except for the last bucket.
-template <typename T, typename Parameters>
-void AutoTimeModel::AddReduction(const AutoConfig& config, const Parameters& p,
-                                 Terms<T>& terms) const {
-  const T traffic = exp(p(kTraffic + config.stage));
+void AutoTimeModel::AddReduction(const AutoConfig& config, const Vector& p, Terms& terms) const {
+  const double traffic = std::exp(p[kTraffic + config.stage]);
   const double volume = config.stage == 0 || !config.knobs.reduce_scatter ? 2 : 1;
   const double calls = std::max(std::ceil(params_ / config.knobs.reduce_bucket), 1.0);
-  const T all =
-      traffic * exp(p(kLink)) * volume * (ranks_ - 1) / ranks_ + traffic * exp(p(kCall)) * calls;
-  T exposed = all;
+  const double sent = traffic * std::exp(p[kLink]) * volume * (ranks_ - 1) / ranks_;
+  const double issued = traffic * std::exp(p[kCall]) * calls;
+  const double all = sent + issued;
+  const double times = config.stage >= 2 ? config.accumulation : 1;
+  double exposed = all, slope = 1;
   if (config.knobs.overlap) {
-    const T hidden = exp(p(kHidden)) * 2.0 / 3.0;
-    exposed = all / calls + (1 - 1 / calls) * SoftPositive<T>(all - hidden * terms.work, all);
+    const double hidden = std::exp(p[kHidden]) * 2 / 3;
+    const Work work = WorkOf(config.micro_batch, p);
+    const Soft soft = SoftPositive(all - hidden * work.samples, kAutoTimes.softness * all);
+    const double others = 1 - 1 / calls;
+    exposed = all / calls + others * soft.value;
+    slope = 1 / calls + others * soft.slope;
+    const double weight = times * others * soft.slope * hidden;
+    terms.d_backward[kHidden] -= weight * work.samples;
+    terms.d_backward[kOverhead] -= weight * work.by_overhead;
+    terms.d_backward[kCurve] -= weight * work.by_curve;
   }
-  terms.reduction = exposed * (config.stage >= 2 ? 1.0 * config.accumulation : 1.0);
-  terms.backward += terms.reduction;
+  terms.reduction = times * exposed;
+  terms.backward += times * exposed;
+  terms.d_backward[kLink] += times * slope * sent;
+  terms.d_backward[kCall] += times * slope * issued;
+  terms.d_backward[kTraffic + config.stage] += times * slope * all;
 }
 
 // Updated parameters are gathered at stages 1 and 2, and all of them before each use at stage 3.
-template <typename T, typename Parameters>
-void AutoTimeModel::AddGathering(const AutoConfig& config, const Parameters& p,
-                                 Terms<T>& terms) const {
-  const T traffic = exp(p(kTraffic + config.stage));
-  const T send = traffic * exp(p(kLink)) * (ranks_ - 1) / ranks_;
-  const T issue = traffic * exp(p(kCall));
+void AutoTimeModel::AddGathering(const AutoConfig& config, const Vector& p, Terms& terms) const {
+  const double traffic = std::exp(p[kTraffic + config.stage]);
+  const double send = traffic * std::exp(p[kLink]) * (ranks_ - 1) / ranks_;
+  const double issue = traffic * std::exp(p[kCall]);
   if (config.stage < 3) {
     const double calls = std::max(std::ceil(params_ / config.knobs.allgather_bucket), 1.0);
     terms.gathering = send + calls * issue;
     terms.update += terms.gathering;
+    terms.d_update[kLink] += send;
+    terms.d_update[kCall] += calls * issue;
+    terms.d_update[kTraffic + config.stage] += terms.gathering;
     return;
   }
-  const T gather = exp(p(kGather));
-  const T all = 2.0 * gather * send + 2 * kAutoTimes.num_units * gather * issue;
-  const T exposed = SoftPositive<T>(all - exp(p(kPrefetch)) * terms.work, all);
-  terms.gathering = exposed * (1.0 * config.accumulation);
-  terms.forward += 0.5 * terms.gathering;
-  terms.backward += 0.5 * terms.gathering;
+  const double gather = std::exp(p[kGather]);
+  const double sent = 2 * gather * send, issued = 2 * kAutoTimes.num_units * gather * issue;
+  const double hidden = std::exp(p[kPrefetch]);
+  const Work work = WorkOf(config.micro_batch, p);
+  const double all = sent + issued;
+  const Soft soft = SoftPositive(all - hidden * work.samples, kAutoTimes.softness * all);
+  const double half = 0.5 * config.accumulation;
+  terms.gathering = config.accumulation * soft.value;
+  for (const bool forward : {true, false}) {
+    (forward ? terms.forward : terms.backward) += half * soft.value;
+    Vector& d = forward ? terms.d_forward : terms.d_backward;
+    d[kLink] += half * soft.slope * sent;
+    d[kCall] += half * soft.slope * issued;
+    d[kGather] += half * soft.slope * all;
+    d[kTraffic + 3] += half * soft.slope * all;
+    d[kPrefetch] -= half * soft.slope * hidden * work.samples;
+    d[kOverhead] -= half * soft.slope * hidden * work.by_overhead;
+    d[kCurve] -= half * soft.slope * hidden * work.by_curve;
+  }
 }
 
-// The efficiency of computing is 1 / (1 + (overhead / size)^curve).
-template <typename T, typename Parameters>
-AutoTimeModel::Terms<T> AutoTimeModel::TermsOf(const AutoConfig& config, double memory_share,
-                                               const Parameters& p) const {
-  Terms<T> terms;
-  const double size = config.micro_batch, accumulation = config.accumulation;
-  terms.work = size + size * exp(exp(p(kCurve)) * (p(kOverhead) - std::log(size)));
+void AutoTimeModel::AddExtra(const AutoConfig& config, const Vector& p, Terms& terms) const {
+  const Extra& extra = extras_[config.place];
+  const double recompute = std::exp(p[kRecompute]), move = std::exp(p[kMove]);
+  const Work work = WorkOf(config.micro_batch, p);
+  const double computed = recompute * extra.computed * config.accumulation;
+  const double moved = move * extra.moved * config.samples();
+  terms.computing += computed * work.samples;
+  terms.backward += computed * work.samples + moved;
+  terms.d_backward[kRecompute] += computed * work.samples;
+  terms.d_backward[kOverhead] += computed * work.by_overhead;
+  terms.d_backward[kCurve] += computed * work.by_curve;
+  terms.d_backward[kMove] += moved;
+  terms.update += move * extra.updated;
+  terms.d_update[kMove] += move * extra.updated;
+}
+
+AutoTimeModel::Terms AutoTimeModel::TermsOf(const AutoConfig& config, double memory_share,
+                                            const Vector& p) const {
+  Terms terms;
+  const Work work = WorkOf(config.micro_batch, p);
   const double pressure =
       std::clamp((memory_share - kAutoTimes.nearly_full) / kAutoTimes.full_width, 0.0,
                  kAutoTimes.most_pressure);
-  T slow = 1 + p(kPressure) * pressure;
-  if (slow < kAutoTimes.least_slowdown) slow = kAutoTimes.least_slowdown;
-  const T computing = accumulation * terms.work * slow, share = exp(p(kForwardShare)) / 3.0;
-  terms.forward = computing * share;
-  terms.backward = computing * (1 - share);
-  const Extra& extra = extras_[config.place];
-  const T move = exp(p(kMove));
-  terms.update =
-      exp(p(kUpdate)) / (config.stage >= 1 ? ranks_ : 1.0) + exp(p(kStep)) + move * extra.updated;
-  terms.backward += exp(p(kRecompute)) * extra.computed * accumulation * terms.work +
-                    move * extra.moved * config.samples();
+  const double slow = std::max(1 + p[kPressure] * pressure, kAutoTimes.least_slowdown);
+  const double size = config.accumulation * work.samples;
+  const double forward_share = std::exp(p[kForwardShare]) / 3;
+  terms.computing = size * slow;
+  terms.forward = terms.computing * forward_share;
+  terms.backward = terms.computing * (1 - forward_share);
+  for (const bool forward : {true, false}) {
+    Vector& d = forward ? terms.d_forward : terms.d_backward;
+    const double share = forward ? forward_share : 1 - forward_share;
+    d[kOverhead] = share * config.accumulation * work.by_overhead * slow;
+    d[kCurve] = share * config.accumulation * work.by_curve * slow;
+    d[kPressure] = share * size * pressure;
+    d[kForwardShare] = (forward ? 1 : -1) * forward_share * terms.computing;
+  }
+  const double update = std::exp(p[kUpdate]) / (config.stage >= 1 ? ranks_ : 1);
+  const double step = std::exp(p[kStep]);
+  terms.update = update + step;
+  terms.d_update[kUpdate] = update;
+  terms.d_update[kStep] = step;
+  AddExtra(config, p, terms);
   if (ranks_ > 1) {
     AddReduction(config, p, terms);
     if (config.stage >= 1) AddGathering(config, p, terms);
@@ -231,52 +278,50 @@ AutoTimeModel::Terms<T> AutoTimeModel::TermsOf(const AutoConfig& config, double 
   return terms;
 }
 
-template <typename T, typename Parameters>
-T AutoTimeModel::LogAs(const AutoConfig& config, double memory_share, const Parameters& p,
-                       Part part) const {
-  const Terms<T> terms = TermsOf<T>(config, memory_share, p);
-  const Part timed = part == Part::kObjective ? objective_ : part;
-  T time = timed == Part::kForward    ? terms.forward
-           : timed == Part::kBackward ? terms.backward
-           : timed == Part::kUpdate   ? terms.update
-                                      : T(terms.forward + terms.backward + terms.update);
-  if (time < 1e-12) time = 1e-12;
-  if (part != Part::kObjective) return p(kPartsScale) + log(time);
-  const auto is_uneven = [&](int64_t factor) {
-    return config.micro_batch > factor && config.micro_batch % factor != 0 ? 1.0 : 0.0;
+double AutoTimeModel::Log(const AutoConfig& config, double memory_share, const Vector& p, Part part,
+                          Vector* gradient) const {
+  const Terms terms = TermsOf(config, memory_share, p);
+  const Part what = part == Part::kObjective ? objective_ : part;
+  const bool whole = what == Part::kObjective;
+  double time = 0;
+  Vector d = Vector::Zero();
+  const auto add = [&](Part which, double value, const Vector& derivative) {
+    if (!whole && what != which) return;
+    time += value;
+    if (gradient != nullptr) d += derivative;
   };
-  T sum = log(time) - (per_sample_ ? std::log(config.samples()) : 0.0);
-  for (const auto& [parameter, x] : {
-           std::pair<int, double>(kScale, 1),
-           {kStage + config.stage, 1},
-           {kTrend, std::log2(config.micro_batch)},
-           {kOdd, is_uneven(2)},
-           {kNot4, is_uneven(4)},
-           {kNot8, is_uneven(8)},
-           {kScattered, ranks_ > 1 && !config.knobs.contiguous},
-           {kContention, ranks_ > 1 && config.knobs.overlap},
-           {kOthers, config.knobs.effect.log_time},
-       })
-    if (x != 0) sum += x * p(parameter);
-  return sum;
-}
-
-double AutoTimeModel::Log(const AutoConfig& config, double memory_share, const Vector& parameters,
-                          Part part, Vector* gradient) const {
-  if (gradient == nullptr)
-    return LogAs<double>(
-        config, memory_share, [&](int i) { return parameters[i]; }, part);
-  using Differentiable = Eigen::AutoDiffScalar<Vector>;
-  const Differentiable log = LogAs<Differentiable>(
-      config, memory_share, [&](int i) { return Differentiable(parameters[i], kNum, i); }, part);
-  *gradient = log.derivatives();
-  return log.value();
+  add(Part::kForward, terms.forward, terms.d_forward);
+  add(Part::kBackward, terms.backward, terms.d_backward);
+  add(Part::kUpdate, terms.update, terms.d_update);
+  time = std::max(time, 1e-12);
+  d /= time;
+  if (part != Part::kObjective) {
+    d[kPartsScale] = 1;
+    if (gradient != nullptr) *gradient = d;
+    return p[kPartsScale] + std::log(time);
+  }
+  const int64_t size = config.micro_batch;
+  d[kScale] = d[kStage + config.stage] = 1;
+  d[kTrend] = std::log2(config.micro_batch);
+  d[kOdd] = size > 2 && size % 2 != 0 ? 1 : 0;
+  d[kNot4] = size > 4 && size % 4 != 0 ? 1 : 0;
+  d[kNot8] = size > 8 && size % 8 != 0 ? 1 : 0;
+  d[kScattered] = ranks_ > 1 && !config.knobs.contiguous ? 1 : 0;
+  d[kContention] = ranks_ > 1 && config.knobs.overlap ? 1 : 0;
+  d[kOthers] = config.knobs.effect.log_time;
+  double log = std::log(time) - (per_sample_ ? std::log(config.samples()) : 0);
+  for (const int parameter :
+       {int{kScale}, kStage + config.stage, int{kTrend}, int{kOdd}, int{kNot4}, int{kNot8},
+        int{kScattered}, int{kContention}, int{kOthers}})
+    log += p[parameter] * d[parameter];
+  if (gradient != nullptr) *gradient = d;
+  return log;
 }
 
 AutoTimeModel::Shares AutoTimeModel::SharesOf(const AutoConfig& config, const Vector& p) const {
-  const Terms<double> terms = TermsOf<double>(config, 0, [&](int i) { return p[i]; });
+  const Terms terms = TermsOf(config, 0, p);
   const double all = terms.forward + terms.backward + terms.update;
-  const double lost = terms.work - config.micro_batch;
+  const double lost = WorkOf(config.micro_batch, p).samples - config.micro_batch;
   const double overhead = config.accumulation * lost + std::exp(p[kStep]);
   const double update = std::exp(p[kUpdate]) / (config.stage >= 1 ? ranks_ : 1) +
                         std::exp(p[kMove]) * extras_[config.place].updated;

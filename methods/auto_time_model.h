@@ -69,13 +69,12 @@ class AutoTimeModel {
   Shares SharesOf(const AutoConfig& config, const Vector& parameters) const;
 
  private:
-  // Times of one optimizer step, in samples: numbers, or numbers with their derivatives.
-  template <typename T>
-  struct Terms {
-    T forward = 0.0, backward = 0.0, update = 0.0;
-    T reduction = 0.0, gathering = 0.0;  // Parts of the above.
-    T work = 0.0;                        // The samples that a micro-batch takes as long as.
+  struct Terms;
+  // The samples that a micro-batch takes as long as, and its derivatives.
+  struct Work {
+    double samples, by_overhead, by_curve;
   };
+  static Work WorkOf(double micro_batch, const Vector& parameters);
   // The costs of a place besides those of its stage, in samples.
   struct Extra {
     double computed = 0;  // For each sample.
@@ -84,15 +83,10 @@ class AutoTimeModel {
   };
   void SetPrior();
   void SetExtras(double sample_ms);
-  // `p` gives the parameter of a number as a T.
-  template <typename T, typename Parameters>
-  Terms<T> TermsOf(const AutoConfig& config, double memory_share, const Parameters& p) const;
-  template <typename T, typename Parameters>
-  void AddReduction(const AutoConfig& config, const Parameters& p, Terms<T>& terms) const;
-  template <typename T, typename Parameters>
-  void AddGathering(const AutoConfig& config, const Parameters& p, Terms<T>& terms) const;
-  template <typename T, typename Parameters>
-  T LogAs(const AutoConfig& config, double memory_share, const Parameters& p, Part part) const;
+  void AddExtra(const AutoConfig& config, const Vector& parameters, Terms& terms) const;
+  Terms TermsOf(const AutoConfig& config, double memory_share, const Vector& parameters) const;
+  void AddReduction(const AutoConfig& config, const Vector& parameters, Terms& terms) const;
+  void AddGathering(const AutoConfig& config, const Vector& parameters, Terms& terms) const;
 
   SearchSpace space_;
   Part objective_;

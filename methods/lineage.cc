@@ -127,9 +127,13 @@ Lineage& LineageTable::Tell(int64_t tag, const Trial& finished) {
 int64_t LineageTable::Ceiling(int64_t place) const {
   const auto sizes = too_large_.find(place);
   if (sizes == too_large_.end() || policy_.repeat_equal) return kLargestMicroBatch;
-  const auto fit = largest_fit_.find(place);
-  const auto above = sizes->second.upper_bound(fit == largest_fit_.end() ? 0 : fit->second);
+  const auto above = sizes->second.upper_bound(LargestFit(place));
   return above == sizes->second.end() ? kLargestMicroBatch : *above - 1;
+}
+
+int64_t LineageTable::LargestFit(int64_t place) const {
+  const auto found = largest_fit_.find(place);
+  return found == largest_fit_.end() ? 0 : found->second;
 }
 
 SizeEvidence LineageTable::EvidenceOf(const Trial& finished) const {

@@ -92,6 +92,9 @@ class LineageTable {
   // lineages have shown.
   int64_t Ceiling(int64_t place) const;
 
+  // The largest micro-batch size of a place that was measured; 0 if none was.
+  int64_t LargestFit(int64_t place) const;
+
   // The best metric among the lineage's trials in rungs up to `max_rung`, nullopt without any.
   std::optional<double> BestMetric(const Lineage& lineage, int64_t max_rung = INT64_MAX) const;
   // True if `a` is strictly better than `b` in the metric that is optimized.

@@ -24,17 +24,11 @@ void RandomMethod::Tell(int64_t tag, const Trial& finished) {
   const Lineage& lineage = table_.Tell(tag, finished);
   const LineageTrial& trial = lineage.trials.back();
   StageRecord& record = records_[lineage.place];
-  if (trial.evidence == SizeEvidence::kFits) {
-    if (!record.best_metric || table_.Better(*trial.metric, *record.best_metric)) {
-      record.best_metric = trial.metric;
-      record.best = trial.step;
-    }
-    record.largest_fit = std::max(record.largest_fit, trial.step.micro_batch);
-  } else if (trial.evidence == SizeEvidence::kTooLarge) {
-    record.too_large.insert(trial.step.micro_batch);
+  if (trial.metric && (!record.best_metric || table_.Better(*trial.metric, *record.best_metric))) {
+    record.best_metric = trial.metric;
+    record.best = trial.step;
   }
-  const bool fits = trial.evidence == SizeEvidence::kFits;
-  CountTowardsEarlyStop(finished, fits ? trial.metric : std::nullopt);
+  CountTowardsEarlyStop(finished, trial.metric);
   if (!ShouldStop(lineage)) queue_.push_back(lineage.number);
 }
 
@@ -55,7 +49,7 @@ bool RandomMethod::ShouldStop(const Lineage& lineage) const {
   }
   if (latest.step.micro_batch >= kLargestMicroBatch) return true;
   if (table_.policy().prune_stages && lineage.stage == 3 && StageOneOrTwoSucceeded()) return true;
-  return lineage.AnyTooLarge() && RecordOf(table_.StageOf(lineage)).largest_fit >= latest.step.high;
+  return lineage.AnyTooLarge() && table_.LargestFit(lineage.place) >= latest.step.high;
 }
 
 int64_t RandomMethod::Weight(const StageSpace& stage) const {
@@ -90,18 +84,18 @@ Step RandomMethod::DrawStep(int64_t low, int64_t high) const {
 
 Step RandomMethod::FirstStep(const StageSpace& stage) const {
   const StageRecord& record = RecordOf(stage);
-  const int64_t best = record.best.micro_batch;
+  const int64_t best = record.best.micro_batch, place = &stage - table_.space().stages.data();
+  const int64_t largest_fit = table_.LargestFit(place);
   if (table_.policy().draw_above_best) {
     if (!record.best_metric) return DrawStep(1, stage.approx_max_micro_batch);
     const int64_t low = best + 1;
-    return DrawStep(low, std::max({record.largest_fit, record.best.high, 2 * low}));
+    return DrawStep(low, std::max({largest_fit, record.best.high, 2 * low}));
   }
   // A range around the best size, where differences between knobs matter, and below the smallest
   // size known not to fit.
-  const auto ceiling = record.too_large.upper_bound(record.largest_fit);
-  const int64_t limit = ceiling == record.too_large.end() ? kLargestMicroBatch : *ceiling - 1;
+  const int64_t limit = table_.Ceiling(place);
   if (!record.best_metric) return DrawStep(1, std::min(stage.approx_max_micro_batch, limit));
-  return DrawStep(best / 2, std::min(std::max(record.largest_fit, 2 * best), limit));
+  return DrawStep(best / 2, std::min(std::max(largest_fit, 2 * best), limit));
 }
 
 Step RandomMethod::NextStep(const Lineage& lineage) const {

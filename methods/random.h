@@ -37,9 +37,7 @@ class RandomMethod : public Method {
   // The results of the trials of one place.
   struct StageRecord {
     std::optional<double> best_metric;
-    Step best;                    // The step of the best trial.
-    int64_t largest_fit = 0;      // Largest micro-batch size measured.
-    std::set<int64_t> too_large;  // Sizes that did not fit with some knobs.
+    Step best;  // The step of the best trial.
   };
 
   int64_t Weight(const StageSpace& stage) const;

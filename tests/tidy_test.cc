@@ -69,7 +69,7 @@ TEST(TidyTest, ThirdPartyHeadersStayInFewFiles) {
       {std::regex(R"(<re2)"), {"base/regex.h"}},
       {std::regex(R"(<pcre2)"), {"engine/data/text_splitter."}},
       {std::regex(R"(<utf8proc)"), {"engine/data/text_normalizer."}},
-      {std::regex(R"(<(unsupported/)?Eigen/)"), {"methods/auto_", "tests/engine/backend/emulated_cuda/cublaslt."}},
+      {std::regex(R"(<Eigen/)"), {"methods/auto_", "tests/engine/backend/emulated_cuda/cublaslt."}},
       {std::regex(R"(<cuda|<cublas|<nccl|<library_types)"),
        {"engine/backend/cuda/", "tests/engine/backend/emulated_cuda/"}},
       {std::regex(R"(<dnnl|<oneapi/dnnl)"),

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <string>
 
+#include "db/schema.h"
 #include "db/store.h"
 #include "tests/db/store_fixtures.h"
 #include "tests/temp_folder.h"

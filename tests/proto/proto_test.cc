@@ -64,20 +64,18 @@ ExperimentSpec FullSpec() {
                   .loss_pattern = "loss: (.*)",
                   .max_time_s = 60.5,
                   .max_device_hours = 0.5,
-                  .run_steps = 1000,
                   .compat_determined = true,
                   .space = "wide",
                   .allow_semantic = true,
-                  .cover_stages = true,
-                  .warm_start = "auto",
-                  .prior = {{"experiment", 1}},
-                  .trials_per_random_config = 15,
-                  .early_stopping = 16,
-                  .search_range_factor = 1.5,
-                  .max_rungs = 17,
-                  .min_binary_search_trials = 18,
-                  .asha_early_stopping = 19,
-                  .divisor = 20};
+                  .auto_method = {.run_steps = 1000,
+                                  .warm_start = "auto",
+                                  .prior = {{"experiment", 1}}},
+                  .lineages = {.cover_stages = true, .search_range_factor = 1.5},
+                  .random = {.trials_per_random_config = 15, .early_stopping = 16},
+                  .asha = {.max_rungs = 17,
+                           .min_binary_search_trials = 18,
+                           .asha_early_stopping = 19,
+                           .divisor = 20}};
   return spec;
 }
 
