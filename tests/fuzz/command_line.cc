@@ -13,17 +13,16 @@
 
 namespace dsat::fuzz {
 
-// The command line; the texts of its ds_config.json and of train.py.
+// The command line; the text of its ds_config.json. There is no script, which Python would read.
 void CommandLine(std::string_view input) {
-  const auto parts = Parts(input, 3);
+  const auto parts = Parts(input, 2);
   ExperimentSpec spec;
   spec.entrypoint = SplitCommand(std::string(parts[0]));
   if (spec.entrypoint.empty()) return;
   spec.ds_config_path = WriteInput("ds_config.json", parts[1]);
   spec.ds_config = ParseTolerantJson(parts[1], spec.ds_config_path);
   if (!spec.ds_config.is_object()) return;  // The experiment file's reader has refused it.
-  const std::string script = WriteInput("train.py", parts[2]);
-  spec.model_dir = script.substr(0, script.rfind('/'));
+  spec.model_dir = spec.ds_config_path.substr(0, spec.ds_config_path.rfind('/'));
   spec.slots_per_trial = 2;
   CheckCommandConfig(spec.ds_config_path, &spec);
   CheckDeepSpeedCommand(spec, false);

@@ -8,12 +8,11 @@
 
 namespace dsat::fuzz {
 
-// The YAML; the texts of ds_config.json, train.py and accelerate.yaml beside it.
+// The YAML; the texts of ds_config.json and accelerate.yaml beside it.
 void ExperimentFile(std::string_view input) {
-  const auto parts = Parts(input, 4);
+  const auto parts = Parts(input, 3);
   WriteInput("ds_config.json", parts[1].empty() ? "{\"train_batch_size\": 8}" : parts[1]);
-  WriteInput("train.py", parts[2]);
-  WriteInput("accelerate.yaml", parts[3]);
+  WriteInput("accelerate.yaml", parts[2]);
   std::vector<std::string> warnings;
   ExperimentSpec spec = ReadExperimentFile(WriteInput("deepspeed.yaml", parts[0]), "", &warnings);
   SetTrainBatchSize("", spec);
