@@ -437,11 +437,11 @@ class SurfacePredictor : public Predictor {
  public:
   explicit SurfacePredictor(const Surface& surface) : surface_(surface) {}
 
-  Predicted Predict(const Json& ds_config) const override {
+  Estimate Predict(const Json& ds_config) const override {
     const Family& f = surface_.family();
     const engine::Settings settings(ds_config, "ds_config");
     const double ranks = static_cast<double>(f.ranks);
-    Predicted predicted;
+    Estimate predicted;
     predicted.exact = true;
     predicted.device = {.state_bytes = 0,
                         .peak_bytes = static_cast<int64_t>(surface_.PeakBytes(ds_config)),

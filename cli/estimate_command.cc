@@ -164,8 +164,8 @@ Subject SubjectOf(const EstimateFlags& flags) {
   return subject;
 }
 
-void PrintJson(const Planner& planner, const Estimate& estimate, const std::vector<Change>& changes,
-               const std::vector<Variant>& variants) {
+void PrintJson(const Planner& planner, const PlannerEstimate& estimate,
+               const std::vector<Change>& changes, const std::vector<Variant>& variants) {
   Json json{
       {"model", planner.model().description},   {"parameters", engine::NumParams(planner.model())},
       {"seq_len", planner.seq_len()},           {"ranks_in_all", planner.cluster().num_ranks},
@@ -184,7 +184,7 @@ int RunCommand(const Flags& flags, const EstimateFlags& estimate_flags) {
   const Subject subject = SubjectOf(estimate_flags);
   const Planner planner = MakePlanner(subject.inputs, subject.cluster);
   std::vector<std::string> warnings;
-  const Estimate estimate = planner.Of(subject.ds_config, &warnings);
+  const PlannerEstimate estimate = planner.Of(subject.ds_config, &warnings);
   for (const std::string& warning : warnings)
     Log(LogLevel::kWarn, warning);
   std::vector<Change> changes;

@@ -26,7 +26,7 @@ std::vector<std::string> MemoryRow(const std::string& tier, const TierNeed& need
 }
 
 // The rank that needs most device memory.
-const Prediction& Largest(const Estimate& estimate) {
+const Prediction& Largest(const PlannerEstimate& estimate) {
   return *std::ranges::max_element(estimate.ranks, {}, &Prediction::run_peak_bytes);
 }
 
@@ -47,7 +47,7 @@ std::string TrafficText(const Prediction& rank) {
       HumanBytes(rank.activation_bytes_per_sample));
 }
 
-std::string TimeText(const Estimate& estimate) {
+std::string TimeText(const PlannerEstimate& estimate) {
   const StepTime& time = estimate.time;
   if (time.total_ms() <= 0) return "";
   std::string text = fmt::format("time of a step: {:.4g} ms, {:.4g} samples/s (an estimate)\n",
@@ -71,7 +71,7 @@ std::string TimeText(const Estimate& estimate) {
   return text;
 }
 
-std::string Verdict(const Estimate& estimate) {
+std::string Verdict(const PlannerEstimate& estimate) {
   if (!estimate.fits()) return estimate.Misfit() + ".\n";
   return estimate.device.limit_bytes > 0
              ? fmt::format("It fits and leaves {} free on each device.\n",
@@ -98,7 +98,7 @@ std::optional<DeepSpeedMemory> DeepSpeedEstimateOf(const Planner& planner,
 
 std::vector<std::string> VariantRow(const Planner& planner, const Variant& variant) {
   if (!variant.estimate) return {variant.name, "", "", "", "", "refused", "", "", "", ""};
-  const Estimate& e = *variant.estimate;
+  const PlannerEstimate& e = *variant.estimate;
   const auto documented = DeepSpeedEstimateOf(planner, variant.name);
   const auto gib = [](double bytes) { return fmt::format("{:.2f} GiB", bytes / (1 << 30)); };
   return {variant.name,
@@ -161,7 +161,7 @@ std::string HeadText(const Planner& planner) {
 }
 
 std::string EstimateText(const Planner& planner, const std::string& name,
-                         const Estimate& estimate) {
+                         const PlannerEstimate& estimate) {
   const engine::BatchSizes& batch = estimate.batch;
   std::string text = fmt::format(
       "{}: {} sample{} in a step: micro-batch {}, accumulation {}, {} data-parallel rank{}{}\n\n",
@@ -207,7 +207,7 @@ std::string VariantsText(const Planner& planner, const std::vector<Variant>& var
          "DeepSpeed: its own documented estimate of model states, no activations and no buckets\n";
 }
 
-Json ToJson(const Estimate& estimate) {
+Json ToJson(const PlannerEstimate& estimate) {
   Json json{{"train_batch_size", estimate.batch.train_batch_size},
             {"micro_batch_size", estimate.batch.micro_batch_size},
             {"accumulation_steps", estimate.batch.accumulation_steps},

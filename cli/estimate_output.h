@@ -11,7 +11,8 @@
 namespace dsat::cli {
 
 // One configuration. `name` is what the user calls it.
-std::string EstimateText(const Planner& planner, const std::string& name, const Estimate& estimate);
+std::string EstimateText(const Planner& planner, const std::string& name,
+                         const PlannerEstimate& estimate);
 // The changes with which a configuration fits.
 std::string ChangesText(const std::vector<Change>& changes);
 // A row for each variant.
@@ -20,7 +21,7 @@ std::string VariantsText(const Planner& planner, const std::vector<Variant>& var
 // The model and the cluster, for one line above the rest.
 std::string HeadText(const Planner& planner);
 
-Json ToJson(const Estimate& estimate);
+Json ToJson(const PlannerEstimate& estimate);
 Json ToJson(const Planner& planner, const std::vector<Variant>& variants);
 
 }  // namespace dsat::cli

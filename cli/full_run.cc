@@ -35,7 +35,7 @@ int64_t StepsPerPrint(const Json& ds_config, int64_t steps) {
 
 // The engine's prediction for the config; nullopt if it predicts nothing, or another program runs
 // it. Throws kInvalidArgument if the engine cannot run it.
-std::optional<Estimate> EstimateOf(const ExperimentSpec& spec, const Json& ds_config) {
+std::optional<PlannerEstimate> EstimateOf(const ExperimentSpec& spec, const Json& ds_config) {
   if (!IsBuiltin(spec)) return std::nullopt;
   PlannerInputs inputs;
   inputs.model = spec.hyperparameters.value("model", Json::object());
@@ -57,7 +57,7 @@ std::optional<Estimate> EstimateOf(const ExperimentSpec& spec, const Json& ds_co
 }
 
 // The FLOPs of a step on rank 0, forward and backward, if the searched metric counts them; else 0.
-double RankFlops(const ExperimentSpec& spec, const std::optional<Estimate>& estimate) {
+double RankFlops(const ExperimentSpec& spec, const std::optional<PlannerEstimate>& estimate) {
   if (!estimate || spec.options.metric != "FLOPS_per_gpu") return 0;
   return 3 * static_cast<double>(estimate->ranks.at(0).forward_flops);
 }

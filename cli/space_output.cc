@@ -114,7 +114,7 @@ std::string SizeText(const Search& search, const Outlook& outlook) {
 std::string BestTable(const Search& search, const Outlook& outlook, size_t columns) {
   if (outlook.best.empty()) return "No configuration of the space is predicted to fit.\n";
   std::vector<std::vector<std::string>> rows;
-  for (const ForeseenConfig& config : outlook.best) {
+  for (const EstimatedConfig& config : outlook.best) {
     const auto text = [&](const char* pointer) {
       const Json* value = FindAtPointer(config.ds_config, pointer);
       return value == nullptr ? "" : value->dump();
@@ -236,7 +236,7 @@ Json SpaceJson(const Search& search, const Outlook& outlook) {
   }
   for (const LeftOut& left_out : AllLeftOut(search))
     json["left_out"].push_back({{"what", left_out.what}, {"why", left_out.why}});
-  for (const ForeseenConfig& config : outlook.best) {
+  for (const EstimatedConfig& config : outlook.best) {
     json["best"].push_back({{"assignment", dsat::ToJson(config.assignment)},
                             {"ds_config", config.ds_config},
                             {"peak_bytes", config.predicted.device.peak_bytes},

@@ -264,7 +264,7 @@ class Lister {
       const int64_t accumulation =
           space.samples_per_step > 0 ? space.samples_per_step / size : submitted;
       SetPoint(config, {size, accumulation});
-      const Predicted predicted = predictor.Predict(config);
+      const Estimate predicted = predictor.Predict(config);
       if (predicted.compute_ms <= 0) return;
       candidate.sample_ms = predicted.step_ms / static_cast<double>(accumulation * size);
     } catch (const Error& error) {

@@ -49,7 +49,7 @@ int64_t FullestNode(const Cluster& cluster, int64_t num_stages, BytesOf bytes_of
   return most;
 }
 
-void SumUp(const Cluster& cluster, Estimate& e) {
+void SumUp(const Cluster& cluster, PlannerEstimate& e) {
   const auto node = [&](int64_t Prediction::*bytes) {
     return FullestNode(cluster, e.num_stages, [&](size_t stage) { return e.ranks[stage].*bytes; });
   };
@@ -109,19 +109,19 @@ std::pair<std::string, Json> VariantOf(const Json& base, const Strategy& strateg
 Planner::Planner(Model model, int64_t seq_len, const Cluster& cluster, std::string source)
     : model_(std::move(model)), seq_len_(seq_len), cluster_(cluster), source_(std::move(source)) {}
 
-Estimate Planner::Of(const Json& ds_config, std::vector<std::string>* warnings) const {
+PlannerEstimate Planner::Of(const Json& ds_config, std::vector<std::string>* warnings) const {
   return OnCluster(ds_config, cluster_, warnings);
 }
 
-Predicted Planner::Predict(const Json& ds_config) const {
+Estimate Planner::Predict(const Json& ds_config) const {
   return Of(ds_config);
 }
 
-Estimate Planner::OnCluster(const Json& ds_config, const Cluster& cluster,
-                            std::vector<std::string>* warnings) const {
+PlannerEstimate Planner::OnCluster(const Json& ds_config, const Cluster& cluster,
+                                   std::vector<std::string>* warnings) const {
   const DsConfig config = ParseDsConfig(ds_config, source_, cluster.num_ranks, warnings);
   const auto size = static_cast<int>(cluster.num_ranks);
-  Estimate estimate;
+  PlannerEstimate estimate;
   estimate.batch = config.batch;
   estimate.num_stages = config.pipeline.num_stages;
   for (int stage = 0; stage < config.pipeline.num_stages; ++stage) {
@@ -203,7 +203,7 @@ std::optional<Change> Planner::ChangeOfSettings(const Json& ds_config) const {
   const int64_t stage = ParseDsConfig(base, source_, cluster_.num_ranks, nullptr).zero.stage;
   const auto attempt = [&](const std::string& what, const Json& config) -> std::optional<Change> {
     try {
-      Estimate estimate = Of(config);
+      PlannerEstimate estimate = Of(config);
       if (estimate.fits()) return Change{what, std::move(estimate)};
     } catch (const Error& error) {
       if (!IsRefusal(error)) throw;
@@ -236,7 +236,7 @@ std::optional<Change> Planner::ChangeOfRanks(const Json& ds_config) const {
   const int64_t most = std::max(kMostRanks, kMostTimesRanks * cluster.num_ranks);
   while (2 * cluster.num_ranks <= most) {
     cluster.num_ranks *= 2;
-    Estimate estimate = OnCluster(config, cluster, nullptr);
+    PlannerEstimate estimate = OnCluster(config, cluster, nullptr);
     if (estimate.fits()) {
       std::string what = fmt::format("{} ranks", cluster.num_ranks);
       if (GivesTotal(ds_config))

@@ -19,7 +19,8 @@
 
 namespace dsat {
 
-struct Estimate : Predicted {
+// An estimate that the engine's plan has been counted for, rank by rank.
+struct PlannerEstimate : Estimate {
   engine::BatchSizes batch;
   int64_t num_stages = 1;                 // Pipeline stages.
   std::vector<engine::Prediction> ranks;  // One of each pipeline stage; the others are equal.
@@ -32,7 +33,7 @@ struct Variant {
   // The name of a strategy (strategies.h), for example "stage_3_nvme with buffer_size 269217920" if
   // the default is too small for the model's layers.
   std::string name;
-  std::optional<Estimate> estimate;
+  std::optional<PlannerEstimate> estimate;
   std::string refused;  // Why there is no estimate.
   int64_t largest_micro_batch = 0;
 };
@@ -40,7 +41,7 @@ struct Variant {
 // A change with which a config fits.
 struct Change {
   std::string what;  // "train_micro_batch_size_per_gpu 3", "128 ranks"
-  Estimate estimate;
+  PlannerEstimate estimate;
 };
 
 class Planner : public Predictor {
@@ -49,8 +50,8 @@ class Planner : public Predictor {
   Planner(engine::Model model, int64_t seq_len, const engine::Cluster& cluster, std::string source);
 
   // Throws what ParseDsConfig and engine::Predict throw. `warnings` as ParseDsConfig's.
-  Estimate Of(const Json& ds_config, std::vector<std::string>* warnings = nullptr) const;
-  Predicted Predict(const Json& ds_config) const override;
+  PlannerEstimate Of(const Json& ds_config, std::vector<std::string>* warnings = nullptr) const;
+  Estimate Predict(const Json& ds_config) const override;
   // Bisects sizes up to 65536.
   int64_t LargestMicroBatch(const Json& ds_config) const override;
 
@@ -70,8 +71,8 @@ class Planner : public Predictor {
   int64_t LargestParam() const;
 
  private:
-  Estimate OnCluster(const Json& ds_config, const engine::Cluster& cluster,
-                     std::vector<std::string>* warnings) const;
+  PlannerEstimate OnCluster(const Json& ds_config, const engine::Cluster& cluster,
+                            std::vector<std::string>* warnings) const;
   std::optional<Change> ChangeOfMicroBatch(const Json& ds_config) const;
   std::optional<Change> ChangeOfSettings(const Json& ds_config) const;
   std::optional<Change> ChangeOfRanks(const Json& ds_config) const;

@@ -36,10 +36,10 @@ class FormulaPredictor : public Predictor {
   FormulaPredictor(const ModelProfile& profile, int64_t world_size, MemoryLaw law)
       : profile_(profile), world_size_(world_size), law_(law) {}
 
-  Predicted Predict(const Json& ds_config) const override {
+  Estimate Predict(const Json& ds_config) const override {
     const StageMemory memory = ModelOf(ds_config).ForStage(ZeroStage(ds_config));
     const int64_t micro_batch = IntAt(ds_config, kMicroBatchKey, 1);
-    Predicted predicted;
+    Estimate predicted;
     predicted.device = {
         .state_bytes = memory.fixed_bytes(),
         .peak_bytes = memory.fixed_bytes() + micro_batch * memory.activation_bytes_per_sample,
@@ -94,7 +94,7 @@ engine::Cluster ClusterOfTrials(const ExperimentSpec& spec, const ModelProfile& 
 
 }  // namespace
 
-std::string Predicted::Misfit() const {
+std::string Estimate::Misfit() const {
   std::string text;
   const auto add = [&](const char* what, const TierNeed& need) {
     if (need.fits()) return;
@@ -132,7 +132,7 @@ std::unique_ptr<Predictor> MakePredictor(const ExperimentSpec& spec, const Model
 
 std::string WhyInfeasible(const Predictor& predictor, const Json& ds_config) {
   try {
-    const Predicted predicted = predictor.Predict(ds_config);
+    const Estimate predicted = predictor.Predict(ds_config);
     return predicted.exact ? predicted.Misfit() : "";
   } catch (const Error& error) {
     if (!IsRefusal(error)) throw;

@@ -23,7 +23,8 @@ struct TierNeed {
   bool fits() const { return limit_bytes == 0 || peak_bytes <= limit_bytes; }
 };
 
-struct Predicted {
+// The predicted memory and time of a configuration on all ranks.
+struct Estimate {
   TierNeed device;     // The rank that needs most.
   TierNeed rank_host;  // The rank that needs most.
   TierNeed host;       // The node that needs most.
@@ -46,7 +47,7 @@ class Predictor {
   virtual ~Predictor() = default;
 
   // Throws kInvalidArgument or kUnimplemented if the built-in engine refuses the config.
-  virtual Predicted Predict(const Json& ds_config) const = 0;
+  virtual Estimate Predict(const Json& ds_config) const = 0;
 
   // The largest micro-batch size with which `ds_config`, otherwise unchanged, is predicted to fit;
   // 0 if not even 1 fits. Throws as Predict.

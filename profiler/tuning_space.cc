@@ -68,10 +68,10 @@ std::vector<KnobEffect> EffectsOf(const Knob& knob, const Scope& scope, Json ds_
   std::vector<KnobEffect> effects;
   SetPoint(ds_config, {std::max<int64_t>(largest, 1), 1});
   try {
-    const Predicted submitted = scope.predictor.Predict(ds_config);
+    const Estimate submitted = scope.predictor.Predict(ds_config);
     for (const Json& value : knob.values) {
       SetAtPointer(ds_config, knob.pointer, value);
-      const Predicted predicted = scope.predictor.Predict(ds_config);
+      const Estimate predicted = scope.predictor.Predict(ds_config);
       KnobEffect& effect = effects.emplace_back();
       effect.peak_bytes =
           static_cast<double>(predicted.device.peak_bytes - submitted.device.peak_bytes);
@@ -159,7 +159,7 @@ std::vector<Forecast> ForecastsOf(const Predictor& predictor, Json ds_config, in
   std::vector<Forecast> forecasts;
   for (int64_t size = 1; size <= std::max<int64_t>(2 * largest, 2); size *= 2) {
     SetPoint(ds_config, {size, accumulation});
-    const Predicted predicted = predictor.Predict(ds_config);
+    const Estimate predicted = predictor.Predict(ds_config);
     forecasts.push_back({.micro_batch_size = size,
                          .accumulation_steps = accumulation,
                          .peak_bytes = predicted.device.peak_bytes,
@@ -173,7 +173,7 @@ std::vector<Forecast> ForecastsOf(const Predictor& predictor, Json ds_config, in
 // Whether one sample more than the largest size lacks another memory than the device's.
 bool IsBoundByHost(const Predictor& predictor, Json ds_config, int64_t largest) {
   SetPoint(ds_config, {largest + 1, 1});
-  const Predicted predicted = predictor.Predict(ds_config);
+  const Estimate predicted = predictor.Predict(ds_config);
   return predicted.device.fits() && !predicted.fits();
 }
 
@@ -182,7 +182,7 @@ void PredictSizes(const Predictor& predictor, const Json& ds_config, StageSpace&
                   Workload& workload) {
   try {
     space.approx_max_micro_batch = predictor.LargestMicroBatch(ds_config);
-    const Predicted predicted = predictor.Predict(ds_config);
+    const Estimate predicted = predictor.Predict(ds_config);
     space.state_bytes = predicted.device.state_bytes;
     exact = predicted.exact;
     workload.device_memory_bytes = predicted.device.limit_bytes;

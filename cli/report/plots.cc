@@ -197,7 +197,7 @@ class PredictionPlots {
       if (++num > kMostPredictions) break;
       const Json config = report_.ConfigOf(trial);
       try {
-        const Predicted predicted = predictor->Predict(config);
+        const Estimate predicted = predictor->Predict(config);
         Add(memory_, trial, config, static_cast<double>(predicted.device.peak_bytes), "peak_bytes",
             memory_unit_.scale);
         Add(time_, trial, config, predicted.step_ms, "latency", 1);

@@ -22,7 +22,7 @@ double SamplesOf(const Json& ds_config) {
 }
 
 // Fills in what is predicted of config.assignment. Returns false if it cannot run.
-bool Foresee(const Proposer& proposer, const Predictor& predictor, ForeseenConfig& config) {
+bool Foresee(const Proposer& proposer, const Predictor& predictor, EstimatedConfig& config) {
   try {
     config.ds_config = proposer.MakeDraft(config.assignment).ds_config;
     config.predicted = predictor.Predict(config.ds_config);
@@ -55,11 +55,11 @@ Outlook LookAhead(const SearchState& search, size_t num_best) {
   for (int round = 0; round < kMostRounds && outlook.best.size() < num_best; ++round) {
     for (const AutoMethod::Expected& expected : method.BestExpected(4 * num_best)) {
       if (!seen.insert(expected.assignment).second) continue;
-      ForeseenConfig config{.assignment = expected.assignment,
-                            .ds_config = {},
-                            .predicted = {},
-                            .step_ms = expected.step_ms,
-                            .factor = expected.factor};
+      EstimatedConfig config{.assignment = expected.assignment,
+                             .ds_config = {},
+                             .predicted = {},
+                             .step_ms = expected.step_ms,
+                             .factor = expected.factor};
       if (Foresee(proposer, *predictor, config)) {
         outlook.best.push_back(std::move(config));
       } else if (!config.ds_config.is_null()) {
@@ -72,7 +72,7 @@ Outlook LookAhead(const SearchState& search, size_t num_best) {
     }
   }
   const bool per_step = SmallerIsBetter(spec.options.metric);
-  const auto cost = [per_step](const ForeseenConfig& c) {
+  const auto cost = [per_step](const EstimatedConfig& c) {
     return c.step_ms > 0 ? c.step_ms / (per_step ? 1 : SamplesOf(c.ds_config)) : c.factor;
   };
   std::ranges::stable_sort(outlook.best, {}, cost);

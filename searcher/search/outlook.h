@@ -12,10 +12,10 @@
 
 namespace dsat {
 
-struct ForeseenConfig {
+struct EstimatedConfig {
   Assignment assignment;
   Json ds_config;       // Resolved.
-  Predicted predicted;  // Its bytes are exact or by formulas; its step_ms may be 0.
+  Estimate predicted;   // Its bytes are exact or by formulas; its step_ms may be 0.
   double step_ms = 0;   // By the prediction, else by the time model; 0 if neither knows.
   double factor = 1;    // By the time model: how long a sample takes, relative to the best.
 };
@@ -24,7 +24,7 @@ struct Outlook {
   std::vector<std::vector<int64_t>> sizes;  // Of each stage of the space, legal, ascending.
   std::vector<double> num_configs;          // Of each stage of the space, as auto counts them.
   double num_candidates = 0;                // That auto lists, of all stages.
-  std::vector<ForeseenConfig> best;         // Best first; those that do not fit are left out.
+  std::vector<EstimatedConfig> best;        // Best first; those that do not fit are left out.
 };
 
 // Applies the models of the method auto to the space of a search whose profile is known, whichever

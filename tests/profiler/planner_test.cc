@@ -54,7 +54,7 @@ Json Checkpointed(Json config) {
 
 // Only what the ZeRO paper's formulas know: no buckets to speak of, one token, gradients kept
 // between two micro-batches.
-Estimate StatesOnly(int stage, const Json& model, int64_t num_ranks) {
+PlannerEstimate StatesOnly(int stage, const Json& model, int64_t num_ranks) {
   Json config = Checkpointed(Config("stage_2"));
   config["gradient_accumulation_steps"] = 2;
   config["zero_optimization"] = {{"stage", stage},
@@ -125,7 +125,7 @@ TEST(DocumentedFiguresTest, TheOffloadTutorialFitsOneDevice) {
 TEST(DocumentedFiguresTest, FortyBillionFitOneDeviceWithAHostOf1500Gigabytes) {
   // docs/_posts/2021-03-08. Model states are 16 bytes a parameter: 640 GB, of the rule's 720.
   const Planner planner = PlannerFor(GptOfSize(40e9), Of("v100", 1));
-  const Estimate estimate = planner.Of(Checkpointed(Config("stage_3_offload")));
+  const PlannerEstimate estimate = planner.Of(Checkpointed(Config("stage_3_offload")));
   EXPECT_TRUE(estimate.fits());
   const auto params = static_cast<double>(NumParams(planner.model()));
   EXPECT_NEAR(static_cast<double>(estimate.host.peak_bytes), 16 * params, 0.01 * 16 * params);
@@ -148,7 +148,7 @@ TEST(DocumentedFiguresTest, TwoTrillionFit512DevicesOnlyWithOffload) {
   const Planner planner = PlannerFor(Gpt(620, 16'384, 128), Of("v100", 512));
   Json config = Config("stage_3_offload");
   SetAtPointer(config, "/activation_checkpointing/cpu_checkpointing", true);
-  const Estimate estimate = planner.Of(config);
+  const PlannerEstimate estimate = planner.Of(config);
   EXPECT_TRUE(estimate.fits());
   // At the highest point all checkpoints are there and no gradient yet: 14 bytes a parameter over
   // 32 nodes, and 620 inputs of 1024 x 16384 in 2 bytes for each of 16 ranks. 1 %: buffers.
@@ -220,9 +220,9 @@ TEST(PlannerTest, WhatTheEngineRefusesIsRefusedWithItsReason) {
 TEST(PlannerTest, HostMemoryIsSummedOverTheRanksOfANode) {
   Cluster cluster = Of("a100", 8);
   const Json config = Config("stage_3_offload");
-  const Estimate one_node = PlannerFor(GptOfSize(1e9), cluster).Of(config);
+  const PlannerEstimate one_node = PlannerFor(GptOfSize(1e9), cluster).Of(config);
   cluster.ranks_per_node = 4;
-  const Estimate two_nodes = PlannerFor(GptOfSize(1e9), cluster).Of(config);
+  const PlannerEstimate two_nodes = PlannerFor(GptOfSize(1e9), cluster).Of(config);
   EXPECT_EQ(one_node.host.peak_bytes, 8 * one_node.ranks[0].run_host_peak_bytes);
   EXPECT_EQ(two_nodes.host.peak_bytes, 4 * two_nodes.ranks[0].run_host_peak_bytes);
 }
@@ -234,8 +234,8 @@ TEST(EstimateTest, ScratchIsThatOfTheDevice) {
   model["vocab_size"] = 64;
   model["n_positions"] = 4096;
   const Json config = Config("stage_2");
-  const Estimate cpu = PlannerFor(model, Of("cpu", 1), 4096).Of(config);
-  const Estimate gpu = PlannerFor(model, Of("h200", 1), 4096).Of(config);
+  const PlannerEstimate cpu = PlannerFor(model, Of("cpu", 1), 4096).Of(config);
+  const PlannerEstimate gpu = PlannerFor(model, Of("h200", 1), 4096).Of(config);
   EXPECT_EQ(gpu.device.state_bytes, cpu.device.state_bytes + kGpuWorkspaceBytes);
   EXPECT_LT(gpu.device.peak_bytes, cpu.device.peak_bytes + kGpuWorkspaceBytes);
   EXPECT_THROW(PlannerFor(Gpt(2, 514, 2), Of("h200", 1)).Of(config), Error);

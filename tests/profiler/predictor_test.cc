@@ -63,7 +63,7 @@ TEST(PredictorTest, TheBuiltinAnswerIsThatOfTheRankThatNeedsMost) {
       const auto predictor = MakePredictor(BuiltinSpec(world_size), BuiltinProfile(num_threads));
       for (int stage = 0; stage <= 3; ++stage) {
         const Json config = Config(stage, 3, world_size);
-        const Predicted predicted = predictor->Predict(config);
+        const Estimate predicted = predictor->Predict(config);
         EXPECT_TRUE(predicted.exact);
         EXPECT_GT(predicted.step_ms, 0);
         EXPECT_EQ(predicted.device.limit_bytes, 6 * kMiB);
@@ -167,7 +167,7 @@ TEST(PredictorTest, FormulasAnswerWhereTheEngineHasNotMeasured) {
   for (const auto& [spec, measured, law] : cases) {
     const MemoryModel model(measured, config, 2, law);
     const auto predictor = MakePredictor(spec, measured);
-    const Predicted predicted = predictor->Predict(config);
+    const Estimate predicted = predictor->Predict(config);
     EXPECT_FALSE(predicted.exact);
     EXPECT_EQ(predicted.device.peak_bytes, model.ForStage(1).fixed_bytes() + 4 * 100'000);
     EXPECT_EQ(predictor->LargestMicroBatch(config), model.ApproxMaxMicroBatch(1));
