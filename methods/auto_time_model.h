@@ -34,9 +34,9 @@ class AutoTimeModel {
     kTraffic,               // Communication, by stage (4).
     kStage = kTraffic + 4,  // Everything, by stage (4).
     kTrend = kStage + 4,    // Larger micro-batches, per doubling.
-    kOdd,                   // Sizes that are not multiples of 2,
-    kNot4,                  // of 4,
-    kNot8,                  // and of 8.
+    kOdd,                   // Sizes are not multiples of 2.
+    kNot4,                  // Sizes are not multiples of 4.
+    kNot8,                  // Sizes are not multiples of 8.
     kScattered,             // contiguous_gradients is off.
     kContention,            // Collectives run while a pass computes.
     kRecompute,             // A place computes it besides, for activation checkpointing.

@@ -25,12 +25,12 @@ constexpr std::chrono::seconds kLongPause{2};
 
 // A runner that was killed leaves the file that it was writing in the folder of an earlier attempt.
 void RemoveUnfinishedFiles(const std::string& attempt_dir) {
-  std::error_code error;  // What stays harms nobody.
+  std::error_code error;  // A file that stays harms nobody.
   const fs::path trial_dir = fs::absolute(attempt_dir).parent_path();
   std::vector<fs::path> left;
   for (auto it = fs::recursive_directory_iterator(trial_dir, error); it != fs::end(it);
        it.increment(error)) {
-    if (it.depth() > 0) it.disable_recursion_pending();  // What is deeper is the script's.
+    if (it.depth() > 0) it.disable_recursion_pending();  // Deeper files are the script's.
     if (it->path().filename().string().find(".tmp.") != std::string::npos)
       left.push_back(it->path());
   }

@@ -37,7 +37,7 @@ std::string FailureOfSubmitted(const Experiment& experiment) {
     if (id < *submitted || trial.state == TrialState::kRunning) continue;
     if (id > *submitted && reasons.size() >= 2) break;
     for (const Experiment::Attempt& launch : experiment.Attempts(id)) {
-      // What has ended well has not measured what the trial needs.
+      // A launch that has ended well has not measured what the trial needs.
       const bool lacks = launch.end && launch.end->state == TrialState::kSucceeded &&
                          trial.state == TrialState::kFailed;
       if (!lacks && (!launch.end || launch.end->state != TrialState::kFailed)) return "";

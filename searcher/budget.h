@@ -9,7 +9,7 @@
 
 namespace dsat {
 
-// What a search has used so far.
+// The time that a search has used so far.
 struct Spent {
   double clock_s = 0;       // Seconds that it has run.
   double slot_seconds = 0;  // Slots times the time that trials ran.

@@ -67,7 +67,7 @@ class HistoryReader {
     try {
       step = TrainingStepFromJson(Json::parse(line));
     } catch (const Json::exception&) {
-      return;  // Of a later version, or damaged.
+      return;  // The line is damaged, or of a later version.
     }
     int64_t& told = step.validated ? told_validation_ : told_;
     const bool is_new = step.step > told && (!step.validated || step.step >= told_);

@@ -201,7 +201,7 @@ void WriteResults(const Experiment& experiment, const std::string& out_dir) {
     WriteFileAtomic(
         out_dir + "/command.txt",
         ProductionCommand(search.spec(), config, out_dir, ByHook(search, *verdict.pick)) + "\n");
-  } else {  // What was the answer has dropped out.
+  } else {  // The former answer has dropped out.
     std::filesystem::remove(out_dir + "/ds_config.json");
     std::filesystem::remove(out_dir + "/command.txt");
   }
@@ -209,7 +209,7 @@ void WriteResults(const Experiment& experiment, const std::string& out_dir) {
     const std::string path = fmt::format("{}/ds_config.{}.json", out_dir, name);
     const auto found = std::ranges::find(verdict.alternatives, name, &Alternative::name);
     if (found == verdict.alternatives.end()) {
-      std::filesystem::remove(path);  // Of an earlier answer.
+      std::filesystem::remove(path);  // It may be of an earlier answer.
     } else {
       WriteJsonFile(path, ConfigToKeep(search, found->trial));
     }

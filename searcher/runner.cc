@@ -111,7 +111,7 @@ struct Runner::Impl {
   // The search's own clock goes on where the last runner has left it.
   double clock_before_s = 0;
   std::chrono::steady_clock::time_point opened = std::chrono::steady_clock::now();
-  std::map<TrialId, double> started_s;  // Of running trials, later by what they have waited.
+  std::map<TrialId, double> started_s;  // Starts of running trials, later by what they have waited.
   std::map<TrialId, double> spent_s;    // By earlier attempts of a trial.
   LoadWatch load;
   std::set<TrialId> withdrawn;  // From Slurm's queue, because the search is over.
@@ -251,7 +251,7 @@ void Runner::Impl::EndSearchIfOver() {
   Notify(RunnerEvent::Kind::kNote, -1, 0, 0, what + *why);
 }
 
-// What still waits for a job of Slurm when the search is over is not launched any more.
+// A trial that still waits for a job of Slurm when the search is over is not launched any more.
 void Runner::Impl::WithdrawWaiting() {
   if (experiment.search().EndReason().empty()) return;
   for (auto& [id, attempt] : attempts) {

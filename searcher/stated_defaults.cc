@@ -53,7 +53,7 @@ class Stater {
   const std::vector<Knob>& knobs_;
   engine::Settings settings_;
   bool is_script_;
-  std::string release_;  // Of the script's DeepSpeed; empty if unknown.
+  std::string release_;  // The release of the script's DeepSpeed; empty if unknown.
 };
 
 }  // namespace

@@ -103,10 +103,6 @@ TEST(ProseTest, ProseIsPlainAmericanEnglish) {
   }
 }
 
-// The folders whose comments do not keep the rule yet.
-const std::vector<std::string> kNotYetWholeSentences = {"methods/", "searcher/", "tests/methods/",
-                                                        "tests/searcher/"};
-
 // The text that begins a comment in a file of this kind; "" if its comments are not checked.
 std::string CommentMark(const fs::path& path) {
   const std::string extension = path.extension();
@@ -130,7 +126,7 @@ TEST(ProseTest, CommentsBeginWithASubject) {
   const std::regex clause("(Of|That|Those|What|Whose|Which) .*");
   for (const SourceFile& file : ProseFiles()) {
     const std::string mark = CommentMark(file.path);
-    if (mark.empty() || AnyPrefix(file.path, kNotYetWholeSentences)) continue;
+    if (mark.empty()) continue;
     size_t column_before = std::string::npos;
     for (size_t i = 0; i < file.lines.size(); ++i) {
       const std::string& line = file.lines[i];

@@ -49,7 +49,7 @@ struct Wrapper {
   std::string_view name;
   std::string_view subcommand;  // It alone runs a program; "" = there are none.
   size_t num_values;            // Its arguments before the program, without options.
-  std::string_view options;     // Those with a value, each between spaces.
+  std::string_view options;     // The options with a value, each between spaces.
 };
 constexpr std::array kWrappers = {
     Wrapper{"uv", "run", 0,

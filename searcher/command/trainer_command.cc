@@ -44,7 +44,7 @@ std::optional<std::string> DropClusterLauncher(ExperimentSpec* spec) {
   for (size_t i = 1; i + 1 < words.size(); ++i) {
     const std::string& module = words[i + 1].text;
     if (words[i].text != "-m" || !module.starts_with("determined.launch.")) continue;
-    size_t begin = i + 2;  // Of COMMAND.
+    size_t begin = i + 2;  // The first word of COMMAND.
     for (size_t k = begin; k < words.size() && !words[k].first; ++k) {
       if (words[k].text == "--trial" || words[k].text.starts_with("--trial="))
         Throw(ErrorCode::kInvalidArgument,
@@ -115,8 +115,8 @@ std::optional<size_t> ScriptOf(const CommandWords& command) {
   return std::nullopt;
 }
 
-// What the command's script shows of the trainer's arguments (python/dsat/_script.py); an empty
-// object if there is no script or it cannot be read.
+// Returns the trainer's arguments that the command's script shows (python/dsat/_script.py); an
+// empty object if there is no script or it cannot be read.
 Json FactsOfScript(const CommandWords& command, const ExperimentSpec& spec) {
   const std::optional<size_t> script = ScriptOf(command);
   const std::string python = PythonFolder();
@@ -218,8 +218,8 @@ class Resolver {
   ExperimentSpec& spec_;
   CommandWords command_;
   Json script_;      // FactsOfScript().
-  bool parses_;      // TrainingArguments from the command line,
-  bool reads_file_;  // and from the file of --config, which has precedence over defaults.
+  bool parses_;      // It parses TrainingArguments from the command line.
+  bool reads_file_;  // It also reads the file of --config, which has precedence over defaults.
   std::vector<std::string> added_ = {};
   std::vector<std::string> notes_ = {};
 };

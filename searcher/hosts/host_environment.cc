@@ -1,6 +1,7 @@
 // The environment variables that ranks on other hosts get.
 //
-// Which ones, and where .deepspeed_env is looked for, is as in DeepSpeed's launcher/runner.py.
+// The choice of variables and the places of .deepspeed_env are those of DeepSpeed's
+// launcher/runner.py.
 #include "searcher/hosts/host_environment.h"
 
 #include <algorithm>

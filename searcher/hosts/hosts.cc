@@ -153,7 +153,7 @@ class FilterReader {
   std::string option_;
   const std::string& filter_;
   const std::vector<Host>& hosts_;
-  std::map<std::string, size_t> index_;  // Of hosts_, by name.
+  std::map<std::string, size_t> index_;  // The indices of hosts_, by name.
   size_t longest_name_ = 0;
   size_t at_ = 0;
 };

@@ -19,12 +19,13 @@ struct HostAccess {
   std::string ssh = kDefaultSsh;  // A command line to which a host and its command are appended.
   std::string slurm_job = {};     // If given, srun reaches all hosts, which are nodes of this job.
   std::string master_addr = {};   // The first host's address; "" = the one by which ssh reaches it.
-  std::map<std::string, std::string> environment = {};  // Of every rank, overridden by its own.
+  // Variables of every rank, overridden by its own.
+  std::map<std::string, std::string> environment = {};
 };
 
 struct ReachedHosts {
   std::vector<LaunchHost> hosts;
-  std::string runner_address;  // Of this machine as seen by the other hosts; "" if there are none.
+  std::string runner_address;  // This machine as seen by the other hosts; "" if there are none.
 };
 
 // Connects to hosts without blocking. Not thread-safe.

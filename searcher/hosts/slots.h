@@ -35,8 +35,8 @@ void CheckHosts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts
 std::optional<std::vector<std::string>> VisibleDevices(const LaunchHost& host);
 // The number of devices that a value of CUDA_VISIBLE_DEVICES names.
 int64_t NumDevicesIn(const std::string& visible);
-// Those of them that a machine with `num_files` device files of GPUs has. An instance of a GPU
-// (MIG) has no file of its own.
+// Returns how many of them a machine with `num_files` device files of GPUs has. An instance of a
+// GPU (MIG) has no file of its own.
 int64_t NumGpusIn(const std::string& visible, int64_t num_files);
 // The number of usable GPUs of this machine, by the driver's device files and CUDA_VISIBLE_DEVICES.
 int64_t NumVisibleGpus();

@@ -68,7 +68,7 @@ Answer Ask(const std::string& command) {
   return answer;
 }
 
-// What follows the first `key` in `text`, up to a blank; "" if there is none.
+// The text after the first `key` in `text`, up to a blank; "" if there is none.
 std::string ValueOf(const std::string& text, const std::string& key) {
   const size_t found = text.find(key);
   if (found == std::string::npos) return "";

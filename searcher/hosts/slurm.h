@@ -21,7 +21,7 @@ struct SlurmJobs {
   std::vector<std::string> args;  // Options of salloc; PlanJobs puts the size of a job before them.
   int64_t slots_per_node = 0;     // The most on one node; 0 = those of a trial.
   std::chrono::seconds keep{600};  // How long a job outlives a runner that was killed.
-  ExperimentSpec spec = {};        // Of the trials; set by PlanJobs.
+  ExperimentSpec spec = {};        // The spec of the trials; set by PlanJobs.
   HostAccess access = {};          // slurm_job is not set.
 };
 

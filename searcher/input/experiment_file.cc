@@ -26,7 +26,7 @@ namespace {
 constexpr int64_t kMaxFileBytes = int64_t{1} << 20;
 constexpr int kMaxNodes = 100'000;
 constexpr int kMaxDepth = 50;
-constexpr size_t kMaxPointerBytes = size_t{32} << 20;  // Of the names of all values.
+constexpr size_t kMaxPointerBytes = size_t{32} << 20;  // The names of all values.
 
 bool IsWord(const std::string& text, const char* lower, const char* title, const char* upper) {
   return text == lower || text == title || text == upper;

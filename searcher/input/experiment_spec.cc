@@ -474,7 +474,7 @@ class SpecReader {
   std::vector<std::string>* warnings_;
   std::vector<std::string> without_meaning_;  // Pointers.
   ExperimentSpec spec_;
-  Json overwritten_;  // What the experiment file overwrites of its ds_config.
+  Json overwritten_;  // The part of the ds_config that the experiment file overwrites.
 };
 
 }  // namespace

@@ -62,7 +62,7 @@ constexpr Fixed kFixed[] = {
     {"/sequence_parallel_size", kRanks},
     {"/tensor_parallel", kRanks},
 };
-// Those of ConfigForTrial (searcher/command/deepspeed_command.h).
+// ConfigForTrial sets or removes these (searcher/command/deepspeed_command.h).
 constexpr const char* kOfTrials[] = {"/autotuning",           "/tensorboard",     "/wandb",
                                      "/csv_monitor",          "/comet",           "/flops_profiler",
                                      "/wall_clock_breakdown", "/memory_breakdown"};

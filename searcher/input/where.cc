@@ -17,7 +17,7 @@ using engine::Key;
 using engine::Settings;
 
 constexpr char kWhere[] = "/where";
-constexpr size_t kMostPairs = 100'000;  // Of values that conditions compare.
+constexpr size_t kMostPairs = 100'000;  // Pairs of values that conditions compare.
 
 // Keys whose values a search does not choose freely, and what to use in place of a condition.
 constexpr std::array<std::pair<const char*, const char*>, 4> kElsewhere = {{
@@ -127,7 +127,7 @@ class WhereReader {
   const ExperimentDocument& document_;
   const ExperimentSpec& spec_;
   Settings settings_;
-  std::string place_;  // Of the entry that is read, and its text.
+  std::string place_;  // The place of the entry that is read, and its text.
   std::string text_;
   size_t num_pairs_ = 0;
 };

@@ -19,11 +19,11 @@ struct LaunchRequest {
   TrialId trial = 0;
   int64_t attempt = 0;
   TrialKind kind = TrialKind::kSearch;
-  double give_up_below = 0;       // As Trial's,
-  int64_t steps = 0;              // and of a soak trial.
+  double give_up_below = 0;       // As Trial's.
+  int64_t steps = 0;              // The steps of a soak trial.
   bool full_run = false;          // Train to the end and measure nothing.
-  TrainingOptions training = {};  // Of a full run of the built-in engine,
-  TraceTask trace = {};           // as this.
+  TrainingOptions training = {};  // Used by a full run of the built-in engine.
+  TraceTask trace = {};           // Used by a full run of the built-in engine.
   Json ds_config;                 // The configuration to run.
   std::string dir;         // Folder of this attempt for configs and logs; exists and is writable.
   std::string shared_dir;  // Folder that all attempts of the experiment share (compiled

@@ -26,7 +26,7 @@ struct ExitReport {
   // The first rank that crashed or, if none did, the first that failed by itself; -1: none did.
   // Ends may be noticed in another order than the one in which they happened.
   int first_failed_rank = -1;
-  int exit_code = 0;          // Of that rank; 128 + signal if it was killed, 127 if not runnable.
+  int exit_code = 0;          // The rank's; 128 + signal if it was killed, 127 if not runnable.
   bool not_started = false;   // The supervisor could not start the ranks, as on a full disk.
   bool killed_by_us = false;  // Stopped by the runner (time-out, cancel) before a rank failed.
   int64_t oom_kills = 0;      // Processes that the kernel killed meanwhile for lack of host memory,

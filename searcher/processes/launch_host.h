@@ -20,7 +20,8 @@ struct LaunchHost {
   std::string devices = {};  // Its CUDA_VISIBLE_DEVICES, of which slots are indices; "" = unknown.
   std::string address = "127.0.0.1";  // The address at which other hosts reach it.
   int64_t num_cores = NumCores();
-  std::map<std::string, std::string> environment = {};  // Of its ranks, overridden by their own.
+  // Variables of its ranks, overridden by their own.
+  std::map<std::string, std::string> environment = {};
   bool is_listed = false;  // In a hostfile, so that ranks get its slots only.
 };
 

@@ -37,8 +37,8 @@ struct SuperviseHello {
   std::string version;
   int64_t num_cores = 0;
   std::string devices = {};         // Its CUDA_VISIBLE_DEVICES, as of a job of Slurm; "" = not set.
-  std::string address = {};         // Of its host, as ssh reaches it; "" = unknown.
-  std::string runner_address = {};  // Of the runner's host, as seen from its host; "" = unknown.
+  std::string address = {};         // Its host, as ssh reaches it; "" = unknown.
+  std::string runner_address = {};  // The runner's host, as seen from its host; "" = unknown.
 };
 
 // The report on ranks after their end.
@@ -88,8 +88,8 @@ class LineChannel {
   UniqueFd in_;
   UniqueFd out_;
   std::string received_;
-  size_t begin_ = 0;     // Of the first line of `received_` that NextLine has not given,
-  size_t searched_ = 0;  // which does not end before this position.
+  size_t begin_ = 0;     // The first line of `received_` that NextLine has not given begins here.
+  size_t searched_ = 0;  // The first line does not end before this position.
   bool is_stuck_ = false;
 };
 

@@ -75,7 +75,7 @@ class CommandTarget : public LaunchTarget {
   Outcome Classify(const LaunchRequest& request, const ExitReport& exit) override;
 
  private:
-  // What the Poll calls have already returned.
+  // The results that the Poll calls have already returned.
   struct Given {
     bool measurement = false;
     bool profile = false;
@@ -277,7 +277,7 @@ ModelProfile CommandTarget::ReadProfile(const LaunchRequest& request,
   return ProfileOf(report, memory, FilesOf(request).hook(0) + ": profile");
 }
 
-// What the reports say about the end of the trial, which ranks end in the middle of a step;
+// Returns the outcome that the reports show, also of ranks that end in the middle of a step;
 // nullopt if there is no result.
 std::optional<Outcome> CommandTarget::OutcomeOf(const LaunchRequest& request,
                                                 const std::vector<HookReport>& reports) const {

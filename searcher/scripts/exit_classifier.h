@@ -12,10 +12,10 @@
 
 namespace dsat {
 
-// What a line of a log shows about the configuration or the machine.
+// The evidence of a line of a log about the configuration or the machine.
 struct LogFinding {
   TrialState state = TrialState::kFailed;  // kInfeasible: evidence against the configuration.
-  std::string reason;                      // What happened, and the line that shows it.
+  std::string reason;                      // Says what happened, with the line that shows it.
   bool recurs = false;                     // As in Outcome.
 };
 

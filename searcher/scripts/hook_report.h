@@ -67,8 +67,8 @@ struct HookReport {
 // is no complete JSON object.
 std::optional<HookReport> ReadHookReport(const std::string& text);
 
-// What the ranks have measured in steps of `train_batch_size` samples: the times of rank 0, except
-// for partial steps of any rank, and the highest memory of all ranks. A metric that was not
+// Returns the measurement of the ranks in steps of `train_batch_size` samples: the times of rank 0,
+// except for partial steps of any rank, and the highest memory of all ranks. A metric that was not
 // measured is left out. REQUIRES: reports[0].steps is not empty.
 Measurement MeasurementOf(const std::vector<HookReport>& reports, int64_t train_batch_size);
 

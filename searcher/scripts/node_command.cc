@@ -23,7 +23,7 @@ namespace {
 
 using Argv = std::vector<std::string>;
 
-// What the launcher on one host is told.
+// The arguments of the launcher on one host.
 struct Node {
   std::string address, port, num_ranks;
   std::string hostfile = {},
@@ -32,9 +32,9 @@ struct Node {
 };
 
 struct NodeOptions {
-  Argv given;                                   // Those that the launcher gets.
-  std::vector<std::string_view> values;         // Those that are removed, which have values,
-  std::vector<std::string_view> switches = {};  // and which have none.
+  Argv given;                                   // The options that the launcher gets.
+  std::vector<std::string_view> values;         // The removed options that have values.
+  std::vector<std::string_view> switches = {};  // The removed options that have none.
 };
 
 NodeOptions OptionsOf(const std::string& launcher, const Node& node) {

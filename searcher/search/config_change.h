@@ -1,4 +1,4 @@
-// What one ds_config changes of another, for people and for the comparison of losses.
+// The differences between two ds_configs, for people and for the comparison of losses.
 #ifndef DSAT_SEARCHER_SEARCH_CONFIG_CHANGE_H_
 #define DSAT_SEARCHER_SEARCH_CONFIG_CHANGE_H_
 
@@ -20,7 +20,7 @@ std::string ShortName(const std::string& pointer);
 // 5000000 and 5e6 as "5e6"; other values as JSON.
 std::string ShortValue(const Json& value);
 
-// What a config changes at one key.
+// A change at one key.
 struct KeyChange {
   std::string name;  // ShortName of the key.
   std::string was;   // "" if the key is new.
@@ -28,7 +28,7 @@ struct KeyChange {
   bool operator==(const KeyChange&) const = default;
 };
 
-// What the config `to` changes of the config `from`. A default that `to` writes out is no change.
+// Returns the changes from `from` to `to`. A default that `to` writes out is no change.
 std::vector<KeyChange> ChangesOf(const Json& from, const Json& to);
 // Changes in words: "stage 1 -> 2, micro-batch 4 -> 16, reduce_bucket_size 5e8"; "" if nothing.
 std::string Describe(const std::vector<KeyChange>& changes);

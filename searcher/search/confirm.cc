@@ -221,8 +221,9 @@ Factor Confirmation::Compare(TrialId arm, TrialId base) const {
   return factor;
 }
 
-// Of the interval of the logarithm of the factor, nullopt if there are too few rounds for one; or
-// what it would be if the rounds varied as they do together with what the search has measured.
+// Half the width of the interval of the factor's logarithm, nullopt if there are too few rounds for
+// one; or the width that it would have if the rounds varied as they do together with what the
+// search has measured.
 std::optional<double> Confirmation::HalfWidth(TrialId arm, TrialId base, bool with_searched) const {
   const auto center_of = [&](TrialId one, TrialId other) {
     return CenterOf(Differences(Of(one), Of(other), with_searched));

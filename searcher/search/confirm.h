@@ -91,9 +91,9 @@ class Confirmation {
   void DoNotExtend() { may_extend_ = false; }
   // Further looks may follow, unless the last one has decided.
   void AllowExtension() { may_extend_ = true; }
-  // What the search measured of `arm`. It may be the luckiest of many measurements, so that it says
-  // nothing of the mean. But few rounds may agree by chance: the interval of fewer than six is at
-  // least as wide as it would be with this one.
+  // Adds the search's measurement of `arm`. It may be the luckiest of many measurements, so that it
+  // says nothing of the mean. But few rounds may agree by chance: the interval of fewer than six is
+  // at least as wide as it would be with this one.
   void AddSearched(TrialId arm, const Trial& searched);
   // The confirm trial of `arm` has ended. An arm that is infeasible, or fails twice, is left out.
   void Add(TrialId arm, const Trial& finished);

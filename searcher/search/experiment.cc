@@ -104,7 +104,7 @@ void Experiment::Check(const ExperimentSpec& spec) {
 }
 
 Experiment Experiment::Create(Store& store, const ExperimentSpec& spec) {
-  Check(spec);  // What it refuses is not recorded.
+  Check(spec);  // A refused spec is not recorded.
   if (spec.options.auto_method.warm_start == "off")
     return Experiment(store, store.CreateExperiment(spec));
   ExperimentSpec with_prior = spec;

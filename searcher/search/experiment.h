@@ -67,9 +67,9 @@ class Experiment {
   void EndAttempt(TrialId id, int64_t attempt, const Outcome& outcome, const std::string& log_tail);
   // Attempts of a trial that have started.
   int64_t NumAttempts(TrialId id) const;
-  int64_t NumFailedAttempts(TrialId id) const;  // Of these.
+  int64_t NumFailedAttempts(TrialId id) const;  // The part of NumAttempts that has failed.
 
-  // What the log knows of one attempt.
+  // The log's content about one attempt.
   struct Attempt {
     std::vector<PointResult> points;
     std::optional<ModelProfile> profile;
@@ -123,7 +123,7 @@ class Experiment {
   std::string reason_;
   int64_t last_seq_ = 0;
   std::map<TrialId, std::vector<Attempt>> attempts_;
-  std::map<TrialId, Point> next_points_;  // Of running trials.
+  std::map<TrialId, Point> next_points_;  // The next points of running trials.
   bool needs_replay_ = true;              // search_ is not what the log up to last_seq_ says.
 };
 

@@ -25,7 +25,7 @@ constexpr double kLeastRounding = 1e-5;
 // The effect of rounding an update, as a part of what is learned, in unit roundoffs.
 constexpr double kRoundoffs = 0.5;
 constexpr double kBf16Roundoff = 0x1p-8, kF16Roundoff = 0x1p-11, kF32Roundoff = 0x1p-24;
-// What a semantic change may cost, as a part of what is learned.
+// The most that a semantic change may cost, as a part of what is learned.
 constexpr double kSemanticPart = 0.5;
 // Random numbers that differ may change the losses by twice as much as the first one, and by this
 // part of it at most: another loss is another objective.
@@ -154,7 +154,7 @@ LossCheck CompareLosses(const std::vector<LossCurve>& submitted, const LossCurve
   const double learned =
       MedianOver(steps, [&](const Step& s) { return std::abs(steps[0].mean - s.mean); });
   const double median = MedianOver(steps, [](const Step& s) { return std::abs(s.mean); });
-  const double loss = median > 0 ? median : 1;  // Of losses of 0, differences have no share.
+  const double loss = median > 0 ? median : 1;  // Differences have no share of losses of 0.
   const auto difference_at = [&curve](const Step& s) {
     const double difference = curve[s.index] - s.mean;
     return std::isfinite(difference) ? difference : std::numeric_limits<double>::infinity();

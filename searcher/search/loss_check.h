@@ -30,9 +30,9 @@ using LossCurve = std::vector<double>;  // By optimizer step, from the first one
 // Why losses were not compared if there are none.
 inline constexpr char kNoLosses[] = "no losses are known";
 
-// What a difference of losses may come from besides the noise of runs.
+// The causes of a difference of losses besides the noise of runs.
 struct LossLimits {
-  double unit_roundoff = 0;  // Of the precision of training: 2^-24 of f32, 2^-8 of bf16.
+  double unit_roundoff = 0;  // The precision of training: 2^-24 of f32, 2^-8 of bf16.
   // The most that the changed keys may do. What a semantic key changes may cost half of what the
   // submitted configuration learns in these steps.
   engine::KeyClass changes = engine::KeyClass::kRounding;
@@ -46,9 +46,10 @@ struct LossCheck {
   enum class Result { kNotChecked, kAlike, kDiffers };
   Result result = Result::kNotChecked;
   std::string why;             // kNotChecked: the reason.
-  int64_t num_steps = 0;       // That were compared.
-  int64_t num_runs = 0;        // Of the submitted configuration.
-  double difference = 0;       // Of the losses, as a part of them; infinite if some are not finite.
+  int64_t num_steps = 0;       // The steps that were compared.
+  int64_t num_runs = 0;        // The runs of the submitted configuration.
+  // The difference of the losses, as a part of them; infinite if some are not finite.
+  double difference = 0;
   double allowed = 0;          // The same of the difference that is allowed.
   bool only_learning = false;  // Whether more than noise and rounding is allowed.
   // The most that the keys may do in which the configuration differs from the submitted one, and

@@ -21,9 +21,11 @@ struct EstimatedConfig {
 };
 
 struct Outlook {
-  std::vector<std::vector<int64_t>> sizes;  // Of each stage of the space, legal, ascending.
-  std::vector<double> num_configs;          // Of each stage of the space, as auto counts them.
-  double num_candidates = 0;                // That auto lists, of all stages.
+  // The legal sizes of each stage of the space, ascending.
+  std::vector<std::vector<int64_t>> sizes;
+  // The configurations of each stage of the space, as auto counts them.
+  std::vector<double> num_configs;
+  double num_candidates = 0;                // The candidates that auto lists, of all stages.
   std::vector<EstimatedConfig> best;        // Best first; those that do not fit are left out.
 };
 

@@ -1,5 +1,5 @@
-// What runs after the confirmation, so that the answer can be trusted: a last, longer run of the
-// pick (the soak), and, where the pick changes the global batch, runs of the submitted
+// Decides what runs after the confirmation, so that the answer can be trusted: a last, longer run
+// of the pick (the soak), and, where the pick changes the global batch, runs of the submitted
 // configuration with that batch (the references). The soak shows whether the configuration keeps
 // fitting, and its losses are compared with those of the submitted configuration
 // (searcher/search/loss_check.h). A pick that fails drops out, and the next one is soaked.

@@ -24,7 +24,7 @@
 
 namespace dsat {
 
-// What an assignment runs.
+// The configuration that an assignment runs.
 struct Draft {
   Assignment assignment;
   Json ds_config;   // Resolved.
@@ -50,8 +50,9 @@ class Proposer {
 
   // The submitted configuration as it stands. Throws kInvalidArgument if it breaks a rule.
   Draft DraftSubmitted() const;
-  // What an assignment runs: micro-batch sizes that are not allowed are rounded down, and the
-  // accumulation follows a fixed batch. Throws kInvalidArgument if it breaks a rule of ds_config.
+  // The draft that an assignment runs: micro-batch sizes that are not allowed are rounded down, and
+  // the accumulation follows a fixed batch. Throws kInvalidArgument if it breaks a rule of
+  // ds_config.
   Draft MakeDraft(Assignment assignment) const;
   // The config of a started trial at another point, and the key of that config.
   Draft DraftAt(const Trial& trial, const Point& point) const;
@@ -79,8 +80,8 @@ class Proposer {
   // Shows the method a trial that was not started here: a profiling or confirm trial.
   void Observe(const Trial& finished);
 
-  // What the method wants to be measured after the last point of a started trial in its process.
-  // Called once for every measured point.
+  // The point that the method wants to be measured after the last one of a started trial in its
+  // process. Called once for every measured point.
   std::optional<Point> NextPoint(const Trial& running);
 
   Conclusion Conclude() const { return method_->Conclude(); }
@@ -97,7 +98,7 @@ class Proposer {
   int64_t num_misfits() const { return num_misfits_; }
 
  private:
-  // What is known of one effective configuration.
+  // The results of one effective configuration.
   struct Record {
     std::optional<TrialId> trial;       // nullopt if it was refused.
     std::optional<Trial> finished;      // nullopt while it runs; infeasible if it was refused.

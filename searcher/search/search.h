@@ -85,7 +85,7 @@ class Search {
   // failed.
   std::string FailureReason() const;
 
-  // What the search knows. The functions below read it, as the members of SearchState.
+  // The knowledge of the search. The functions below read it, as the members of SearchState.
   operator const SearchState&() const { return *state_; }  // NOLINT(google-explicit-constructor)
   const ExperimentSpec& spec() const { return state_->spec; }
   const std::map<TrialId, Trial>& trials() const { return state_->trials; }
@@ -115,7 +115,8 @@ class Search {
 
   std::unique_ptr<SearchState> state_;
   std::vector<std::unique_ptr<Phase>> phases_;
-  // What comes next as things stand, once it was looked for. While nothing runs, it always was.
+  // The trial that comes next as things stand, if it was looked for, which is always so while
+  // nothing runs.
   std::optional<Trial> next_;
   bool has_looked_ = false;
 };

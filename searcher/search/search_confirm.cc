@@ -1,4 +1,4 @@
-// What a search confirms: its arms, and who takes the places of those that drop out.
+// Chooses the arms that a search confirms, and who takes the places of those that drop out.
 #include <algorithm>
 #include <utility>
 
@@ -76,9 +76,9 @@ bool ConfirmPhase::HasLostFinalists() const {
   return !has_finalist && !state_.HasLostMany() && Arms().size() > 1;
 }
 
-// What is measured again: the submitted configuration and the finalists that may beat it; nothing
-// if there is nothing to compare. A check measures its candidate alone if the submitted one does
-// not fit.
+// The arms that are measured again: the submitted configuration and the finalists that may beat it;
+// nothing if there is nothing to compare. A check measures its candidate alone if the submitted one
+// does not fit.
 std::vector<TrialId> ConfirmPhase::Arms() const {
   const std::optional<TrialId>& submitted = state_.submitted;
   std::vector<TrialId> arms;

@@ -41,7 +41,7 @@ Outcome CheckedOutcome(const Trial& trial, const Outcome& outcome, const std::st
     return {TrialState::kFailed, "the profiling trial ended without a model profile"};
   }
   if (MetricValue(trial, metric)) return outcome;
-  std::string other;  // That it could be searched by.
+  std::string other;  // Another metric that it could be searched by.
   for (const PointResult& point : trial.points)
     if (point.measurement.contains("throughput"))
       other =

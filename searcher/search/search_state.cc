@@ -1,4 +1,4 @@
-// What follows from what a search was told.
+// Derives from what a search was told what follows from it.
 #include "searcher/search/search_state.h"
 
 #include <algorithm>
@@ -37,7 +37,7 @@ bool SearchState::HasCapacity() const {
   const SearchOptions& options = spec.options;
   int64_t num_tried = 0;
   for (const auto& [id, trial] : trials) {
-    // What a runner that was interrupted has left, before limits were raised, is measured alone.
+    // A trial that an interrupted runner has left before limits were raised is measured alone.
     const bool runs_again = RunsAgain(trial.kind);
     if (runs_again && trial.state == TrialState::kRunning) return false;
     num_tried += runs_again ? 0 : 1;

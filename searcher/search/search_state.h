@@ -1,4 +1,4 @@
-// What a search knows: what it was told, and what follows from that. Its phases
+// The knowledge of a search: what it was told, and what follows from that. Its phases
 // (searcher/search/phases.h) and the verdict (searcher/search/verdict.h) read it.
 #ifndef DSAT_SEARCHER_SEARCH_SEARCH_STATE_H_
 #define DSAT_SEARCHER_SEARCH_SEARCH_STATE_H_
@@ -19,7 +19,7 @@
 
 namespace dsat {
 
-// What a search has found, beyond its measurements.
+// The conclusions of a search, beyond its measurements.
 struct Findings {
   std::vector<TrialId> finalists;  // The best configurations in the method's opinion, best first.
   Conclusion conclusion;           // Its finalists are tags of the method.
@@ -47,7 +47,7 @@ struct SearchState {
   // How many trials had dropped out when the method last tried a configuration.
   size_t num_forgiven = 0;
   std::unique_ptr<Predictor> predictor;         // It is made when it is first asked.
-  std::map<std::string, std::string> verdicts;  // What it has said, by effective configuration.
+  std::map<std::string, std::string> verdicts;  // Its answers, by effective configuration.
 
   // Whether two given configurations are compared (dsat check), and nothing is searched.
   bool Compares() const { return !spec.candidate.is_null(); }

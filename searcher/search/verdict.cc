@@ -9,8 +9,10 @@
 namespace dsat {
 namespace {
 
-constexpr double kSafeWithin = 0.97;  // Of the pick's speed.
-// What is slower by more than this in the mean is not taken for as fast, however noisy it is.
+// The part of the pick's speed that a safe alternative has at least.
+constexpr double kSafeWithin = 0.97;
+// An arm that is slower by more than this in the mean does not count as equally fast, however noisy
+// it is.
 constexpr double kAsFast = 0.99;
 
 std::optional<double> SearchSpeed(const SearchState& search, TrialId id) {
@@ -42,9 +44,9 @@ bool IsTie(const Factor& factor) {
   return factor.has_interval() && factor.low <= 1 && factor.high >= 1;
 }
 
-// Of the arms that are as fast as `best`, the one that changes least of the submitted
-// configuration: first by class, then whether the global batch changes, then by the number of keys.
-// Where the submitted one is an arm, only what is certainly faster can take its place.
+// The arm that changes least of the submitted configuration among those that are as fast as `best`:
+// first by class, then whether the global batch changes, then by the number of keys. Where the
+// submitted one is an arm, only an arm that is certainly faster can take its place.
 TrialId LeastChanged(const SearchState& search, const Confirmation& confirmation, TrialId best,
                      bool has_submitted) {
   const auto change_of = [&](TrialId id) {
@@ -64,8 +66,8 @@ TrialId LeastChanged(const SearchState& search, const Confirmation& confirmation
   return least;
 }
 
-// Of the arms that the rounds cannot tell from `best`, the one that the method likes best: it also
-// knows what was measured before. `best` if the method has no opinion.
+// The arm that the method likes best among those that the rounds cannot tell from `best`: the
+// method also knows what was measured before. `best` if the method has no opinion.
 TrialId Favorite(const SearchState& search, const Findings& found, const Confirmation& confirmation,
                  TrialId best, bool has_submitted) {
   if (found.finalists.empty()) return best;
@@ -186,7 +188,7 @@ void AddAlternatives(const SearchState& search, const Findings& found, Verdict& 
   add(Safest(search, found, pick));
 }
 
-// What is known of the pick from its last run.
+// Adds what is known of the pick from its last run.
 void AddProof(const SearchState& search, Verdict& verdict) {
   const SearchOptions& options = search.spec.options;
   verdict.soak = search.SoakOf(*verdict.pick);

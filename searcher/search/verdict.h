@@ -36,9 +36,9 @@ struct Verdict {
   std::optional<Factor> factor;
   // The speed of the pick (SpeedOf); nullopt if there is no pick.
   std::optional<double> speed;
-  // Of its logarithm, in the rounds; nullopt if nothing was confirmed.
+  // The logarithm of the speed, in the rounds; nullopt if nothing was confirmed.
   std::optional<Center> log_speed;
-  int64_t num_rounds = 0;  // That were completed; 0 if nothing was confirmed.
+  int64_t num_rounds = 0;  // The completed rounds; 0 if nothing was confirmed.
   // Configurations that dropped out of the confirmation or the soak, each with the reason.
   std::vector<std::pair<TrialId, std::string>> left_out;
   bool nothing_better = false;  // The interval of the factor contains 1.
@@ -47,7 +47,7 @@ struct Verdict {
   std::vector<Alternative> alternatives;
   // Device memory that the pick leaves free on the fullest rank; nullopt if it is not known.
   std::optional<int64_t> free_bytes;
-  // What the last runs have shown of the pick (searcher/search/proof.h).
+  // The last runs of the pick (searcher/proof.h).
   std::optional<TrialId> soak;  // nullopt: it has not run.
   // Why it ran no more steps than the comparison of losses needs, "" if it did or was not asked to.
   std::string no_soak;
@@ -56,7 +56,7 @@ struct Verdict {
   // Optimizer steps of the submitted batch size after whose samples the pick has repaid the search;
   // nullopt if it never does.
   std::optional<int64_t> repaid_after_steps;
-  // Of the pick (methods/method.h); nullopt if FailedLikeAllOthers().
+  // The probability of the pick (methods/method.h); nullopt if FailedLikeAllOthers().
   std::optional<double> probability_near_best;
   double num_considered = 0;
   std::string bound;

@@ -15,7 +15,8 @@ namespace {
 
 constexpr size_t kMostLookedAt = 200;  // Newest first.
 
-// What decides how fast trials run, without the name of the machine and what is measured anew.
+// The facts that decide how fast trials run, without the name of the machine and what is measured
+// anew.
 Json Hardware(const ExperimentSpec& spec) {
   Json hardware = spec.machine;
   hardware.erase("host");

@@ -8,8 +8,8 @@
 
 namespace dsat {
 
-// What `spec`, with a warm_start other than "off", is to have as options.prior: the measurements of
-// another experiment of the store (EarlierSearch, methods/warm_start.h). With "auto" that is the
+// The options.prior that `spec`, with a warm_start other than "off", is to have: the measurements
+// of another experiment of the store (EarlierSearch, methods/warm_start.h). With "auto" that is the
 // newest one on the same machine (spec.machine is equal except for the name of the machine, and is
 // known), with the same kind of device and ranks; one with the same entrypoint and hyperparameters
 // is preferred. Null if there is none. Throws kNotFound if the named experiment does not exist,

@@ -58,7 +58,7 @@ class Acceptor {
   UniqueFd stop_;
   size_t most_strangers_;
   bool exhausted_ = false;  // No descriptor was left for the last connection.
-  std::mutex mutex_;        // Of the connections; the oldest is the first.
+  std::mutex mutex_;        // Guards the connections; the oldest is the first.
   std::vector<Connection> connections_;
   std::thread thread_;  // Last: it uses the others.
 };

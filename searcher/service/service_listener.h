@@ -29,7 +29,7 @@ struct Gate {
   bool Admits(const grpc::ServerContext& context);
 
   const std::string token = RandomToken();
-  std::atomic<Acceptor*> acceptor = nullptr;  // Of the listener.
+  std::atomic<Acceptor*> acceptor = nullptr;  // The acceptor of the listener.
 };
 
 // Serves one service while it exists.
@@ -45,7 +45,7 @@ class Listener {
 
  private:
   std::string address_;
-  std::optional<std::pair<dev_t, ino_t>> file_;  // Of a socket that has a path.
+  std::optional<std::pair<dev_t, ino_t>> file_;  // The file of a socket that has a path.
   UniqueFd path_;  // The socket as a path, if the address is a descriptor of this process.
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<Acceptor> acceptor_;

@@ -147,8 +147,8 @@ TEST(AutoFailuresTest, TheSimplestCauseThatAgreesWithWhatHasRunIsBlamed) {
   failures.Failed(config(0, 0, 8));
   EXPECT_EQ(failures.ProbabilityRuns(config(0, 0, 8)), 1);  // Everything may be the cause.
   failures.Ran(config(2, 1, 8));
-  EXPECT_EQ(failures.ProbabilityRuns(config(0, 1, 2)), 0.5);  // The place may be the cause,
-  EXPECT_EQ(failures.ProbabilityRuns(config(1, 0, 2)), 0.5);  // or the overlap.
+  EXPECT_EQ(failures.ProbabilityRuns(config(0, 1, 2)), 0.5);  // The place may be the cause.
+  EXPECT_EQ(failures.ProbabilityRuns(config(1, 0, 2)), 0.5);  // The overlap may be the cause.
   failures.Ran(config(1, 0, 8));
   EXPECT_EQ(failures.ProbabilityRuns(config(0, 1, 2)), 0.5);
   EXPECT_EQ(failures.ProbabilityRuns(config(1, 0, 2)), 1);
@@ -158,13 +158,13 @@ TEST(AutoFailuresTest, TheSimplestCauseThatAgreesWithWhatHasRunIsBlamed) {
   failures.Ran(config(0, 1, 8));
   EXPECT_EQ(failures.ProbabilityRuns(config(0, 1, 2)), 1);
   EXPECT_EQ(failures.ProbabilityRuns(config(0, 0, 2)), 0.25);
-  // What has run at a smaller size fails by its size.
+  // A configuration that has run at a smaller size fails by its size.
   failures.Ran(config(0, 0, 2));
   EXPECT_EQ(failures.ProbabilityRuns(config(0, 0, 2)), 1);
   EXPECT_EQ(failures.ProbabilityRuns(config(0, 1, 4)), 1);  // Size 8 has run.
   EXPECT_EQ(failures.ProbabilityRuns(config(0, 1, 9)), 0.25);
   EXPECT_EQ(failures.ProbabilityRuns(config(1, 0, 9)), 1);
-  // What has run and fails later fails by chance.
+  // A configuration that has run and fails later fails by chance.
   failures.Ran(config(2, 1, 8));
   failures.Failed(config(2, 1, 2));
   EXPECT_EQ(failures.ProbabilityRuns(config(2, 1, 9)), 1);

@@ -69,7 +69,7 @@ TEST(AutoTest, FindsAnOptimumBelowTheLargestSize) {
   EXPECT_LT(LossOf(machine, method, run), 0.02);
 }
 
-// What a flag of the user's own changes is unknown, and may be much.
+// The effect of a flag of the user's own is unknown, and may be large.
 TEST(AutoTest, ValuesOfTheUsersOwnSpaceAreExploredAndTheirEffectsAddUp) {
   Machine machine = SmallMachine();
   for (StageSpace& stage : machine.space.stages) {

@@ -14,7 +14,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// What a search on this machine leaves behind.
+// The prior that a search on this machine leaves behind.
 Json EarlierOn(const Machine& machine, bool same_machine = true) {
   AutoMethod method(machine.space, machine.options);
   const Searched run = Search(machine, method, 1);
@@ -25,7 +25,7 @@ Json EarlierOn(const Machine& machine, bool same_machine = true) {
 
 struct Ended {
   size_t launches = 0;
-  double first_loss = 0;  // Of the first proposal.
+  double first_loss = 0;  // The loss of the first proposal.
   double loss = 0;
   std::string warm_start;
 };

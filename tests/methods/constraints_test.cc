@@ -42,7 +42,7 @@ TEST(ConstraintsTest, ComparisonsReadKeysAndConstantsInBothOrders) {
   EXPECT_TRUE(holds("/a > 3.5", 4) && !holds("/a > 4", 4) && holds("/a >= 4", 4));
   EXPECT_TRUE(holds("/a == x", "x") && !holds("/a != x", "x") && holds("/a != y", "x"));
   EXPECT_TRUE(holds("/a == true", true) && !holds("/a == true", false));
-  // What has no value meets every condition.
+  // A key without a value meets every condition.
   EXPECT_TRUE(holds("/a < 5", Json()) && holds("/a == 5", "x"));
 }
 

@@ -95,7 +95,7 @@ class MethodContract : public testing::TestWithParam<Case> {
     options.random_seed = seed;
     return FindMethod(GetParam().method).make(Space(), options);
   }
-  // Of `count` proposals as many as are worth their time: a decision of auto takes long.
+  // As many of `count` proposals as are worth their time: a decision of auto takes long.
   static int UpTo(int count) {
     const int part = IsSanitized() ? 10 : 5;
     return GetParam().method == "auto" ? count / part : count;

@@ -196,7 +196,7 @@ TEST(PlacesTest, OtherMethodsDrawPlacesAndKeepTheirResultsApart) {
       if (!proposal) break;
       const bool checkpoints = Checkpoints(proposal->assignment);
       places.emplace(StageOf(proposal->assignment), checkpoints);
-      // What is too large without checkpoints says nothing of places with them.
+      // A size that is too large without checkpoints says nothing of places with them.
       if (checkpoints) largest = std::max(largest, MicroBatchOf(proposal->assignment));
       method->Tell(proposal->tag, EndOf(*proposal, id, 10));
     }

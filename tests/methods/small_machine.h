@@ -24,7 +24,7 @@ struct Machine {
   int64_t largest = 24;     // At every stage.
   std::string misfit = {};  // The reason of a larger one.
   std::function<double(int stage, double size, double accumulation)> step_s;
-  // Of the time of a step, by the values of knobs.
+  // The factor of the time of a step, by the values of knobs.
   std::function<double(const Assignment&)> factor = [](const Assignment&) { return 1.0; };
   double noise = 0.005;
   uint64_t seed = 7;

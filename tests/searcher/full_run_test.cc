@@ -49,7 +49,7 @@ TEST_F(FullRunTest, AFullTrainingThatLosesARankIsStartedAgain) {
   EXPECT_EQ(outcome.state, TrialState::kSucceeded) << outcome.reason;
   std::vector<int64_t> expected(20);
   std::iota(expected.begin(), expected.end(), 1);
-  expected.insert(expected.begin(), 1);  // What was trained again is told again.
+  expected.insert(expected.begin(), 1);  // A step that was trained again is told again.
   EXPECT_EQ(steps, expected);
   EXPECT_EQ(NumLaunches(), 2);
 }

@@ -76,7 +76,7 @@ TEST_F(ResultsTest, TheSubmittedConfigStatesWhatTheSearchHasVaried) {
   EXPECT_FALSE(experiment_.search().trials().at(1).ds_config["zero_optimization"].contains(
       "reduce_bucket_size"));
   for (const StageSpace& stage : experiment_.search().space()->stages)
-    ASSERT_NE(stage.stage, 0);  // Of the submitted config: its stage was not searched.
+    ASSERT_NE(stage.stage, 0);  // It is the submitted config's, whose stage was not searched.
   EXPECT_EQ(config["gradient_clipping"], 1.0);
   EXPECT_EQ(config["zero_optimization"], Json({{"stage", 0}, {"overlap_comm", false}}));
   EXPECT_EQ(Written("metrics.json")["versions"], Json({{"dsat", kVersion}}));

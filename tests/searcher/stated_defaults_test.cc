@@ -28,7 +28,7 @@ ExperimentSpec Script(const std::string& deepspeed) {
   return spec;
 }
 
-// What is added to Config().
+// The keys that are added to Config().
 Json Stated(const ExperimentSpec& spec, const std::vector<Knob>& knobs = {}) {
   const Json config = WithStatedDefaults(spec, knobs, Config());
   engine::ValidateDsConfig(config, "config", 2);
@@ -62,7 +62,7 @@ TEST(StatedDefaultsTest, AScriptStatesTheDefaultsOfItsDeepSpeed) {
   EXPECT_EQ(Stated(Script("0.18.9")), (Json{{"/bf16/check_grad_overflow", false},
                                             {"/gradient_clipping", 0.0},
                                             {"/zero_optimization/overlap_comm", true}}));
-  // That release does not know the key of bf16.
+  // The release does not know the key of bf16.
   EXPECT_EQ(Stated(Script("0.16.9")),
             (Json{{"/gradient_clipping", 0.0}, {"/zero_optimization/overlap_comm", true}}));
   EXPECT_EQ(Stated(Script("")), (Json{{"/zero_optimization/overlap_comm", true}}));

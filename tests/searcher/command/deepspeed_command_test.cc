@@ -112,7 +112,8 @@ INSTANTIATE_TEST_SUITE_P(
             {"uv", "run", "--frozen", "-p", "3.12", "torchrun", "--master_port", "7777", "t.py"}},
         Rewrite{{"poetry", "run", "-q", "torchrun", "t.py"},
                 {"poetry", "run", "-q", "torchrun", "--master_port", "7777", "t.py"}},
-        // What a wrapper installs, and arguments of the program behind it, are no launchers.
+        // Packages that a wrapper installs, and arguments of the program behind it, are no
+        // launchers.
         Rewrite{{"sh", "-c", "conda install deepspeed && uv pip install torchrun && python3 t.py"},
                 {"sh", "-c", "conda install deepspeed && uv pip install torchrun && python3 t.py"}},
         Rewrite{{"sh", "-c", "uv add accelerate && poetry run deepspeed t.py"},
@@ -139,7 +140,7 @@ TEST(OthersMayReadConfigTest, PythonAloneIsSeenToReadIt) {
     EXPECT_FALSE(others(script)) << script;
 }
 
-// What CheckDeepSpeedCommand says about a trial of two ranks; "" if nothing.
+// The refusal by CheckDeepSpeedCommand of a trial of two ranks; "" if there is none.
 std::string RefusalOf(const Argv& entrypoint) {
   ExperimentSpec spec;
   spec.entrypoint = entrypoint;

@@ -229,7 +229,8 @@ TEST_F(TrainerCommandTest, ATotalOfFewerRanksIsLeftToDeepSpeed) {
                 {"gradient_accumulation_steps", 2}};
   EXPECT_THAT(Complete({"python3", "plain.py"}, sizes), Contains(HasSubstr("2 of 4 ranks")));
   EXPECT_FALSE(spec_.ds_config.contains("train_batch_size"));
-  for (const int64_t total : {32, 24, 64}) {  // Of all ranks, and two that are wrong.
+  // The right number for all ranks, and two that are wrong.
+  for (const int64_t total : {32, 24, 64}) {
     sizes["train_batch_size"] = total;
     EXPECT_THAT(Complete({"python3", "plain.py"}, sizes), IsEmpty());
     EXPECT_EQ(spec_.ds_config, sizes);
@@ -247,7 +248,7 @@ TEST_F(TrainerCommandTest, AnAutoThatNobodyShowsIsRefused) {
   EXPECT_EQ(spec_.ds_config, numbers);
   spec_.ds_config_path = "ds.json";  // In the current folder.
   EXPECT_THAT(ErrorOf({"python3", "plain.py"}, kAuto), HasSubstr("micro_batch_size_per_gpu is"));
-  spec_.ds_config_path = "stage_3";  // Of dsat, where trials fill in what is open.
+  spec_.ds_config_path = "stage_3";  // It is dsat's, where trials fill in what is open.
   EXPECT_THAT(Complete({"python3", "plain.py"}, {{"train_micro_batch_size_per_gpu", "auto"}}),
               IsEmpty());
 }

@@ -182,7 +182,7 @@ TEST(HostsLaunchTest, AStopEndsTheRanksOfAllHosts) {
 
 TEST(HostsLaunchTest, EachHostRemovesTheBuffersOfItsRanksEvenIfTheyAreStopped) {
   TempFolder folder;
-  const int64_t port = 100'000 + getpid();  // Of no real rendezvous.
+  const int64_t port = 100'000 + getpid();  // No real rendezvous has it.
   std::vector<RankCommand> ranks = {StayingRank(folder, 0, 0), StayingRank(folder, 1, 1)};
   std::vector<std::string> buffers;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {

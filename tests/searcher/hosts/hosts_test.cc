@@ -23,7 +23,7 @@ std::string Text(const std::vector<Host>& hosts) {
   return text;
 }
 
-// What `call` gives, or the message of the error that it throws.
+// The result of `call`, or the message of the error that it throws.
 template <typename Call>
 std::string ResultOf(const Call& call) {
   try {

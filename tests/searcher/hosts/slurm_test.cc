@@ -77,7 +77,7 @@ class SlurmTest : public testing::Test {
     return hosts.value_or(std::vector<LaunchHost>{});
   }
 
-  // What Poll throws at last.
+  // The error that Poll throws at last.
   static std::string Refusal(SlurmJob& job) {
     std::string words;
     EXPECT_TRUE(Eventually([&] {
@@ -217,7 +217,7 @@ TEST_F(SlurmTest, TheJobOfAKilledProcessIsTakenUp) {
               ErrorCode::kFailedPrecondition);
     EXPECT_TRUE(Eventually([&] { return !job.Poll() && Calls("squeue") > 1; }));
     EXPECT_EQ(job.number(), "7");
-    EXPECT_EQ(Calls("srun"), 1);  // That of PlanJobs: steps of the killed process still run.
+    EXPECT_EQ(Calls("srun"), 1);  // The call is PlanJobs's: steps of the killed process still run.
     Touch("steps", "7.extern\n");
     EXPECT_EQ(Granted(job).size(), 2u);
     EXPECT_FALSE(fs::exists(folder / "returned"));
@@ -304,7 +304,7 @@ TEST_F(SlurmTest, InsideOfAJobItsNodesAreTheHosts) {
   EXPECT_THAT(nodes.hosts, ElementsAre(Host{"w0", {0}}, Host{"w1", {0}}));
 }
 
-// Which devices a job has is known only when it runs.
+// The devices of a job are known only when it runs.
 TEST_F(SlurmTest, DevicesWithNamesAreRefusedWhereTheLauncherReadsNumbers) {
   setenv("FAKE_DEVICES", "GPU-0a,GPU-0b", 1);
   Touch("free");
@@ -322,8 +322,8 @@ TEST_F(SlurmTest, DevicesWithNamesAreRefusedWhereTheLauncherReadsNumbers) {
                                       HasSubstr("`deepspeed` reads numbers only")));
 }
 
-// What the job has set for itself would be options of srun, and what srun sets would be the numbers
-// of ranks for libraries.
+// Variables that the job has set for itself would be options of srun, and those that srun sets
+// would be the numbers of ranks for libraries.
 TEST_F(SlurmTest, RanksAndSrunSeeNoTasksOfTheJob) {
   setenv("SLURM_JOB_ID", "9", 1);
   setenv("SLURM_NTASKS", "6", 1);

@@ -39,7 +39,7 @@ std::vector<pid_t> ProcessesNaming(const std::string& text) {
   for (const fs::directory_entry& entry : fs::directory_iterator("/proc")) {
     const std::string name = entry.path().filename();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    // Of a zombie the command line is empty.
+    // The command line of a zombie is empty.
     if (ReadAll(entry.path() / "cmdline").find(text) != std::string::npos) {
       found.push_back(std::stoi(name));
     }

@@ -77,7 +77,7 @@ TEST(OomEvidenceTest, FindsCountersByTheirWholeName) {
 TEST(OomEvidenceTest, FindsTheMemoryControlGroup) {
   EXPECT_EQ(FindMemoryCgroup("0::/user.slice/a\n")->path, "/user.slice/a");
   EXPECT_FALSE(FindMemoryCgroup("0::/user.slice/a\n")->v1);
-  // Of a mixed system the memory controller counts, wherever its line stands.
+  // On a mixed system the memory controller counts, wherever its line stands.
   const auto mixed = FindMemoryCgroup("9:memory:/docker/b\n1:cpu:/c\n0::/\n");
   EXPECT_EQ(mixed->path, "/docker/b");
   EXPECT_TRUE(mixed->v1);

@@ -1,4 +1,4 @@
-// What other processes use of the processors: the texts of /proc, and a busy process.
+// Tests how the use of the processors by others is found: the texts of /proc, and a busy process.
 #include "searcher/processes/load_watch.h"
 
 #include <gmock/gmock.h>

@@ -152,7 +152,7 @@ TEST_F(CommandTargetTest, WhatTheHookReportsOfAllRanksIsMeasured) {
   EXPECT_EQ(result.outcome.state, TrialState::kSucceeded) << result.outcome.reason;
   ASSERT_EQ(result.points.size(), 1u);
   const Measurement& measured = result.points[0].measurement;
-  EXPECT_DOUBLE_EQ(measured.at("peak_bytes").value, 5.0 * (1 << 30));  // Of rank 1.
+  EXPECT_DOUBLE_EQ(measured.at("peak_bytes").value, 5.0 * (1 << 30));  // The peak is rank 1's.
   EXPECT_DOUBLE_EQ(measured.at("alloc_retries").value, 1);
   EXPECT_DOUBLE_EQ(measured.at("data_wait").value, 0.25);
   EXPECT_DOUBLE_EQ(measured.at("host_bytes").value, 2.0 * (1 << 30));

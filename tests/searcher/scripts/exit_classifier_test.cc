@@ -108,7 +108,7 @@ TEST(ExitClassifierTest, OutOfMemoryInAnyWordsCountsInTheLastErrorOrLine) {
     const Outcome outcome = ClassifyExit(exit, {"x\n", fmt::format("step 1\n{}\n\n", words)});
     EXPECT_EQ(ToString(outcome.state), "infeasible") << words;
     EXPECT_EQ(outcome.reason, fmt::format("out of memory: {}", words));
-    // Of the rank that failed first, and no earlier line.
+    // The line is that of the rank that failed first, and no earlier one.
     EXPECT_EQ(ToString(ClassifyExit(exit, {words, "x\n"}).state), "failed") << words;
     EXPECT_EQ(
         ToString(ClassifyExit(exit, {"x\n", fmt::format("hint: {}\nKeyError: 1\n", words)}).state),

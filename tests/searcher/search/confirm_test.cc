@@ -91,12 +91,12 @@ class Noise {
   std::map<TrialId, double> factors_;
 };
 
-// Of 2000 simulated confirmations, three rounds a look.
+// The results of 2000 simulated confirmations, three rounds a look.
 struct Confirmations {
-  double gains = 0;    // The share in which the best other arm is said to be faster,
-  double misses = 0;   // in which its interval does not contain its factor,
-  double factor = 0;   // the geometric mean of its factor,
-  int64_t rounds = 0;  // and all of their rounds.
+  double gains = 0;    // The share in which the best other arm is said to be faster.
+  double misses = 0;   // The share in which the interval of that arm does not contain its factor.
+  double factor = 0;   // The geometric mean of that arm's factor.
+  int64_t rounds = 0;  // All of their rounds.
 };
 Confirmations SimulateRounds(const std::vector<TrialId>& arms, int64_t looks, double sd,
                              const std::map<TrialId, double>& factors) {

@@ -144,7 +144,7 @@ struct LossRun {
   DsConfig config;
   int world_size = 2;
   int num_steps = 8;
-  uint64_t seed = 1;  // Of parameters and data.
+  uint64_t seed = 1;  // The seed of parameters and data.
   Defect defect = Defect::kNone;
 };
 

@@ -386,7 +386,7 @@ TEST_F(OneTrialTest, AnEndedExperimentAsksForNothing) {
   EXPECT_EQ(Experiment::Open(store_, 1).reason(), "enough");
   EXPECT_EQ(CodeOf([&] { experiment_.SetState(ExperimentState::kCompleted, ""); }),
             ErrorCode::kFailedPrecondition);
-  experiment_.Tell(0, {TrialState::kStopped, "enough"});  // What still runs may end.
+  experiment_.Tell(0, {TrialState::kStopped, "enough"});  // A running trial may end.
 }
 
 TEST(ExperimentCreateTest, ASpecThatContradictsItselfIsNotRecorded) {

@@ -21,7 +21,7 @@ using Result = LossCheck::Result;
 
 constexpr LossLimits kSingle{.unit_roundoff = 0x1p-24};
 
-// Of a training that learns.
+// The losses of a training that learns.
 LossCurve Falling(int num_steps = 10, double rate = 0.05) {
   LossCurve curve;
   for (int i = 0; i < num_steps; ++i)

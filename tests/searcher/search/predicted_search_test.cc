@@ -1,5 +1,5 @@
-// What is predicted not to fit is not launched; and what was predicted is in the log, so that a
-// replay does not predict again.
+// A configuration that is predicted not to fit is not launched; and the predictions are in the log,
+// so that a replay does not predict again.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ ExperimentSpec BuiltinSpec(const std::string& method, int64_t n_layer = 2) {
   return spec;
 }
 
-// What dsat-trial reports of it, with 6 MiB of device memory.
+// The profile that dsat-trial reports, with 6 MiB of device memory.
 ModelProfile BuiltinProfile() {
   return SmallGpt2Profile(2, int64_t{6} << 20);
 }

@@ -118,7 +118,7 @@ TEST_F(ProofTest, ThePickIsSoakedLastAndOnce) {
   ExpectReplay(experiment);
 }
 
-// Whose losses do not repeat to the bit.
+// A machine whose losses do not repeat to the bit.
 struct NoisyLosses : Machine {
   LossCurve Losses(const Trial& trial) const override {
     LossCurve curve = Curve(0.05);
@@ -166,7 +166,7 @@ TEST_F(ProofTest, TheGlobalBatchIsSplitAsSubmittedWherePossible) {
   EXPECT_THAT(split(40), HasSubstr(R"("train_micro_batch_size_per_gpu":4)"));
   EXPECT_THAT(split(18), HasSubstr(R"("train_micro_batch_size_per_gpu":3)"));
   EXPECT_THAT(split(2), HasSubstr(R"("train_micro_batch_size_per_gpu":1)"));
-  EXPECT_EQ(split(7), "{}");  // Of two ranks.
+  EXPECT_EQ(split(7), "{}");  // There are two ranks.
 }
 
 // Learns nothing in the first soak.
@@ -456,7 +456,7 @@ TEST_F(ProofTest, ASoakThatFailsOtherwiseIsNoEvidence) {
   EXPECT_EQ(TrialsOf(search, TrialKind::kSoak).size(), 1u);
   EXPECT_NE(verdict.pick, search.Submitted());
   EXPECT_THAT(verdict.left_out, IsEmpty());
-  // What the pick has shown before is compared.
+  // The losses of the pick's earlier runs are compared.
   EXPECT_EQ(verdict.losses.result, LossCheck::Result::kAlike);
 }
 

@@ -118,7 +118,7 @@ TEST_F(RunnerLockTest, AKilledRunnersLockIsFreeAndItsFileIsTidiedUp) {
   const pid_t child = Holder();
   kill(child, SIGKILL);
   WaitFor(child);
-  EXPECT_EQ(folder_.Names().size(), 1U);  // What the kill left behind.
+  EXPECT_EQ(folder_.Names().size(), 1U);  // The kill left it behind.
   { const RunnerLock lock = RunnerLock::Acquire(path(), 1); }
   EXPECT_TRUE(folder_.Names().empty());
 }

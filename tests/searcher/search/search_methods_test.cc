@@ -161,7 +161,8 @@ TEST_P(EveryMethod, AFailedProfilingTrialEndsTheExperiment) {
        {TrialState::kFailed, TrialState::kInfeasible, TrialState::kStopped}) {
     Search search(Spec());
     RunToEnd(search, [&](const Trial&) { return Failure(state); });
-    // What does not fit is tried with less and less memory, except in the published behavior.
+    // A config that does not fit is tried with less and less memory, except in the published
+    // behavior.
     const bool is_retried =
         state == TrialState::kInfeasible && !search.spec().options.compat_determined;
     EXPECT_EQ(search.trials().size(), is_retried ? 4u : 1u);

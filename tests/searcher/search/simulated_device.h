@@ -14,7 +14,7 @@
 
 namespace dsat {
 
-// What Search::Tell is told.
+// The arguments of Search::Tell.
 struct Ending {
   Outcome outcome;
   std::vector<PointResult> points;

@@ -81,7 +81,7 @@ TEST(VerdictTest, TheProbabilityIsThatOfThePick) {
   ExperimentSpec spec = ConfirmedSpec();
   spec.method = "auto";
   Search search(spec);
-  // What the search likes best turns out to be slow, on a machine whose launches vary.
+  // The search's favorite turns out to be slow, on a machine whose launches vary.
   std::optional<TrialId> favorite;
   RunToEnd(search, Device(
                        [](const Trial& t) {
@@ -262,7 +262,7 @@ TEST(VerdictTest, LimitsThatAllowNoFurtherTrialLeaveTheConfirmationAsItIs) {
     RunToEnd(experiment, 3);
     const Json before = ToJson(VerdictOf(experiment.search()));
     const size_t count = experiment.search().trials().size();
-    for (const int64_t most : {9, 4}) {  // Of which more have run.
+    for (const int64_t most : {9, 4}) {  // More trials than these have run.
       experiment.RaiseLimits({.max_trials = most, .max_time_s = {}, .max_device_hours = {}});
       RunToEnd(experiment, 3);
       EXPECT_EQ(experiment.search().trials().size(), count) << looks;
@@ -451,7 +451,7 @@ TEST(VerdictTest, AProfileThatDoesNotFitIsTakenWithLessMemory) {
 
 TEST(VerdictTest, AFixedGlobalBatchStays) {
   ExperimentSpec spec = ConfirmedSpec(2);
-  spec.options.train_batch_size = 96;  // Of two ranks.
+  spec.options.train_batch_size = 96;  // There are two ranks.
   Search search(spec);
   RunToEnd(search, [](const Trial& trial) {
     if (trial.kind != TrialKind::kProfile) {

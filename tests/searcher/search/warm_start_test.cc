@@ -1,4 +1,4 @@
-// Which earlier experiment a search starts from, and that it then needs it no more.
+// Tests which earlier experiment a search starts from, and that it then needs it no more.
 #include "searcher/search/warm_start.h"
 
 #include <gmock/gmock.h>
