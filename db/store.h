@@ -50,8 +50,8 @@ class Store {
 
   // Opens a database file; kCreate creates it if it is missing. Throws kNotFound,
   // kPermissionDenied, kDataLoss (not a database, corrupt) or kFailedPrecondition (made by a dsat
-  // of another schema version or by another program),
-  // naming the file; the file is then unchanged, and no new file is beside it.
+  // of another schema version or by another program), naming the file; the file is then unchanged,
+  // and no new file is beside it.
   static Store Open(const std::string& path, Mode mode,
                     std::chrono::milliseconds busy_timeout = kBusyTimeout);
   // A database in memory, for tests.

@@ -6,8 +6,8 @@
 #include <memory>
 #include <optional>
 
-#include "methods/lineage.h"
 #include "methods/method.h"
+#include "methods/rungs.h"
 
 namespace dsat {
 
@@ -18,12 +18,15 @@ class AshaMethod : public Method {
   // Continues or promotes a lineage in the highest rung in which this is possible (of equal rungs,
   // the lineage with more completed trials). If it is not possible, starts a new lineage.
   std::optional<Proposal> Ask() override;
-  void Tell(int64_t tag, const Trial& finished) override { table_.Tell(tag, finished); }
+  void Tell(int64_t tag, const Trial& finished) override;
 
   const LineageTable& table() const { return table_; }
 
  private:
+  Proposal Propose(Lineage& lineage, const Step& step, int64_t rung);
+
   LineageTable table_;
+  RungIndex rungs_;
 };
 
 }  // namespace dsat

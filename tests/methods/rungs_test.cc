@@ -3,10 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/rng.h"
 #include "methods/bisection.h"
 #include "tests/methods/method_testing.h"
 
@@ -16,6 +20,22 @@ namespace {
 // A step in the middle of a range so wide that its bisection is far from over.
 constexpr Step kWideStep = {.low = 1, .high = 10000, .micro_batch = 5000};
 constexpr Step kLastStep = {.low = 5, .high = 5, .micro_batch = 5};
+
+RungIndex IndexOf(const LineageTable& table) {
+  RungIndex index;
+  for (const Lineage& lineage : table.lineages())
+    index.Update(table, lineage);
+  return index;
+}
+
+// The answers of a new index of the current table.
+std::optional<RungStep> NextPromotion(const LineageTable& table) {
+  return IndexOf(table).NextPromotion(table);
+}
+
+std::optional<RungStep> NextContinuation(const LineageTable& table) {
+  return IndexOf(table).NextContinuation(table);
+}
 
 LineageTable MakeTable(const SearchOptions& options = TestOptions()) {
   return LineageTable(TestSpace({1, 2}, 10000), options);
@@ -225,6 +245,99 @@ TEST(RungsTest, TheContinuationIsOfTheHighestRungThenOfTheMostCompletedTrials) {
   EXPECT_EQ(NextContinuation(table)->rung, 1);
   table.Propose(table.at(4), kWideStep, 1);  // Running: not to be continued now.
   EXPECT_EQ(NextContinuation(table)->lineage, 3);
+}
+
+// The same answers from a loop over all lineages, with which the index must agree.
+std::vector<const Lineage*> WalkedTop(const LineageTable& table, int64_t rung) {
+  int64_t num_completed = 0;
+  std::vector<std::pair<double, const Lineage*>> ranked;
+  for (const Lineage& lineage : table.lineages()) {
+    if (!CompletedRung(table, lineage, rung)) continue;
+    ++num_completed;
+    const std::optional<double> best = table.BestMetric(lineage, rung);
+    if (best) ranked.emplace_back(*best, &lineage);
+  }
+  std::stable_sort(ranked.begin(), ranked.end(),
+                   [&](const auto& a, const auto& b) { return table.Better(a.first, b.first); });
+  const auto size = static_cast<size_t>(num_completed / table.options().asha.divisor);
+  std::vector<const Lineage*> top;
+  for (size_t i = 0; i < std::min(size, ranked.size()); ++i)
+    top.push_back(ranked[i].second);
+  return top;
+}
+
+std::optional<RungStep> WalkedPromotion(const LineageTable& table) {
+  // Nothing leaves the top rung, max_rungs - 1.
+  for (int64_t rung = table.options().asha.max_rungs - 2; rung >= 0; --rung) {
+    for (const Lineage* lineage : WalkedTop(table, rung)) {
+      if (lineage->Rung() > rung || !lineage->Idle()) continue;  // Promoted, or about to be ranked.
+      const std::optional<Step> step = NextBisectionStep(table, *lineage);
+      if (step) return RungStep{lineage->number, *step, lineage->Rung() + 1};
+      if (table.policy().exhausted_lineage_blocks_promotion) return std::nullopt;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<RungStep> WalkedContinuation(const LineageTable& table) {
+  const Lineage* chosen = nullptr;
+  for (const Lineage& lineage : table.lineages()) {
+    if (!lineage.Idle() || CompletedRung(table, lineage, lineage.Rung())) continue;
+    const auto rank = [](const Lineage& l) { return std::pair(l.Rung(), l.NumCompleted()); };
+    if (chosen == nullptr || rank(lineage) > rank(*chosen)) chosen = &lineage;
+  }
+  if (chosen == nullptr) return std::nullopt;
+  return RungStep{chosen->number, *NextBisectionStep(table, *chosen), chosen->Rung()};
+}
+
+void ExpectSame(const std::optional<RungStep>& got, const std::optional<RungStep>& expected) {
+  ASSERT_EQ(got.has_value(), expected.has_value());
+  if (!got) return;
+  EXPECT_EQ(got->lineage, expected->lineage);
+  EXPECT_EQ(got->rung, expected->rung);
+  EXPECT_EQ(got->step.micro_batch, expected->step.micro_batch);
+}
+
+// Keeps four trials running on `table`, as asha does, with random outcomes in random order. Some
+// lineages are promoted meanwhile.
+void ExpectTheIndexFollows(LineageTable table, uint64_t seed) {
+  RungIndex index;
+  Rng chance(seed, 0, "outcomes");
+  std::vector<Lineage*> running;
+  int num_promoted = 0;
+  for (int i = 0; i < 600; ++i) {
+    ExpectSame(index.NextPromotion(table), WalkedPromotion(table));
+    ExpectSame(index.NextContinuation(table), WalkedContinuation(table));
+    if (running.size() < 4) {
+      const std::optional<RungStep> promotion = index.NextPromotion(table);
+      const std::optional<RungStep> next = promotion ? promotion : index.NextContinuation(table);
+      if (promotion) ++num_promoted;
+      Lineage& lineage = next ? table.at(next->lineage) : table.Draw();
+      table.Propose(lineage, next ? next->step : kWideStep, next ? next->rung : 0);
+      running.push_back(&lineage);
+      index.Update(table, lineage);
+      continue;
+    }
+    const size_t ended = chance.Below(running.size());
+    const auto state = std::array{TrialState::kSucceeded, TrialState::kSucceeded,
+                                  TrialState::kInfeasible, TrialState::kFailed}[chance.Below(4)];
+    // Few values, so that many are equal.
+    const auto value = static_cast<double>(chance.Below(6));
+    index.Update(table, table.Tell(running[ended]->number, EndedTrial(i, state, value)));
+    running.erase(running.begin() + static_cast<std::ptrdiff_t>(ended));
+  }
+  EXPECT_GT(num_promoted, 0);
+}
+
+TEST(RungsTest, TheIndexAgreesWithAWalkOverAllLineagesAfterEveryChange) {
+  for (const std::string metric : {"latency", "throughput"}) {
+    for (const bool compat_determined : {false, true}) {
+      SearchOptions options = TestOptions(compat_determined);
+      options.metric = metric;
+      for (const uint64_t seed : {1, 2, 3})
+        ExpectTheIndexFollows(MakeTable(options), seed);
+    }
+  }
 }
 
 }  // namespace
