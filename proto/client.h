@@ -1,8 +1,8 @@
 // Clients of the two services of proto/dsat.proto. This header does not include gRPC.
 //
-// Every call has a deadline of 60 s (a conversation has none). A call that fails throws an Error
-// with gRPC's code: kUnavailable (no server), kUnauthenticated (wrong token), kDeadlineExceeded, or
-// the code that the server has thrown.
+// Every call has a deadline of 60 s, within which it waits for a server that is out of threads. A
+// call that fails throws an Error with gRPC's code: kUnavailable (no server, or one that refuses
+// the key), kDeadlineExceeded, or the code that the server has thrown.
 #ifndef DSAT_PROTO_CLIENT_H_
 #define DSAT_PROTO_CLIENT_H_
 
@@ -24,18 +24,15 @@ struct AttemptRef {
   auto operator<=>(const AttemptRef&) const = default;
 };
 
-// Accepts the addresses that dsat listens on and connects to: "unix:/absolute/path" and
-// "unix-abstract:name" (a socket without a file) of at most 107 bytes each, and 127.0.0.1:PORT,
-// [::1]:PORT or localhost:PORT. Throws kInvalidArgument for all others: the token is sent
-// unencrypted and must not leave the machine.
-void CheckLocalAddress(const std::string& address);
+// The name for which the keys of a run have certificates, whatever its hosts are called.
+inline constexpr char kKeyName[] = "dsat";
 
 // A rank's connection to the search runner. Thread-safe.
 class TrialClient {
  public:
-  // Does not wait for the connection; the first call does. `address` is given by the launcher and
-  // may be on another host.
-  static TrialClient Connect(const std::string& address, const std::string& token,
+  // Does not wait for the connection; the first call does. `address` and `key` are those of the
+  // server; with a key (PEM, RunKeys::client in searcher/service) the connection is mutual TLS.
+  static TrialClient Connect(const std::string& address, const std::string& key,
                              const AttemptRef& attempt);
   TrialClient(TrialClient&&) noexcept;
   TrialClient& operator=(TrialClient&&) noexcept;
@@ -74,7 +71,8 @@ class ExperimentClient {
     std::optional<TrialId> best_trial;
   };
 
-  static ExperimentClient Connect(const std::string& address, const std::string& token);
+  // As TrialClient's.
+  static ExperimentClient Connect(const std::string& address, const std::string& key);
   ExperimentClient(ExperimentClient&&) noexcept;
   ExperimentClient& operator=(ExperimentClient&&) noexcept;
   ~ExperimentClient();

@@ -13,9 +13,6 @@
 
 namespace dsat {
 
-// The metadata key of the token that is sent with every call.
-inline constexpr char kTokenKey[] = "dsat-token";
-
 v1::Measurement ToProto(const Measurement& measurement);
 v1::Point ToProto(const Point& point);
 v1::PointResult ToProto(const PointResult& result);

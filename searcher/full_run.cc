@@ -18,6 +18,7 @@
 #include "proto/trial_task.h"
 #include "searcher/attempt.h"
 #include "searcher/hosts/slots.h"
+#include "searcher/launch/rank_places.h"
 #include "searcher/make_target.h"
 #include "searcher/search/runner_lock.h"
 #include "searcher/service/event_queue.h"
@@ -126,7 +127,8 @@ LaunchRequest MakeRequest(const ExperimentSpec& spec, const Json& ds_config,
   request.ds_config = ds_config;
   request.dir = options.out_dir;
   request.report_address = server.address();
-  request.token = server.token();
+  request.report_key = server.key();
+  request.token = RandomToken();
   if (!options.jobs && !options.machines.hosts.empty()) {
     request.hosts = options.machines.hosts;
     request.slots = FindSlots(request.hosts, {}, spec.slots_per_trial);

@@ -25,6 +25,7 @@
 #include "searcher/hosts/slot_pool.h"
 #include "searcher/hosts/slots.h"
 #include "searcher/launch/launch_target.h"
+#include "searcher/launch/rank_places.h"
 #include "searcher/make_target.h"
 #include "searcher/processes/load_watch.h"
 #include "searcher/results.h"
@@ -307,7 +308,8 @@ void Runner::Impl::Launch(const Trial& trial) {
   request.hosts = hosts;
   request.slots = pool->Take(Clock());
   request.report_address = server->address();
-  request.token = server->token();
+  request.report_key = server->key();
+  request.token = RandomToken();
   std::filesystem::remove_all(
       request.dir);  // Left by a runner that died before it recorded this attempt.
   MakeWritableFolder(request.dir);

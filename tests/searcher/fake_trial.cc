@@ -143,10 +143,15 @@ int Behave(const TrialTask& task, TrialClient& client, const std::string& behavi
   return 0;
 }
 
+std::string KeyOfReports() {
+  const char* const key = std::getenv(engine::kEnvReportKey);
+  return key != nullptr ? key : "";
+}
+
 int TrialMain(const std::string& task_path) {
   const TrialTask task = TrialTaskFromJson(ReadJsonFile(task_path));
   if (std::string(std::getenv("RANK")) != "0") return 0;
-  TrialClient client = TrialClient::Connect(task.report_address, std::getenv(engine::kEnvToken),
+  TrialClient client = TrialClient::Connect(task.report_address, KeyOfReports(),
                                             {task.experiment, task.trial, task.attempt});
   Note(task, '+');
   const int code = Behave(task, client, Behavior(task));

@@ -31,7 +31,8 @@ class BuiltinTargetTest : public testing::Test {
     request_.ds_config = {{"train_batch_size", 8}};
     request_.dir = folder_.path();
     request_.report_address = "unix:/tmp/x";
-    request_.token = "secret";
+    request_.report_key = "secret";
+    request_.token = "shared";
     spec_.slots_per_trial = 2;
     spec_.model_dir = "/models/here";
     spec_.device = "auto";
@@ -68,7 +69,8 @@ TEST_F(BuiltinTargetTest, StartsOneTrialProcessPerSlot) {
     EXPECT_THAT(command.env, Contains(Pair("LOCAL_RANK", text)));
     EXPECT_THAT(command.env, Contains(Pair("WORLD_SIZE", "2")));
     EXPECT_THAT(command.env, Contains(Pair("LOCAL_WORLD_SIZE", "2")));
-    EXPECT_THAT(command.env, Contains(Pair(engine::kEnvToken, "secret")));
+    EXPECT_THAT(command.env, Contains(Pair(engine::kEnvReportKey, "secret")));
+    EXPECT_FALSE(command.env.contains(engine::kEnvToken));  // All are on this machine.
     EXPECT_THAT(command.env, Contains(Pair("OMP_WAIT_POLICY", "PASSIVE")));
     EXPECT_EQ(command.env.at(engine::kEnvNumThreads), command.env.at("OMP_NUM_THREADS"));
     EXPECT_EQ(command.log_path, request_.dir + "/rank" + text + ".log");
