@@ -1,11 +1,15 @@
 // Clients of the two services of proto/dsat.proto.
 #include "proto/client.h"
 
+#include <grpc/grpc.h>
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
+#include <exception>
+#include <future>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -20,6 +24,7 @@ constexpr std::chrono::seconds kDeadline{60};
 constexpr std::chrono::milliseconds kPause{100};  // Before a call is tried again.
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const std::string& key) {
+  StartGrpc();
   grpc::ChannelArguments arguments;
   // gRPC waits a whole second after a failed first connection by default. Its shortest reconnect
   // backoff stays as it is, because that is also the time that a connection may take.
@@ -95,6 +100,22 @@ v1::TellRequest ToRequest(ExperimentId id, TrialId trial, const Outcome& outcome
 }
 
 }  // namespace
+
+void StartGrpc() {
+  constexpr int kThreads = 16;  // About as many as a server and its channels begin with.
+  std::promise<void> all_run;
+  std::vector<std::jthread> threads;
+  const std::shared_future<void> end = all_run.get_future().share();
+  try {
+    for (int i = 0; i < kThreads; ++i)
+      threads.emplace_back([end] { end.wait(); });
+  } catch (const std::exception& error) {
+    all_run.set_value();
+    throw Error(ErrorCode::kUnavailable, MessageOf(error));
+  }
+  all_run.set_value();
+  [[maybe_unused]] static const bool started = (grpc_init(), true);
+}
 
 struct TrialClient::Impl {
   Connection<v1::TrialService> connection;

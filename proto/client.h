@@ -16,6 +16,11 @@
 
 namespace dsat {
 
+// Starts gRPC for the rest of this process, which never shuts it down: gRPC 1.51 aborts or hangs
+// where it gets no thread. Each call checks that threads can be started, and throws kUnavailable if
+// not. Connect of the clients calls it.
+void StartGrpc();
+
 // Names one launch of one trial.
 struct AttemptRef {
   ExperimentId experiment = 0;

@@ -135,7 +135,7 @@ Outcome BuiltinTarget::Classify(const LaunchRequest& request, const ExitReport& 
     return {TrialState::kInfeasible, last.empty() ? "the configuration cannot run here" : last};
   }
   if (KilledForHostMemory(exit)) {
-    return {TrialState::kInfeasible,
+    return {TrialState::kFailed,
             fmt::format("out of host memory: the kernel killed rank {}", exit.first_failed_rank)};
   }
   return {TrialState::kFailed, DescribeExit(exit)};

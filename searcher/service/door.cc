@@ -13,6 +13,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <exception>
 #include <map>
 #include <optional>
 #include <set>
@@ -86,6 +87,7 @@ class Door::Impl {
  private:
   void Wake() { eventfd_write(wake_.get(), 1); }
   void Run();
+  void HandleEvents();
   int WaitMs() const;
   void Watch(int fd, uint32_t events);
   void Accept();
@@ -103,7 +105,7 @@ class Door::Impl {
   std::vector<std::unique_ptr<Relay>> relays_;
   std::map<int, Relay*> relay_of_;   // By both descriptors.
   std::map<int, uint32_t> watched_;  // The events that epoll waits for.
-  std::set<Relay*> turns_;           // Those that wait for no event.
+  std::set<Relay*> turns_;           // The relays that wait for no event.
   double wasted_ = 0;  // Calls that clients have given up and the server may still have.
   Clock::time_point woke_ = Clock::now(), swept_ = woke_;
   std::atomic<bool> ends_ = false, accepts_ = true;
@@ -116,28 +118,37 @@ void Door::Impl::Run() {
   sigaddset(&broken_pipes, SIGPIPE);
   pthread_sigmask(SIG_BLOCK, &broken_pipes, nullptr);
   while (!ends_) {
-    std::array<epoll_event, 64> events;
-    const int count = epoll_wait(epoll_.get(), events.data(), events.size(), WaitMs());
-    for (int i = 0; i < count; ++i) {
-      const int fd = events[static_cast<size_t>(i)].data.fd;
-      eventfd_t ignored = 0;
-      if (fd == wake_.get()) eventfd_read(fd, &ignored);
-      if (fd == listening_.get() && accepts_) Accept();
-      // The descriptor may have got another connection meanwhile, which an extra step does not
-      // harm.
-      if (const auto found = relay_of_.find(fd); found != relay_of_.end()) Step(found->second);
+    try {
+      HandleEvents();
+    } catch (const std::exception&) {  // A shortage of memory costs a connection.
+      if (!CloseQuietest(/*stranger=*/true) && !CloseQuietest(/*stranger=*/false))
+        std::this_thread::sleep_for(kSweep);
     }
-    for (Relay* const relay : std::vector<Relay*>(turns_.begin(), turns_.end()))
-      if (turns_.contains(relay)) Step(relay);
-    if (!accepts_ && listening_) {
-      Watch(listening_.get(), 0);
-      listening_.Reset();
-    }
-    const Clock::time_point now = Clock::now();
-    const double seconds = std::chrono::duration<double>(now - std::exchange(woke_, now)).count();
-    wasted_ = std::max(0.0, wasted_ - seconds * kWastedPerSecond);
-    if (now - swept_ >= kSweep) Sweep();
   }
+}
+
+void Door::Impl::HandleEvents() {
+  std::array<epoll_event, 64> events;
+  const int count = epoll_wait(epoll_.get(), events.data(), events.size(), WaitMs());
+  for (int i = 0; i < count; ++i) {
+    const int fd = events[static_cast<size_t>(i)].data.fd;
+    eventfd_t ignored = 0;
+    if (fd == wake_.get()) eventfd_read(fd, &ignored);
+    if (fd == listening_.get() && accepts_) Accept();
+    // The descriptor may have got another connection meanwhile, which an extra step does not
+    // harm.
+    if (const auto found = relay_of_.find(fd); found != relay_of_.end()) Step(found->second);
+  }
+  for (Relay* const relay : std::vector<Relay*>(turns_.begin(), turns_.end()))
+    if (turns_.contains(relay)) Step(relay);
+  if (!accepts_ && listening_) {
+    Watch(listening_.get(), 0);
+    listening_.Reset();
+  }
+  const Clock::time_point now = Clock::now();
+  const double seconds = std::chrono::duration<double>(now - std::exchange(woke_, now)).count();
+  wasted_ = std::max(0.0, wasted_ - seconds * kWastedPerSecond);
+  if (now - swept_ >= kSweep) Sweep();
 }
 
 int Door::Impl::WaitMs() const {

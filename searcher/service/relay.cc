@@ -1,6 +1,7 @@
 // One connection between a client and the gRPC server.
 #include "searcher/service/relay.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -51,7 +52,9 @@ Relay::Relay(UniqueFd outside, const std::optional<TlsContext>& tls,
 bool Relay::Meet(bool may_enter) {
   const ssize_t met = tls_ ? tls_->Handshake() : 1;
   waits_to_enter_ = met > 0 && !may_enter;
-  if (met == kWouldBlock || waits_to_enter_) return true;
+  pollfd line = {outside_.get(), POLLRDHUP, 0};
+  if (waits_to_enter_) return poll(&line, 1, 0) == 0;  // Or it has left.
+  if (met == kWouldBlock) return true;
   std::array<int, 2> ends = {-1, -1};
   if (met == kEnded ||
       socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends.data()) != 0)

@@ -23,6 +23,7 @@
 #include "base/files.h"
 #include "base/parse_number.h"
 #include "base/unique_fd.h"
+#include "proto/client.h"
 #include "searcher/service/frame_check.h"
 #include "searcher/service/run_keys.h"
 
@@ -36,7 +37,7 @@ constexpr std::string_view kUnixPrefix = "unix:";
 // The size of sockaddr_un.sun_path without the NUL that ends a path.
 constexpr size_t kMostPathBytes = 107;
 
-// What the server itself may use for its clients, besides the limits of the door.
+// The server itself may use this much for its clients, besides the limits of the door.
 constexpr size_t kMostMemoryBytes = size_t{128} << 20;
 constexpr int kMostThreads = 128;
 constexpr int kMostMessageBytes = 1 << 20;  // A soak's losses have a hundredth of it.
@@ -189,6 +190,7 @@ void LogForGrpc(gpr_log_func_args* line) {
 }
 
 std::unique_ptr<grpc::Server> StartServer(grpc::Service* service) {
+  StartGrpc();
   gpr_set_log_function(LogForGrpc);
   grpc::ServerBuilder builder;
   grpc::ResourceQuota quota("dsat");

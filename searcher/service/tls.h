@@ -14,7 +14,7 @@ struct ssl_st;
 
 namespace dsat {
 
-// What an operation that does not block returns instead of a number of bytes.
+// The results of an operation that does not block, instead of a number of bytes.
 inline constexpr ssize_t kEnded = -1;  // The connection is over, or broken.
 inline constexpr ssize_t kWouldBlock = -2;
 

@@ -104,6 +104,14 @@ int Behave(const TrialTask& task, TrialClient& client, const std::string& behavi
     std::fprintf(stderr, "the fake crashes as told\n");
     return 1;
   }
+  if (behavior == "crash by full disk") {
+    std::fprintf(stderr, "/out/checkpoint/tmp: No space left on device\n");
+    return 1;
+  }
+  if (behavior == "no memory") {
+    std::fprintf(stderr, "host memory: the system has no 950.0 KiB for parameters\n");
+    return 1;
+  }
   if (behavior == "segv") {
     signal(SIGSEGV, SIG_DFL);  // A sanitizer would turn it into an exit.
     raise(SIGSEGV);

@@ -199,7 +199,7 @@ TEST_F(BuiltinTargetTest, ExitCodesBecomeOutcomes) {
   expect(killed, TrialState::kFailed, "rank 0 was killed by signal 9 (Killed)");
   ExitReport oom = killed;
   oom.oom_kills = 1;
-  expect(oom, TrialState::kInfeasible, "out of host memory: the kernel killed rank 0");
+  expect(oom, TrialState::kFailed, "out of host memory: the kernel killed rank 0");
   // The end of an unrelated process does not count.
   oom.exit_code = 128 + SIGSEGV;
   expect(oom, TrialState::kFailed, "rank 0 was killed by signal 11 (Segmentation fault)");

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -288,6 +289,42 @@ TEST_F(DoorTest, TheKeyIsForThisUserAndForThisRun) {
   EXPECT_EQ(CodeOf([&] { no_key.Ask(id_); }), ErrorCode::kUnavailable);
   ExperimentClient client = ExperimentClient::Connect(address_, key_);
   EXPECT_TRUE(client.Ask(id_).trial);
+}
+
+TEST_F(DoorTest, DoctorSaysWhatListens) {
+  const auto listening = [this] {
+    std::vector<std::string> found;
+    for (const Json& port : Json::parse(workspace_.Dsat({"doctor", "--json"}).out).at("listening"))
+      if (port.at("pid") == pid_)
+        found.push_back(fmt::format("127.0.0.1:{}", port.at("port").dump()));
+    return found;
+  };
+  Serve("");
+  EXPECT_THAT(listening(), testing::IsEmpty());
+  Stop();
+  Serve("127.0.0.1:0");
+  EXPECT_THAT(listening(), testing::ElementsAre(address_));
+  const std::string said = workspace_.Dsat({"doctor"}).out;
+  EXPECT_THAT(said, HasSubstr(fmt::format("dsat (process {}) listens at port ", pid_)));
+}
+
+// As docs/ask-tell.md shows it. The bytes are messages that name experiment 1.
+TEST_F(DoorTest, ClientsInPythonComeInWithTheKeyFile) {
+  const std::string imports = "/usr/bin/python3 -c 'import grpc' 2>/dev/null";
+  if (std::system(imports.c_str()) != 0) GTEST_SKIP() << "needs Python's grpcio";
+  Serve("localhost:0");
+  workspace_.Write("client.py", R"(
+import sys, grpc
+key = open(sys.argv[2], "rb").read()
+channel = grpc.secure_channel(
+    sys.argv[1], grpc.ssl_channel_credentials(key, key, key),
+    options=[("grpc.ssl_target_name_override", "dsat")])
+call = channel.unary_unary("/dsat.v1.ExperimentService/GetExperiment")
+assert b"active" in call(b"\x08\x01", timeout=30)
+)");
+  const std::string command =
+      fmt::format("/usr/bin/python3 {} {} {}", workspace_.Path("client.py"), address_, key_path_);
+  EXPECT_EQ(std::system(command.c_str()), 0);
 }
 
 TEST_F(DoorTest, ACallThatTakesLongDoesNotDelayTheEnd) {
