@@ -126,13 +126,15 @@ Json ListeningPorts() {
   std::error_code error;
   for (const auto& process : fs::directory_iterator("/proc", error)) {
     const std::optional<int64_t> pid = ParseNumber<int64_t>(process.path().filename().string());
-    const std::string program = pid ? Trimmed(TailLines(process.path() / "comm", 1)) : "";
-    if (program != "dsat" && program != "dsat-trial") continue;
+    const std::string program = pid ? ReadOrEmpty(process.path() / "comm") : "";
+    if (program != "dsat\n" && program != "dsat-trial\n") continue;
     for (auto file = fs::directory_iterator(process.path() / "fd", error);
          file != fs::directory_iterator(); file.increment(error)) {
       const auto port = port_of.find(fs::read_symlink(file->path(), error).string());
       if (port == port_of.end()) continue;
-      found.push_back({{"pid", *pid}, {"program", program}, {"port", port->second}});
+      found.push_back({{"pid", *pid},
+                       {"program", program.substr(0, program.size() - 1)},
+                       {"port", port->second}});
     }
   }
   return found;

@@ -49,9 +49,9 @@ class Buffer {
   int64_t place_ = -1;  // In segments, or the number of the request to a counting arena.
 };
 
-// The configuration does not fit on a device (the limit of an arena, a GPU, NCCL), or into the space
-// that offload was given. This is an outcome of a trial, and the only one of this kind: a shortage
-// of anything else is another Error. what() names the use and the numbers.
+// The configuration does not fit on a device (the limit of an arena, a GPU, NCCL), or into the
+// space that offload was given. This is an outcome of a trial, and the only one of this kind: a
+// shortage of anything else is another Error. what() names the use and the numbers.
 class OutOfMemory : public Error {
  public:
   using Error::Error;

@@ -491,8 +491,7 @@ int RunTrial(const TrialTask& task, const RankEnvironment& environment, Reporter
   } catch (const OutOfMemory& e) {
     return refuse(e);
   } catch (const Error& e) {
-    // A training has met what it would meet again if it were started again, such as a label without
-    // a class.
+    // A training would meet it again if it were started again, such as a label without a class.
     if (task.mode != TrialTask::Mode::kTrain || e.code() != ErrorCode::kInvalidArgument) throw;
     return refuse(e);
   }

@@ -18,6 +18,7 @@
 #include <optional>
 #include <set>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -32,8 +33,8 @@ using Clock = Relay::Clock;
 constexpr rlim_t kMostDescriptors = 16384;
 constexpr size_t kMostConnections = 2048;
 constexpr size_t kDescriptorsPerConnection = 8;  // It has three; the rest is for other things.
-constexpr size_t kMostStrangers = 128;
-constexpr int64_t kMostUnfinishedBytes = int64_t{32} << 20;  // Of all connections.
+constexpr size_t kMostUnproven = 128;            // Connections without an answered call.
+constexpr int64_t kMostUnfinishedBytes = int64_t{32} << 20;  // The sum over all connections.
 // Calls that their clients give up keep the server busy for a moment. Nobody gets in while there
 // are more of them than the server has dealt with.
 constexpr double kWastedPerSecond = 1000;
@@ -93,7 +94,7 @@ class Door::Impl {
   void Accept();
   void Step(Relay* relay);
   void Close(Relay* relay);
-  bool CloseQuietest(bool stranger);
+  bool CloseQuietest();
   void CloseGreediest();
   void Sweep();
 
@@ -121,8 +122,7 @@ void Door::Impl::Run() {
     try {
       HandleEvents();
     } catch (const std::exception&) {  // A shortage of memory costs a connection.
-      if (!CloseQuietest(/*stranger=*/true) && !CloseQuietest(/*stranger=*/false))
-        std::this_thread::sleep_for(kSweep);
+      if (!CloseQuietest()) std::this_thread::sleep_for(kSweep);
     }
   }
 }
@@ -173,15 +173,15 @@ void Door::Impl::Watch(int fd, uint32_t events) {
 }
 
 void Door::Impl::Accept() {
-  const auto strangers = static_cast<size_t>(std::ranges::count_if(relays_, &Relay::is_stranger));
-  if (strangers >= kMostStrangers) CloseQuietest(/*stranger=*/true);
-  if (relays_.size() >= most_connections_) CloseQuietest(/*stranger=*/strangers > 0);
+  const auto proven = static_cast<size_t>(std::ranges::count_if(relays_, &Relay::is_proven));
+  if (relays_.size() - proven >= kMostUnproven || relays_.size() >= most_connections_)
+    CloseQuietest();
   UniqueFd fd(accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!fd) {
     const bool is_exhausted =
         errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
     // The sweep listens again.
-    if (is_exhausted && !CloseQuietest(true) && !CloseQuietest(false)) Watch(listening_.get(), 0);
+    if (is_exhausted && !CloseQuietest()) Watch(listening_.get(), 0);
     return;
   }
   if (!tls_ && !IsOurUser(fd.get())) return;
@@ -221,16 +221,14 @@ void Door::Impl::Close(Relay* relay) {
   std::erase_if(relays_, [relay](const auto& other) { return other.get() == relay; });
 }
 
-// Closes the connection over which nothing has moved for the longest time. Returns whether there is
-// one.
-bool Door::Impl::CloseQuietest(bool stranger) {
-  Relay* quietest = nullptr;
-  for (const auto& relay : relays_) {
-    const bool is_quieter = quietest == nullptr || relay->moved() < quietest->moved();
-    if (relay->is_stranger() == stranger && is_quieter) quietest = relay.get();
-  }
-  if (quietest != nullptr) Close(quietest);
-  return quietest != nullptr;
+// Closes the connection over which nothing has moved for the longest time, that of a stranger if
+// there is one, or else one without an answered call. Returns whether there is any.
+bool Door::Impl::CloseQuietest() {
+  if (relays_.empty()) return false;
+  Close(std::ranges::min_element(relays_, {}, [](const auto& relay) {
+          return std::tuple(relay->is_proven(), !relay->is_stranger(), relay->moved());
+        })->get());
+  return true;
 }
 
 // Closes the connection with the most unfinished messages if all have too much.

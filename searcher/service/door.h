@@ -1,7 +1,8 @@
 // The door of a gRPC server: who comes in, and what one client may cost.
 //
-// A stranger costs one of kMostStrangers connections for kHandshakeTime. gRPC sees none of their
-// bytes, and of clients only what FrameCheck and the limits below let through.
+// A stranger costs one of 128 connections for at most 10 s. gRPC sees none of their bytes, and of
+// clients only what FrameCheck and the limits of door.cc and relay.cc let through. A connection
+// that has to go for another one is that of a stranger, if there is one, or else the quietest.
 #ifndef DSAT_SEARCHER_SERVICE_DOOR_H_
 #define DSAT_SEARCHER_SERVICE_DOOR_H_
 

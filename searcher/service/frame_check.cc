@@ -85,16 +85,19 @@ bool FrameCheck::AllowsHeaders(const Frame& frame) {
 void FrameCheck::FromServer(std::string_view bytes) {
   from_server_.Scan(bytes, [this](const Frame& frame) {
     const bool has_end = frame.type == kData || frame.type == kHeaders;
-    if (frame.type == kReset || (has_end && (frame.flags & kEndStream) != 0)) Close(frame.stream);
+    const bool ends = has_end && (frame.flags & kEndStream) != 0;
+    if ((ends || frame.type == kReset) && Close(frame.stream) && ends) ++num_answered_;
     return true;
   });
 }
 
-void FrameCheck::Close(uint32_t stream) {
+// Returns whether the call was open.
+bool FrameCheck::Close(uint32_t stream) {
   const auto call = open_.find(stream);
-  if (call == open_.end()) return;
+  if (call == open_.end()) return false;
   unfinished_bytes_ -= call->second;
   open_.erase(call);
+  return true;
 }
 
 }  // namespace dsat

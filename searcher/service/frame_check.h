@@ -34,6 +34,8 @@ class FrameCheck {
   // The calls that the client has given up, and those that are open.
   int64_t num_resets() const { return num_resets_; }
   int64_t num_open() const { return std::ssize(open_); }
+  // The calls that the server has answered.
+  int64_t num_answered() const { return num_answered_; }
   // The bytes of messages whose end the client has not sent.
   int64_t unfinished_bytes() const { return unfinished_bytes_; }
 
@@ -60,11 +62,11 @@ class FrameCheck {
   bool IsPreface(std::string_view* bytes);
   bool Allows(const Frame& frame);
   bool AllowsHeaders(const Frame& frame);
-  void Close(uint32_t stream);
+  bool Close(uint32_t stream);
 
   size_t num_preface_ = 0;
   Scanner from_client_, from_server_;
-  int64_t num_frames_ = 0, num_resets_ = 0;
+  int64_t num_frames_ = 0, num_resets_ = 0, num_answered_ = 0;
   bool in_block_ = false;
   int64_t block_bytes_ = 0;
   uint32_t newest_stream_ = 0;

@@ -19,7 +19,7 @@ constexpr std::chrono::seconds kQuietTime{600};  // Clients connect again when t
 // A call has about five frames.
 constexpr double kFramesPerSecond = 2000;
 constexpr double kMostAllowance = 4000;
-constexpr double kFramesPerReset = 30;  // What a call that is given up costs more.
+constexpr double kFramesPerReset = 30;  // A call that is given up costs as many more.
 constexpr int kRounds = 8;              // Before it is another connection's turn.
 
 ssize_t Counted(ssize_t result) {

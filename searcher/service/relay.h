@@ -33,8 +33,10 @@ class Relay {
   // anything at all.
   bool IsOverdue(Clock::time_point now) const;
 
-  // Whether the client is not known yet, how long nothing has moved, and what it costs.
+  // Whether the client is not known yet, and whether a call of it has been answered.
   bool is_stranger() const { return !inside_; }
+  bool is_proven() const { return check_.num_answered() > 0; }
+  // When something has moved, and what the client costs.
   Clock::time_point moved() const { return moved_; }
   int64_t unfinished_bytes() const { return check_.unfinished_bytes(); }
   // The calls that the client has given up, and would if it left now.

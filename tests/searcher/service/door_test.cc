@@ -294,7 +294,8 @@ TEST_F(DoorTest, TheKeyIsForThisUserAndForThisRun) {
 TEST_F(DoorTest, DoctorSaysWhatListens) {
   const auto listening = [this] {
     std::vector<std::string> found;
-    for (const Json& port : Json::parse(workspace_.Dsat({"doctor", "--json"}).out).at("listening"))
+    const Json said = Json::parse(workspace_.Dsat({"doctor", "--json"}).out);
+    for (const Json& port : said.at("listening"))
       if (port.at("pid") == pid_)
         found.push_back(fmt::format("127.0.0.1:{}", port.at("port").dump()));
     return found;
@@ -310,7 +311,7 @@ TEST_F(DoorTest, DoctorSaysWhatListens) {
 
 // As docs/ask-tell.md shows it. The bytes are messages that name experiment 1.
 TEST_F(DoorTest, ClientsInPythonComeInWithTheKeyFile) {
-  const std::string imports = "/usr/bin/python3 -c 'import grpc' 2>/dev/null";
+  const std::string imports = "python3 -c 'import grpc' 2>/dev/null";
   if (std::system(imports.c_str()) != 0) GTEST_SKIP() << "needs Python's grpcio";
   Serve("localhost:0");
   workspace_.Write("client.py", R"(
@@ -323,7 +324,7 @@ call = channel.unary_unary("/dsat.v1.ExperimentService/GetExperiment")
 assert b"active" in call(b"\x08\x01", timeout=30)
 )");
   const std::string command =
-      fmt::format("/usr/bin/python3 {} {} {}", workspace_.Path("client.py"), address_, key_path_);
+      fmt::format("python3 {} {} {}", workspace_.Path("client.py"), address_, key_path_);
   EXPECT_EQ(std::system(command.c_str()), 0);
 }
 

@@ -34,6 +34,7 @@ TEST_F(FrameCheckTest, ACallThatEndsLeavesNothing) {
     Server(kHeaders, kEndStream, call);
   }
   EXPECT_EQ(check_.num_frames(), 3001);
+  EXPECT_EQ(check_.num_answered(), 1000);
 }
 
 TEST_F(FrameCheckTest, BytesMayBeCutAnywhere) {

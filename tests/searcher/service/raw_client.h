@@ -75,7 +75,7 @@ class RawClient {
     return static_cast<bool>(fd_);
   }
 
-  // What has arrived, after at most a second; "" at the end of the connection.
+  // Returns the bytes that arrive within a second; "" at the end of the connection.
   std::string Receive() {
     std::string bytes(65536, 0);
     if (!fd_) return "";
