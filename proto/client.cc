@@ -1,4 +1,4 @@
-// Clients of the two services of proto/dsat.proto.
+// The client of TrialService.
 #include "proto/client.h"
 
 #include <grpc/grpc.h>
@@ -22,9 +22,10 @@ namespace {
 // Long enough for a runner whose machine is overloaded.
 constexpr std::chrono::seconds kDeadline{60};
 constexpr std::chrono::milliseconds kPause{100};  // Before a call is tried again.
+constexpr int kThreadsOfClient = 12;              // About as many as gRPC begins with.
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const std::string& key) {
-  StartGrpc();
+  StartGrpc(kThreadsOfClient);
   grpc::ChannelArguments arguments;
   // gRPC waits a whole second after a failed first connection by default. Its shortest reconnect
   // backoff stays as it is, because that is also the time that a connection may take.
@@ -43,10 +44,9 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const std
 }
 
 // A channel and its stub. Call adds the deadline and converts statuses to Errors.
-template <typename Service>
 struct Connection {
   Connection(const std::string& address_in, const std::string& key)
-      : address(address_in), stub(Service::NewStub(MakeChannel(address, key))) {}
+      : address(address_in), stub(v1::TrialService::NewStub(MakeChannel(address, key))) {}
 
   template <typename Method, typename Request, typename Reply>
   void Call(Method method, const Request& request, Reply* reply, bool waits = false) {
@@ -76,38 +76,17 @@ struct Connection {
   }
 
   std::string address;
-  std::unique_ptr<typename Service::Stub> stub;
+  std::unique_ptr<v1::TrialService::Stub> stub;
 };
-
-ExperimentClient::Asked ToAsked(const v1::AskReply& reply) {
-  ExperimentClient::Asked asked;
-  if (reply.has_trial()) asked.trial = FromProto(reply.trial());
-  asked.finished = reply.finished();
-  return asked;
-}
-
-v1::TellRequest ToRequest(ExperimentId id, TrialId trial, const Outcome& outcome,
-                          const Measurement& measurement,
-                          const std::optional<ModelProfile>& profile) {
-  v1::TellRequest request;
-  request.set_experiment(id);
-  request.set_trial(trial);
-  request.set_state(ToString(outcome.state));
-  request.set_reason(ValidUtf8(outcome.reason));
-  if (!measurement.empty()) *request.mutable_measurement() = ToProto(measurement);
-  if (profile) *request.mutable_profile() = ToProto(*profile);
-  return request;
-}
 
 }  // namespace
 
-void StartGrpc() {
-  constexpr int kThreads = 16;  // About as many as a server and its channels begin with.
+void StartGrpc(int num_threads) {
   std::promise<void> all_run;
   std::vector<std::jthread> threads;
   const std::shared_future<void> end = all_run.get_future().share();
   try {
-    for (int i = 0; i < kThreads; ++i)
+    for (int i = 0; i < num_threads; ++i)
       threads.emplace_back([end] { end.wait(); });
   } catch (const std::exception& error) {
     all_run.set_value();
@@ -118,7 +97,7 @@ void StartGrpc() {
 }
 
 struct TrialClient::Impl {
-  Connection<v1::TrialService> connection;
+  Connection connection;
   AttemptRef attempt;
 };
 
@@ -163,50 +142,6 @@ void TrialClient::Infeasible(int64_t rank, const std::string& reason) {
   request.set_reason(ValidUtf8(reason));
   v1::InfeasibleReply reply;
   impl_->connection.Call(&v1::TrialService::Stub::Infeasible, request, &reply);
-}
-
-struct ExperimentClient::Impl {
-  Connection<v1::ExperimentService> connection;
-};
-
-ExperimentClient::ExperimentClient(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-ExperimentClient::ExperimentClient(ExperimentClient&&) noexcept = default;
-ExperimentClient& ExperimentClient::operator=(ExperimentClient&&) noexcept = default;
-ExperimentClient::~ExperimentClient() = default;
-
-ExperimentClient ExperimentClient::Connect(const std::string& address, const std::string& key) {
-  return ExperimentClient(std::unique_ptr<Impl>(new Impl{{address, key}}));
-}
-
-ExperimentClient::Asked ExperimentClient::Ask(ExperimentId id) {
-  v1::AskRequest request;
-  request.set_experiment(id);
-  v1::AskReply reply;
-  impl_->connection.Call(&v1::ExperimentService::Stub::Ask, request, &reply);
-  return ToAsked(reply);
-}
-
-bool ExperimentClient::Tell(ExperimentId id, TrialId trial, const Outcome& outcome,
-                            const Measurement& measurement,
-                            const std::optional<ModelProfile>& profile) {
-  v1::TellReply reply;
-  impl_->connection.Call(&v1::ExperimentService::Stub::Tell,
-                         ToRequest(id, trial, outcome, measurement, profile), &reply);
-  return reply.finished();
-}
-
-ExperimentClient::View ExperimentClient::GetExperiment(ExperimentId id) {
-  v1::GetExperimentRequest request;
-  request.set_experiment(id);
-  v1::GetExperimentReply reply;
-  impl_->connection.Call(&v1::ExperimentService::Stub::GetExperiment, request, &reply);
-  View view;
-  view.spec_json = reply.spec_json();
-  view.state = reply.state();
-  for (const v1::Trial& trial : reply.trials())
-    view.trials.push_back(FromProto(trial));
-  if (reply.best_trial() >= 0) view.best_trial = reply.best_trial();
-  return view;
 }
 
 }  // namespace dsat

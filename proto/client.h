@@ -1,4 +1,4 @@
-// Clients of the two services of proto/dsat.proto. This header does not include gRPC.
+// The client of TrialService (proto/dsat.proto). This header does not include gRPC.
 //
 // Every call has a deadline of 60 s, within which it waits for a server that is out of threads. A
 // call that fails throws an Error with gRPC's code: kUnavailable (no server, or one that refuses
@@ -17,9 +17,9 @@
 namespace dsat {
 
 // Starts gRPC for the rest of this process, which never shuts it down: gRPC 1.51 aborts or hangs
-// where it gets no thread. Each call checks that threads can be started, and throws kUnavailable if
-// not. Connect of the clients calls it.
-void StartGrpc();
+// where it gets no thread. Each call checks that `num_threads` can be started, and throws
+// kUnavailable if not. Connect of the clients calls it.
+void StartGrpc(int num_threads);
 
 // Names one launch of one trial.
 struct AttemptRef {
@@ -59,43 +59,6 @@ class TrialClient {
  private:
   struct Impl;
   explicit TrialClient(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
-};
-
-// For programs that drive an experiment with their own executors. Thread-safe.
-class ExperimentClient {
- public:
-  struct Asked {
-    std::optional<Trial> trial;  // nullopt: none now; a running trial must be told first.
-    bool finished = false;       // There will be no more trials.
-  };
-  struct View {
-    std::string spec_json;  // As in the database (proto/experiment.h).
-    std::string state;      // active, completed, failed, stopped
-    std::vector<Trial> trials;
-    std::optional<TrialId> best_trial;
-  };
-
-  // As TrialClient's.
-  static ExperimentClient Connect(const std::string& address, const std::string& key);
-  ExperimentClient(ExperimentClient&&) noexcept;
-  ExperimentClient& operator=(ExperimentClient&&) noexcept;
-  ~ExperimentClient();
-
-  Asked Ask(ExperimentId id);
-
-  // Tells the end of a running trial. `measurement` is required if it succeeded, `profile` if a
-  // profiling trial succeeded. Returns true if the search has finished. After kUnavailable or
-  // kDeadlineExceeded it is unknown whether the tell was recorded; if it was, a second one throws
-  // kFailedPrecondition.
-  bool Tell(ExperimentId id, TrialId trial, const Outcome& outcome, const Measurement& measurement,
-            const std::optional<ModelProfile>& profile);
-
-  View GetExperiment(ExperimentId id);
-
- private:
-  struct Impl;
-  explicit ExperimentClient(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

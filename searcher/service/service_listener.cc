@@ -39,7 +39,8 @@ constexpr size_t kMostPathBytes = 107;
 
 // The server itself may use this much for its clients, besides the limits of the door.
 constexpr size_t kMostMemoryBytes = size_t{128} << 20;
-constexpr int kMostThreads = 128;
+constexpr int kNumThreads = 32;
+constexpr int kOtherThreads = 16;           // About as many as gRPC begins with for itself.
 constexpr int kMostMessageBytes = 1 << 20;  // A soak's losses have a hundredth of it.
 
 bool IsUnix(const std::string& address) {
@@ -190,11 +191,15 @@ void LogForGrpc(gpr_log_func_args* line) {
 }
 
 std::unique_ptr<grpc::Server> StartServer(grpc::Service* service) {
-  StartGrpc();
+  StartGrpc(kNumThreads + kOtherThreads);
   gpr_set_log_function(LogForGrpc);
   grpc::ServerBuilder builder;
   grpc::ResourceQuota quota("dsat");
-  builder.SetResourceQuota(quota.Resize(kMostMemoryBytes).SetMaxThreads(kMostThreads));
+  builder.SetResourceQuota(quota.Resize(kMostMemoryBytes).SetMaxThreads(kNumThreads));
+  // All threads start with the server: one that cannot be started later would cost a call.
+  builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
+  builder.SetSyncServerOption(grpc::ServerBuilder::MIN_POLLERS, kNumThreads);
+  builder.SetSyncServerOption(grpc::ServerBuilder::MAX_POLLERS, kNumThreads);
   builder.SetMaxReceiveMessageSize(kMostMessageBytes);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostCallsOfConnection);
   // Otherwise it allows clients larger frames and more bytes on the way when they send much.

@@ -17,10 +17,10 @@
 #include "base/files.h"
 #include "db/sqlite.h"
 #include "db/store.h"
-#include "proto/client.h"
 #include "searcher/search/experiment.h"
 #include "tests/base/error_code.h"
 #include "tests/cli/run_dsat.h"
+#include "tests/searcher/service/experiment_client.h"
 #include "tests/searcher/service/raw_client.h"
 
 namespace dsat {
@@ -128,7 +128,7 @@ class DoorTest : public testing::Test {
       if (client.Begin()) attack(client);
     });
     EXPECT_LE(cost.memory_mib, 256);
-    EXPECT_LE(cost.threads, 160);
+    EXPECT_LE(cost.threads, 16);
     EXPECT_LT(cost.answer_s, 5);  // A busy machine; 0.1 s otherwise.
     EXPECT_EQ(ReadFile(workspace_.Path(log_ + ".err")), "");
     EXPECT_LT(Stop(), std::chrono::seconds(4));  // 2 s on a machine that is not busy.

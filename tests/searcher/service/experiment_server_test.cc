@@ -19,13 +19,13 @@
 #include "db/sqlite.h"
 #include "db/store.h"
 #include "dsat.grpc.pb.h"
-#include "proto/client.h"
 #include "searcher/search/experiment.h"
 #include "searcher/search/runner_lock.h"
 #include "searcher/search/search.h"
 #include "searcher/service/service.h"
 #include "tests/base/error_code.h"
 #include "tests/db/store_fixtures.h"
+#include "tests/searcher/service/experiment_client.h"
 #include "tests/temp_folder.h"
 
 namespace dsat {
