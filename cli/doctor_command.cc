@@ -16,6 +16,7 @@
 #include "engine/backend/cuda/cuda_status.h"
 #include "engine/backend/machine.h"
 #include "engine/io/async_file.h"
+#include "searcher/scripts/extension_needs.h"
 
 namespace dsat::cli {
 namespace {
@@ -152,11 +153,9 @@ void PrintGpus(const Findings& found) {
 std::string DescribeExtensions(const Json& facts) {
   if (facts.is_null()) return "not found: only the built-in engine trains here";
   std::vector<std::string> missing;
-  if (facts.at("headers").is_null())
-    missing.emplace_back(
-        "Python.h (python3-dev, or the headers of this Python if it is not Debian's)");
-  if (facts.at("compiler").is_null()) missing.emplace_back("a C++ compiler (g++)");
-  if (facts.at("ninja").is_null()) missing.emplace_back("ninja (ninja-build, or pip's ninja)");
+  for (const ExtensionNeed& need : kExtensionNeeds) {
+    if (*need.fact != '\0' && facts.at(need.fact).is_null()) missing.emplace_back(need.to_install);
+  }
   const std::string python = facts.at("python").get<std::string>();
   return missing.empty() ? python + ", compiles extensions of PyTorch and DeepSpeed"
                          : fmt::format(
