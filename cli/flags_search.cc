@@ -78,10 +78,11 @@ void AddLimits(CLI::App& app, Limits& limits) {
 
 // Adds the options of the objective that all trials have in common.
 void AddObjectiveOptions(CLI::App& app, SearchOptions& options, std::string& train_batch_size) {
-  app.add_option("--train-batch-size", train_batch_size,
-                 "The global batch of every trial: a number, \"keep\" for the submitted one, or "
-                 "\"any\": it follows the micro-batch size (default: keep if the ds_config gives "
-                 "train_batch_size, else any)")
+  app.add_option(
+         "--train-batch-size", train_batch_size,
+         "The global batch of every trial: a number, \"keep\" for the submitted one, or "
+         "\"any\": it follows the micro-batch size (default: keep for auto and if the ds_config "
+         "gives train_batch_size, else any)")
       ->type_name("N|keep|any");
   app.add_option("--divisible-by", options.divisible_by,
                  "Try only micro-batch sizes that are multiples of this")

@@ -169,6 +169,17 @@ TEST(TuningSpaceTest, AFixedBatchIsSharedByTheRanks) {
   EXPECT_EQ(space.divisible_by, 4);
 }
 
+TEST(TuningSpaceTest, ABatchInOneMicroBatchIsForecastWithoutAccumulation) {
+  SearchOptions options = Options(false);
+  options.train_batch_size = 16;
+  const SearchSpace space = MakeSearchSpace(Profile(1000), Json::object(), options, 2);
+  ASSERT_EQ(space.samples_per_step, 8);
+  for (const StageSpace& stage : space.stages) {
+    for (const Forecast& forecast : stage.forecasts)
+      EXPECT_EQ(forecast.accumulation_steps, forecast.micro_batch_size < 8 ? 2 : 1);
+  }
+}
+
 std::vector<Json> ValuesOf(const StageSpace& stage, const std::string& pointer) {
   for (const Knob& knob : stage.knobs) {
     if (knob.pointer == pointer) return knob.values;
