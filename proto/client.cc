@@ -81,7 +81,7 @@ v1::TellRequest ToRequest(ExperimentId id, TrialId trial, const Outcome& outcome
   request.set_state(ToString(outcome.state));
   request.set_reason(ValidUtf8(outcome.reason));
   if (!measurement.empty()) *request.mutable_measurement() = ToProto(measurement);
-  if (profile) *request.mutable_profile() = ToProto(*profile);
+  request.set_profile_json(ProfileText(profile));
   return request;
 }
 
@@ -140,7 +140,7 @@ std::optional<Point> TrialClient::Measured(const PointResult& result,
   v1::MeasuredRequest request;
   *request.mutable_attempt() = ToProto(impl_->attempt);
   *request.mutable_result() = ToProto(result);
-  if (profile) *request.mutable_profile() = ToProto(*profile);
+  request.set_profile_json(ProfileText(profile));
   v1::MeasuredReply reply;
   // A connection that broke is made again: the measurement is worth more than the time.
   impl_->connection.Call(&v1::TrialService::Stub::Measured, request, &reply, /*waits=*/true);

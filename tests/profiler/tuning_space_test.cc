@@ -213,25 +213,5 @@ TEST(TuningSpaceTest, TheUsersValuesReplaceThoseOfTheTable) {
   EXPECT_EQ(ToJson(SearchSpaceFromJson(ToJson(space))), ToJson(space));
 }
 
-TEST(TuningSpaceTest, ASpaceOfAnOlderLogHasNoWorkload) {
-  SearchOptions options = Options(false);
-  Json json = ToJson(MakeSearchSpace(Profile(1000), Json::object(), options, 2));
-  json.erase("workload");
-  json.erase("left_out");
-  for (Json& stage : json["stages"]) {
-    stage.erase("forecasts");
-    stage.erase("submitted");
-    stage.erase("settings");
-    stage.erase("is_bound_by_host");
-    for (Json& knob : stage["knobs"])
-      knob.erase("effects");
-  }
-  const SearchSpace space = SearchSpaceFromJson(json);
-  EXPECT_EQ(space.workload.num_params, 0);
-  EXPECT_TRUE(space.stages[0].forecasts.empty());
-  EXPECT_TRUE(space.stages[0].settings.empty());
-  EXPECT_FALSE(space.stages[0].knobs.empty());
-}
-
 }  // namespace
 }  // namespace dsat
