@@ -24,8 +24,10 @@ void AddTimeouts(CLI::App& app, RunFlags& run);
 struct Parser {
   CLI::App app;
   Flags flags;
+  std::vector<std::string> command;  // The words behind "--", for those that take a command.
   std::vector<std::unique_ptr<SearchFlags>> searches;
   std::vector<std::unique_ptr<CreateFlags>> creates;
+  InitFlags init;
   SpaceFlags space;
   ResumeFlags resume;
   CheckFlags check;

@@ -55,6 +55,19 @@ SearchOptions DefaultOptions(const std::string& method, int64_t confirm_rounds) 
   return options;
 }
 
+// The words behind "--" take the place of the experiment file.
+void AddConfigOrCommand(CLI::App& app, const Parser& parser, SearchFlags& search) {
+  search.command = parser.command;
+  if (search.command.empty()) {
+    AddConfig(app, search.config, search.model_dir);
+    app.get_option("config")->required(false);
+  }
+  app.footer(
+      "A command behind -- takes the place of CONFIG.yaml and MODEL_DIR:\n"
+      "  dsat " +
+      app.get_name() + " -- deepspeed --num_gpus 4 train.py --deepspeed ds_config.json");
+}
+
 // The limits that `dsat resume` can change, too.
 template <typename Limits>
 void AddLimits(CLI::App& app, Limits& limits) {
@@ -268,7 +281,7 @@ void AddSpaceCommand(Parser& parser) {
   CLI::App& sub =
       parser.Add("space", "Show what a search would choose from, without searching", space,
                  /*uses_db=*/false);
-  AddConfig(sub, search.config, search.model_dir);
+  AddConfigOrCommand(sub, parser, search);
   sub.add_option("--method", search.method, "The method whose space is shown")
       ->check(CLI::IsMember(MethodNames()))
       ->capture_default_str();
@@ -294,6 +307,16 @@ void AddSpaceCommand(Parser& parser) {
                                      : space.zero_stages;
     parser.flags.command = space;
   });
+}
+
+void AddInitCommand(Parser& parser) {
+  InitFlags& init = parser.init;
+  init.command = parser.command;
+  CLI::App& sub = parser.Add("init", "Write the experiment file of the command behind --", init,
+                             /*uses_db=*/false);
+  sub.add_option("--out", init.out, "The file to write")
+      ->default_val("deepspeed.yaml")
+      ->type_name("FILE.yaml");
 }
 
 void AddCheckCommand(Parser& parser) {
@@ -337,7 +360,7 @@ void AddSearchCommands(Parser& parser) {
     search.method = info.name;
     search.options = DefaultOptions(info.name, kConfirmRounds);
     CLI::App& sub = parser.Add(info.name, "Search: " + info.summary, search);
-    AddConfig(sub, search.config, search.model_dir);
+    AddConfigOrCommand(sub, parser, search);
     sub.add_option("-i,--include", search.include,
                    "A file or folder to add to the trials' working folder; may be given several "
                    "times (docs/external.md)")
@@ -349,6 +372,7 @@ void AddSearchCommands(Parser& parser) {
     AddMethodOptions(sub, info.name, search.options);
     AddRunFlags(sub, search.run);
   }
+  AddInitCommand(parser);
   AddSpaceCommand(parser);
   CLI::App& resume =
       parser.Add("resume", "Continue an experiment after a crash or Ctrl-C, or with higher limits",

@@ -15,6 +15,7 @@
 #include "cli/flags_parser.h"
 #include "cli/flags_search.h"
 #include "cli/flags_training.h"
+#include "methods/methods.h"
 #include "methods/options.h"
 
 namespace dsat::cli {
@@ -22,7 +23,9 @@ namespace {
 
 constexpr char kIntro[] =
     "Finds the fastest DeepSpeed-style training configuration for a model on your machines.\n\n"
-    "  dsat auto deepspeed.yaml      search; writes the best ds_config.json\n"
+    "  dsat auto -- deepspeed --num_gpus 4 train.py --deepspeed ds_config.json\n"
+    "                                search; writes the best ds_config.json\n"
+    "  dsat auto deepspeed.yaml      the same for an experiment file\n"
     "  dsat show 1                   every trial of experiment 1\n"
     "  dsat train deepspeed.yaml --ds-config dsat-out/1/ds_config.json";
 
@@ -63,8 +66,21 @@ template <typename Command>
 void CheckUsage(const Command&) {}
 
 void CheckUsage(const SearchFlags& search) {
+  if (search.config.empty() && search.command.empty()) {
+    Throw(ErrorCode::kInvalidArgument,
+          "{}: nothing to tune; expected an experiment file or, behind --, a command, such as "
+          "dsat {} -- deepspeed --num_gpus 4 train.py --deepspeed ds_config.json",
+          search.method, search.method);
+  }
   ValidateOptions(search.options);
   CheckHostFlags(search.run.hosts);
+}
+
+void CheckUsage(const InitFlags& init) {
+  if (!init.command.empty()) return;
+  Throw(ErrorCode::kInvalidArgument,
+        "init: no command; expected one behind --, such as dsat init -- deepspeed --num_gpus 4 "
+        "train.py --deepspeed ds_config.json");
 }
 
 void CheckUsage(const SpaceFlags& space) {
@@ -126,6 +142,19 @@ void RefuseEmptyValues(CLI::App& app) {
     RefuseEmptyValues(*command);
 }
 
+// Takes the words behind "--" away if the command of dsat is one that takes the user's own command.
+void TakeCommand(int* argc, const char* const* argv, Parser& parser) {
+  std::vector<std::string> takers = {"init", "space"};
+  for (const MethodInfo& method : Methods())
+    takers.push_back(method.name);
+  if (*argc < 2 || std::ranges::find(takers, argv[1]) == takers.end()) return;
+  const char* const* const end = argv + *argc;
+  const char* const* const dashes = std::find(argv + 2, end, std::string_view("--"));
+  if (dashes == end) return;
+  parser.command.assign(dashes + 1, end);
+  *argc = static_cast<int>(dashes - argv);
+}
+
 // The arguments, the last one first, as CLI11 takes them. It would read the word after "--out=" as
 // the value.
 std::vector<std::string> Words(int argc, const char* const* argv) {
@@ -145,6 +174,7 @@ std::vector<std::string> Words(int argc, const char* const* argv) {
 
 std::variant<Flags, int> ParseFlags(int argc, const char* const* argv) {
   Parser parser;
+  TakeCommand(&argc, argv, parser);
   parser.app.name("dsat");
   parser.app.description(kIntro);
   parser.app.require_subcommand(1);
