@@ -15,6 +15,7 @@ namespace dsat::cli {
 void AddDb(CLI::App& app, Flags& flags);
 void AddJson(CLI::App& app, Flags& flags);
 void AddExperiment(CLI::App& app, std::string& experiment);
+void AddExperimentOrNewest(CLI::App& app, std::string& experiment);
 void AddConfig(CLI::App& app, std::string& config, std::string& model_dir);
 // The time limits of a trial or of the full run.
 void AddTimeouts(CLI::App& app, RunFlags& run);

@@ -1,6 +1,8 @@
 // Parses the command line, and defines the options of the commands that show results.
 #include "cli/parse_flags.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -15,11 +17,16 @@
 #include "cli/flags_parser.h"
 #include "cli/flags_search.h"
 #include "cli/flags_training.h"
+#include "cli/flags_help.h"
+#include "cli/status_line.h"
 #include "methods/methods.h"
 #include "methods/options.h"
 
 namespace dsat::cli {
 namespace {
+
+// The columns of help in a terminal, and where there is none.
+constexpr size_t kLeastColumns = 60, kMostColumns = 100, kPageColumns = 80;
 
 constexpr char kIntro[] =
     "Finds the fastest DeepSpeed-style training configuration for a model on your machines.\n\n"
@@ -32,16 +39,15 @@ constexpr char kIntro[] =
 void AddResultCommands(Parser& parser) {
   parser.Add("list", "List all experiments", parser.list);
   CLI::App& show = parser.Add("show", "Show one experiment and all its trials", parser.show);
-  AddExperiment(show, parser.show.experiment);
+  AddExperimentOrNewest(show, parser.show.experiment);
   CLI::App& best = parser.Add("best", "Show the best configuration of an experiment", parser.best);
-  AddExperiment(best, parser.best.experiment);
+  AddExperimentOrNewest(best, parser.best.experiment);
   best.add_option("--out", parser.best.out_dir,
                   "Write ds_config.json, metrics.json and command.txt to this folder")
       ->type_name("DIR");
   CLI::App& report = parser.Add(
       "report", "Write one HTML page with the answer, plots and all trials", parser.report);
-  report.add_option("experiment", parser.report.experiment,
-                    "Number or name of the experiment (default: the newest one)");
+  AddExperimentOrNewest(report, parser.report.experiment);
   report.add_option("--out", parser.report.out, "The file (default: dsat-report-NUMBER.html)")
       ->type_name("FILE.html");
   CLI::App& query =
@@ -55,7 +61,7 @@ void AddResultCommands(Parser& parser) {
       ->capture_default_str();
   CLI::App& exporter =
       parser.Add("export", "Print all trials of an experiment as CSV or JSON", parser.export_flags);
-  AddExperiment(exporter, parser.export_flags.experiment);
+  AddExperimentOrNewest(exporter, parser.export_flags.experiment);
   exporter.add_option("--format", parser.export_flags.format, "csv or json (default: csv)")
       ->check(CLI::IsMember({"csv", "json"}))
       ->capture_default_str();
@@ -173,18 +179,33 @@ std::vector<std::string> Words(int argc, const char* const* argv) {
 }  // namespace
 
 std::variant<Flags, int> ParseFlags(int argc, const char* const* argv) {
+  // Words that people try besides --help and --version.
+  if (argc == 1 || (argc == 2 && std::string_view(argv[1]) == "help")) {
+    const char* const help[] = {"dsat", "--help"};
+    return ParseFlags(2, help);
+  }
+  if (argc == 2 && std::string_view(argv[1]) == "version") {
+    const char* const version[] = {"dsat", "--version"};
+    return ParseFlags(2, version);
+  }
   Parser parser;
   TakeCommand(&argc, argv, parser);
   parser.app.name("dsat");
   parser.app.description(kIntro);
   parser.app.require_subcommand(1);
   parser.app.set_version_flag("--version", std::string("dsat ") + kVersion);
-  parser.app.get_formatter()->column_width(34);
   AddSearchCommands(parser);
   AddTrainingCommands(parser);
   AddResultCommands(parser);
   AddAskTellCommands(parser);
   RefuseEmptyValues(parser.app);
+  const auto is = [&](std::string_view word) {
+    return std::find(argv, argv + argc, word) != argv + argc;
+  };
+  const size_t columns = TerminalColumns(STDOUT_FILENO);
+  ShapeHelp(parser.app,
+            std::clamp<size_t>(columns == 0 ? kPageColumns : columns, kLeastColumns, kMostColumns),
+            is("--help-all"));
   for (int i = 1; i < argc; ++i) {
     const std::string word = ValidUtf8(argv[i]);
     if (word == argv[i]) continue;
@@ -202,8 +223,8 @@ std::variant<Flags, int> ParseFlags(int argc, const char* const* argv) {
     return parser.app.exit(success);
   } catch (const CLI::ParseError& error) {
     std::fprintf(stderr,
-                 "dsat: %s; dsat --help shows the commands, dsat COMMAND --help their options\n",
-                 error.what());
+                 "dsat: %s%s; dsat --help shows the commands, dsat COMMAND --help their options\n",
+                 error.what(), NearestOption(parser.app, argc, argv).c_str());
     return kExitUsage;
   }
   try {
