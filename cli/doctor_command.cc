@@ -33,7 +33,6 @@ struct UsableGpu {
 
 struct Findings {
   Machine machine;
-  engine::Cudnn cudnn;
   std::optional<double> copy_bytes_per_s;
   bool io_uring = false;
   CudaStatus cuda;
@@ -45,7 +44,6 @@ struct Findings {
 Findings Examine() {
   Findings found;
   found.machine = engine::ProbeMachine();
-  found.cudnn = engine::FindCudnn();
   found.copy_bytes_per_s = engine::MeasureCopyBandwidth(found.machine);
   found.io_uring = engine::BestAioEngine() == engine::AioEngine::kUring;
   found.extensions = ExtensionBuildFacts();
@@ -69,7 +67,7 @@ std::string CudaVersion(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
-// 22809 is 2.28.9, of NCCL and cuDNN.
+// 22809 is 2.28.9.
 std::string LibraryVersion(int version) {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
@@ -113,8 +111,6 @@ Json ToJson(const Findings& found) {
           {"io_uring", found.io_uring},
           {"nccl", version_or_null(machine.nccl_version, LibraryVersion)},
           {"nccl_library", path_or_null(machine.nccl_path)},
-          {"cudnn", version_or_null(found.cudnn.version, LibraryVersion)},
-          {"cudnn_library", path_or_null(found.cudnn.path)},
           {"cuda",
            {{"toolkit", version_or_null(found.cuda.toolkit_version, CudaVersion)},
             {"driver", version_or_null(found.cuda.driver_version, CudaVersion)},
@@ -195,9 +191,6 @@ void Print(const Findings& found) {
   Line("NCCL", machine.nccl_version == 0
                    ? "not found"
                    : LibraryVersion(machine.nccl_version) + ", " + machine.nccl_path);
-  Line("cuDNN", found.cudnn.version == 0
-                    ? "not found"
-                    : LibraryVersion(found.cudnn.version) + ", " + found.cudnn.path);
   if (!found.problem.empty()) Line("no GPU", found.problem);
   Line("Python", DescribeExtensions(found.extensions));
   Line("device",
