@@ -11,6 +11,7 @@ namespace dsat::cli {
 int RunCommand(const Flags& flags, const SearchFlags& search);
 int RunCommand(const Flags& flags, const ResumeFlags& resume);
 // space_command.cc
+int RunCommand(const Flags& flags, const InitFlags& init);
 int RunCommand(const Flags& flags, const SpaceFlags& space);
 // check_command.cc. Returns 1 if the configuration is slower than recorded on this machine by more
 // than the tolerance.

@@ -16,6 +16,7 @@
 #include "engine/backend/cuda/cuda_status.h"
 #include "engine/backend/machine.h"
 #include "engine/io/async_file.h"
+#include "searcher/scripts/extension_needs.h"
 
 namespace dsat::cli {
 namespace {
@@ -32,7 +33,6 @@ struct UsableGpu {
 
 struct Findings {
   Machine machine;
-  engine::Cudnn cudnn;
   std::optional<double> copy_bytes_per_s;
   bool io_uring = false;
   CudaStatus cuda;
@@ -45,7 +45,6 @@ struct Findings {
 Findings Examine() {
   Findings found;
   found.machine = engine::ProbeMachine();
-  found.cudnn = engine::FindCudnn();
   found.copy_bytes_per_s = engine::MeasureCopyBandwidth(found.machine);
   found.io_uring = engine::BestAioEngine() == engine::AioEngine::kUring;
   found.extensions = ExtensionBuildFacts();
@@ -70,7 +69,7 @@ std::string CudaVersion(int version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
 
-// 22809 is 2.28.9, of NCCL and cuDNN.
+// 22809 is 2.28.9.
 std::string LibraryVersion(int version) {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
@@ -114,8 +113,6 @@ Json ToJson(const Findings& found) {
           {"io_uring", found.io_uring},
           {"nccl", version_or_null(machine.nccl_version, LibraryVersion)},
           {"nccl_library", path_or_null(machine.nccl_path)},
-          {"cudnn", version_or_null(found.cudnn.version, LibraryVersion)},
-          {"cudnn_library", path_or_null(found.cudnn.path)},
           {"cuda",
            {{"toolkit", version_or_null(found.cuda.toolkit_version, CudaVersion)},
             {"driver", version_or_null(found.cuda.driver_version, CudaVersion)},
@@ -155,11 +152,9 @@ void PrintGpus(const Findings& found) {
 std::string DescribeExtensions(const Json& facts) {
   if (facts.is_null()) return "not found: only the built-in engine trains here";
   std::vector<std::string> missing;
-  if (facts.at("headers").is_null())
-    missing.emplace_back(
-        "Python.h (python3-dev, or the headers of this Python if it is not Debian's)");
-  if (facts.at("compiler").is_null()) missing.emplace_back("a C++ compiler (g++)");
-  if (facts.at("ninja").is_null()) missing.emplace_back("ninja (ninja-build, or pip's ninja)");
+  for (const ExtensionNeed& need : kExtensionNeeds) {
+    if (*need.fact != '\0' && facts.at(need.fact).is_null()) missing.emplace_back(need.to_install);
+  }
   const std::string python = facts.at("python").get<std::string>();
   return missing.empty() ? python + ", compiles extensions of PyTorch and DeepSpeed"
                          : fmt::format(
@@ -199,9 +194,6 @@ void Print(const Findings& found) {
   Line("NCCL", machine.nccl_version == 0
                    ? "not found"
                    : LibraryVersion(machine.nccl_version) + ", " + machine.nccl_path);
-  Line("cuDNN", found.cudnn.version == 0
-                    ? "not found"
-                    : LibraryVersion(found.cudnn.version) + ", " + found.cudnn.path);
   if (!found.problem.empty()) Line("no GPU", found.problem);
   Line("Python", DescribeExtensions(found.extensions));
   if (found.listening.empty()) Line("network", "no program of dsat listens on it");

@@ -44,12 +44,18 @@ struct RunFlags {
 
 struct SearchFlags {  // dsat auto|asha|binary|random|grid
   std::string method;
+  // The experiment file and its folder, or else the words of a command in the current folder.
   std::string config;
   std::string model_dir;
+  std::vector<std::string> command;
   std::vector<std::string> include;
   SearchOptions options;
   std::string train_batch_size;  // As SetTrainBatchSize takes it.
   RunFlags run;
+};
+struct InitFlags {
+  std::vector<std::string> command;
+  std::string out;  // The experiment file to write.
 };
 struct SpaceFlags {
   SearchFlags search;
@@ -177,10 +183,10 @@ struct AioBenchFlags {
 struct SuperviseFlags {};  // hidden: the process above the ranks of one trial
 
 using Command =
-    std::variant<SearchFlags, SpaceFlags, ResumeFlags, CheckFlags, CreateFlags, AskFlags, TellFlags,
-                 ServeFlags, ListFlags, ShowFlags, BestFlags, ReportFlags, QueryFlags, ExportFlags,
-                 TrainFlags, EstimateFlags, EvalFlags, GenerateFlags, CollateFlags, AioBenchFlags,
-                 DoctorFlags, SuperviseFlags>;
+    std::variant<SearchFlags, InitFlags, SpaceFlags, ResumeFlags, CheckFlags, CreateFlags, AskFlags,
+                 TellFlags, ServeFlags, ListFlags, ShowFlags, BestFlags, ReportFlags, QueryFlags,
+                 ExportFlags, TrainFlags, EstimateFlags, EvalFlags, GenerateFlags, CollateFlags,
+                 AioBenchFlags, DoctorFlags, SuperviseFlags>;
 
 struct Flags {
   Command command;

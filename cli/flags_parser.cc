@@ -19,6 +19,11 @@ void AddExperiment(CLI::App& app, std::string& experiment) {
   app.add_option("experiment", experiment, "Number or name of the experiment")->required();
 }
 
+void AddExperimentOrNewest(CLI::App& app, std::string& experiment) {
+  app.add_option("experiment", experiment,
+                 "Number or name of the experiment (default: the newest one)");
+}
+
 void AddConfig(CLI::App& app, std::string& config, std::string& model_dir) {
   app.add_option("config", config, "Experiment file (docs/experiment-file.md)")
       ->required()

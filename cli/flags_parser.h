@@ -15,6 +15,7 @@ namespace dsat::cli {
 void AddDb(CLI::App& app, Flags& flags);
 void AddJson(CLI::App& app, Flags& flags);
 void AddExperiment(CLI::App& app, std::string& experiment);
+void AddExperimentOrNewest(CLI::App& app, std::string& experiment);
 void AddConfig(CLI::App& app, std::string& config, std::string& model_dir);
 // The time limits of a trial or of the full run.
 void AddTimeouts(CLI::App& app, RunFlags& run);
@@ -24,8 +25,10 @@ void AddTimeouts(CLI::App& app, RunFlags& run);
 struct Parser {
   CLI::App app;
   Flags flags;
+  std::vector<std::string> command;  // The words behind "--", for those that take a command.
   std::vector<std::unique_ptr<SearchFlags>> searches;
   std::vector<std::unique_ptr<CreateFlags>> creates;
+  InitFlags init;
   SpaceFlags space;
   ResumeFlags resume;
   CheckFlags check;

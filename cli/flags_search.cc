@@ -55,6 +55,19 @@ SearchOptions DefaultOptions(const std::string& method, int64_t confirm_rounds) 
   return options;
 }
 
+// The words behind "--" take the place of the experiment file.
+void AddConfigOrCommand(CLI::App& app, const Parser& parser, SearchFlags& search) {
+  search.command = parser.command;
+  if (search.command.empty()) {
+    AddConfig(app, search.config, search.model_dir);
+    app.get_option("config")->required(false);
+  }
+  app.footer(
+      "A command behind -- takes the place of CONFIG.yaml and MODEL_DIR:\n"
+      "  dsat " +
+      app.get_name() + " -- deepspeed --num_gpus 4 train.py --deepspeed ds_config.json");
+}
+
 // The limits that `dsat resume` can change, too.
 template <typename Limits>
 void AddLimits(CLI::App& app, Limits& limits) {
@@ -78,10 +91,11 @@ void AddLimits(CLI::App& app, Limits& limits) {
 
 // Adds the options of the objective that all trials have in common.
 void AddObjectiveOptions(CLI::App& app, SearchOptions& options, std::string& train_batch_size) {
-  app.add_option("--train-batch-size", train_batch_size,
-                 "The global batch of every trial: a number, \"keep\" for the submitted one, or "
-                 "\"any\": it follows the micro-batch size (default: keep if the ds_config gives "
-                 "train_batch_size, else any)")
+  app.add_option(
+         "--train-batch-size", train_batch_size,
+         "The global batch of every trial: a number, \"keep\" for the submitted one, or "
+         "\"any\": it follows the micro-batch size (default: keep for auto and if the ds_config "
+         "gives train_batch_size, else any)")
       ->type_name("N|keep|any");
   app.add_option("--divisible-by", options.divisible_by,
                  "Try only micro-batch sizes that are multiples of this")
@@ -267,7 +281,7 @@ void AddSpaceCommand(Parser& parser) {
   CLI::App& sub =
       parser.Add("space", "Show what a search would choose from, without searching", space,
                  /*uses_db=*/false);
-  AddConfig(sub, search.config, search.model_dir);
+  AddConfigOrCommand(sub, parser, search);
   sub.add_option("--method", search.method, "The method whose space is shown")
       ->check(CLI::IsMember(MethodNames()))
       ->capture_default_str();
@@ -293,6 +307,16 @@ void AddSpaceCommand(Parser& parser) {
                                      : space.zero_stages;
     parser.flags.command = space;
   });
+}
+
+void AddInitCommand(Parser& parser) {
+  InitFlags& init = parser.init;
+  init.command = parser.command;
+  CLI::App& sub = parser.Add("init", "Write the experiment file of the command behind --", init,
+                             /*uses_db=*/false);
+  sub.add_option("--out", init.out, "The file to write")
+      ->default_val("deepspeed.yaml")
+      ->type_name("FILE.yaml");
 }
 
 void AddCheckCommand(Parser& parser) {
@@ -336,7 +360,7 @@ void AddSearchCommands(Parser& parser) {
     search.method = info.name;
     search.options = DefaultOptions(info.name, kConfirmRounds);
     CLI::App& sub = parser.Add(info.name, "Search: " + info.summary, search);
-    AddConfig(sub, search.config, search.model_dir);
+    AddConfigOrCommand(sub, parser, search);
     sub.add_option("-i,--include", search.include,
                    "A file or folder to add to the trials' working folder; may be given several "
                    "times (docs/external.md)")
@@ -348,6 +372,7 @@ void AddSearchCommands(Parser& parser) {
     AddMethodOptions(sub, info.name, search.options);
     AddRunFlags(sub, search.run);
   }
+  AddInitCommand(parser);
   AddSpaceCommand(parser);
   CLI::App& resume =
       parser.Add("resume", "Continue an experiment after a crash or Ctrl-C, or with higher limits",

@@ -1,6 +1,8 @@
 // Parses the command line, and defines the options of the commands that show results.
 #include "cli/parse_flags.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -15,30 +17,37 @@
 #include "cli/flags_parser.h"
 #include "cli/flags_search.h"
 #include "cli/flags_training.h"
+#include "cli/flags_help.h"
+#include "cli/status_line.h"
+#include "methods/methods.h"
 #include "methods/options.h"
 
 namespace dsat::cli {
 namespace {
 
+// The columns of help in a terminal, and where there is none.
+constexpr size_t kLeastColumns = 60, kMostColumns = 100, kPageColumns = 80;
+
 constexpr char kIntro[] =
     "Finds the fastest DeepSpeed-style training configuration for a model on your machines.\n\n"
-    "  dsat auto deepspeed.yaml      search; writes the best ds_config.json\n"
+    "  dsat auto -- deepspeed --num_gpus 4 train.py --deepspeed ds_config.json\n"
+    "                                search; writes the best ds_config.json\n"
+    "  dsat auto deepspeed.yaml      the same for an experiment file\n"
     "  dsat show 1                   every trial of experiment 1\n"
     "  dsat train deepspeed.yaml --ds-config dsat-out/1/ds_config.json";
 
 void AddResultCommands(Parser& parser) {
   parser.Add("list", "List all experiments", parser.list);
   CLI::App& show = parser.Add("show", "Show one experiment and all its trials", parser.show);
-  AddExperiment(show, parser.show.experiment);
+  AddExperimentOrNewest(show, parser.show.experiment);
   CLI::App& best = parser.Add("best", "Show the best configuration of an experiment", parser.best);
-  AddExperiment(best, parser.best.experiment);
+  AddExperimentOrNewest(best, parser.best.experiment);
   best.add_option("--out", parser.best.out_dir,
                   "Write ds_config.json, metrics.json and command.txt to this folder")
       ->type_name("DIR");
   CLI::App& report = parser.Add(
       "report", "Write one HTML page with the answer, plots and all trials", parser.report);
-  report.add_option("experiment", parser.report.experiment,
-                    "Number or name of the experiment (default: the newest one)");
+  AddExperimentOrNewest(report, parser.report.experiment);
   report.add_option("--out", parser.report.out, "The file (default: dsat-report-NUMBER.html)")
       ->type_name("FILE.html");
   CLI::App& query =
@@ -52,7 +61,7 @@ void AddResultCommands(Parser& parser) {
       ->capture_default_str();
   CLI::App& exporter =
       parser.Add("export", "Print all trials of an experiment as CSV or JSON", parser.export_flags);
-  AddExperiment(exporter, parser.export_flags.experiment);
+  AddExperimentOrNewest(exporter, parser.export_flags.experiment);
   exporter.add_option("--format", parser.export_flags.format, "csv or json (default: csv)")
       ->check(CLI::IsMember({"csv", "json"}))
       ->capture_default_str();
@@ -63,8 +72,21 @@ template <typename Command>
 void CheckUsage(const Command&) {}
 
 void CheckUsage(const SearchFlags& search) {
+  if (search.config.empty() && search.command.empty()) {
+    Throw(ErrorCode::kInvalidArgument,
+          "{}: nothing to tune; expected an experiment file or, behind --, a command, such as "
+          "dsat {} -- deepspeed --num_gpus 4 train.py --deepspeed ds_config.json",
+          search.method, search.method);
+  }
   ValidateOptions(search.options);
   CheckHostFlags(search.run.hosts);
+}
+
+void CheckUsage(const InitFlags& init) {
+  if (!init.command.empty()) return;
+  Throw(ErrorCode::kInvalidArgument,
+        "init: no command; expected one behind --, such as dsat init -- deepspeed --num_gpus 4 "
+        "train.py --deepspeed ds_config.json");
 }
 
 void CheckUsage(const SpaceFlags& space) {
@@ -126,6 +148,19 @@ void RefuseEmptyValues(CLI::App& app) {
     RefuseEmptyValues(*command);
 }
 
+// Takes the words behind "--" away if the command of dsat is one that takes the user's own command.
+void TakeCommand(int* argc, const char* const* argv, Parser& parser) {
+  std::vector<std::string> takers = {"init", "space"};
+  for (const MethodInfo& method : Methods())
+    takers.push_back(method.name);
+  if (*argc < 2 || std::ranges::find(takers, argv[1]) == takers.end()) return;
+  const char* const* const end = argv + *argc;
+  const char* const* const dashes = std::find(argv + 2, end, std::string_view("--"));
+  if (dashes == end) return;
+  parser.command.assign(dashes + 1, end);
+  *argc = static_cast<int>(dashes - argv);
+}
+
 // The arguments, the last one first, as CLI11 takes them. It would read the word after "--out=" as
 // the value.
 std::vector<std::string> Words(int argc, const char* const* argv) {
@@ -144,17 +179,33 @@ std::vector<std::string> Words(int argc, const char* const* argv) {
 }  // namespace
 
 std::variant<Flags, int> ParseFlags(int argc, const char* const* argv) {
+  // Words that people try besides --help and --version.
+  if (argc == 1 || (argc == 2 && std::string_view(argv[1]) == "help")) {
+    const char* const help[] = {"dsat", "--help"};
+    return ParseFlags(2, help);
+  }
+  if (argc == 2 && std::string_view(argv[1]) == "version") {
+    const char* const version[] = {"dsat", "--version"};
+    return ParseFlags(2, version);
+  }
   Parser parser;
+  TakeCommand(&argc, argv, parser);
   parser.app.name("dsat");
   parser.app.description(kIntro);
   parser.app.require_subcommand(1);
   parser.app.set_version_flag("--version", std::string("dsat ") + kVersion);
-  parser.app.get_formatter()->column_width(34);
   AddSearchCommands(parser);
   AddTrainingCommands(parser);
   AddResultCommands(parser);
   AddAskTellCommands(parser);
   RefuseEmptyValues(parser.app);
+  const auto is = [&](std::string_view word) {
+    return std::find(argv, argv + argc, word) != argv + argc;
+  };
+  const size_t columns = TerminalColumns(STDOUT_FILENO);
+  ShapeHelp(parser.app,
+            std::clamp<size_t>(columns == 0 ? kPageColumns : columns, kLeastColumns, kMostColumns),
+            is("--help-all"));
   for (int i = 1; i < argc; ++i) {
     const std::string word = ValidUtf8(argv[i]);
     if (word == argv[i]) continue;
@@ -172,8 +223,8 @@ std::variant<Flags, int> ParseFlags(int argc, const char* const* argv) {
     return parser.app.exit(success);
   } catch (const CLI::ParseError& error) {
     std::fprintf(stderr,
-                 "dsat: %s; dsat --help shows the commands, dsat COMMAND --help their options\n",
-                 error.what());
+                 "dsat: %s%s; dsat --help shows the commands, dsat COMMAND --help their options\n",
+                 error.what(), NearestOption(parser.app, argc, argv).c_str());
     return kExitUsage;
   }
   try {

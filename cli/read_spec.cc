@@ -2,9 +2,11 @@
 #include "cli/read_spec.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "engine/backend/cuda/cuda_status.h"
 #include "engine/config/strategies.h"
 #include "searcher/command/trainer_command.h"
 #include "searcher/input/experiment_file.h"
@@ -17,6 +19,20 @@ ExperimentSpec ReadSpec(const std::string& config, const std::string& model_dir,
   for (const std::string& warning : *warnings)
     Log(LogLevel::kWarn, warning);
   return spec;
+}
+
+TypedCommand Typed(const std::vector<std::string>& words) {
+  return {words, std::filesystem::current_path().string(),
+          [] { return static_cast<int64_t>(engine::ProbeCuda().gpus.size()); }};
+}
+
+ExperimentSpec ReadSpec(const SearchFlags& search, const std::string& model_dir,
+                        std::vector<std::string>* warnings) {
+  if (search.command.empty())
+    return ReadSpec(search.config, model_dir.empty() ? search.model_dir : model_dir, warnings);
+  const TypedCommand command = Typed(search.command);
+  const std::string path = WriteExperimentFile(command);
+  return ReadSpec(path, model_dir.empty() ? command.folder : model_dir, warnings);
 }
 
 void UseDsConfig(const std::string& path, ExperimentSpec& spec) {

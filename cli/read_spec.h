@@ -5,13 +5,22 @@
 #include <string>
 #include <vector>
 
+#include "cli/flags.h"
 #include "db/store.h"
 #include "proto/experiment.h"
+#include "searcher/input/command_file.h"
 
 namespace dsat::cli {
 
 // Reads an experiment file, logs its warnings and returns them in `warnings`.
 ExperimentSpec ReadSpec(const std::string& config, const std::string& model_dir,
+                        std::vector<std::string>* warnings);
+// The command behind "--" on this machine.
+TypedCommand Typed(const std::vector<std::string>& words);
+// As ReadSpec for the experiment file of a search or, if it has a command in its place, for the one
+// that is written for the command (searcher/input/command_file.h). `model_dir` replaces the folder
+// if it is not "".
+ExperimentSpec ReadSpec(const SearchFlags& search, const std::string& model_dir,
                         std::vector<std::string>* warnings);
 // Replaces the ds_config by that of a file or a strategy, and logs what it means for a command.
 void UseDsConfig(const std::string& path, ExperimentSpec& spec);

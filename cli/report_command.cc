@@ -19,14 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The experiment that is asked for, or the newest one.
-ExperimentId ExperimentOf(const Store& store, const std::string& experiment) {
-  if (!experiment.empty()) return store.FindExperiment(experiment);
-  const std::vector<ExperimentRow> rows = store.ListExperiments();
-  if (rows.empty()) Throw(ErrorCode::kNotFound, "report: {} has no experiment", store.path());
-  return rows.back().id;
-}
-
 // Throws if a page at `path` would replace something that is no page.
 void CheckTarget(const std::string& path, const std::string& db) {
   if (fs::is_directory(path)) {
@@ -52,7 +44,7 @@ void CheckTarget(const std::string& path, const std::string& db) {
 
 int RunCommand(const Flags& flags, const ReportFlags& report) {
   Store store = Store::Open(flags.db, Store::Mode::kReadOnly);
-  const ExperimentId id = ExperimentOf(store, report.experiment);
+  const ExperimentId id = store.FindExperiment(report.experiment);
   const std::string out = report.out.empty() ? fmt::format("dsat-report-{}.html", id) : report.out;
   CheckTarget(out, flags.db);
   std::optional<Experiment> experiment;

@@ -42,9 +42,10 @@ namespace fs = std::filesystem;
 // The trials' working folder if --include is given, else nullptr.
 std::unique_ptr<TrialContext> MakeContext(const SearchFlags& search) {
   if (search.include.empty()) return nullptr;
-  const std::string model_dir = search.model_dir.empty()
-                                    ? fs::absolute(search.config).parent_path().string()
-                                    : search.model_dir;
+  const std::string file_dir = fs::absolute(search.config).parent_path().string();
+  const std::string model_dir = !search.command.empty()    ? fs::current_path().string()
+                                : search.model_dir.empty() ? file_dir
+                                                           : search.model_dir;
   // The experiment does not have a number yet.
   const std::string dir =
       search.run.out_dir.empty() ? NewContextDir("dsat-out") : search.run.out_dir + "/context";
@@ -281,7 +282,7 @@ int RunCommand(const Flags& flags, const SearchFlags& search) {
   RunnerOptions options = MakeRunnerOptions(search.run);
   const std::unique_ptr<TrialContext> context = MakeContext(search);
   std::vector<std::string> read;
-  ExperimentSpec spec = ReadSpec(search.config, context ? context->dir() : search.model_dir, &read);
+  ExperimentSpec spec = ReadSpec(search, context ? context->dir() : "", &read);
   if (context) AddToPythonPath(context->dir(), spec);
   spec.method = search.method;
   spec.options = search.options;
@@ -302,6 +303,20 @@ int RunCommand(const Flags& flags, const SearchFlags& search) {
   Experiment experiment = Experiment::Create(store, spec);
   if (context) context->Keep();
   return RunSearch(flags, search.run, options, experiment);
+}
+
+int RunCommand(const Flags& flags, const InitFlags& init) {
+  if (fs::exists(init.out)) {
+    Throw(ErrorCode::kFailedPrecondition, "{}: exists already; remove it, or name another by --out",
+          init.out);
+  }
+  WriteFileAtomic(init.out, ExperimentFileOf(Typed(init.command)));
+  if (flags.json) {
+    Say(stdout, Json{{"experiment_file", init.out}}.dump() + "\n");
+  } else {
+    Say(stdout, fmt::format("{}\nnext: dsat auto {}\n", init.out, ShellWord(init.out)));
+  }
+  return 0;
 }
 
 int RunCommand(const Flags& flags, const ResumeFlags& resume) {

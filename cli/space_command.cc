@@ -33,7 +33,7 @@ constexpr size_t kNumBest = 10;
 ExperimentSpec MakeSpec(const SpaceFlags& space, RunnerOptions* options) {
   const SearchFlags& search = space.search;
   std::vector<std::string> read;
-  ExperimentSpec spec = ReadSpec(search.config, search.model_dir, &read);
+  ExperimentSpec spec = ReadSpec(search, "", &read);
   spec.method = search.method;
   spec.options = search.options;
   spec.options.auto_method.warm_start = "off";

@@ -283,11 +283,12 @@ std::map<ExperimentId, BestTrial> Store::BestTrials() const {
 ExperimentId Store::FindExperiment(const std::string& name_or_id) const {
   const std::optional<int64_t> number = ParseNumber<int64_t>(name_or_id);
   Statement row(impl_->db,
-                "SELECT id FROM experiments WHERE id = ?1 OR name = ?2"
+                "SELECT id FROM experiments WHERE ?2 = '' OR id = ?1 OR name = ?2"
                 " ORDER BY id = ?1 DESC, method = 'check', id DESC LIMIT 1",
                 number.value_or(-1), name_or_id);
-  if (!row.Step()) impl_->ThrowUnknown(number ? name_or_id : "named \"" + name_or_id + "\"");
-  return row.Int(0);
+  if (row.Step()) return row.Int(0);
+  if (name_or_id.empty()) Throw(ErrorCode::kNotFound, "{}: there is no experiment yet", path());
+  impl_->ThrowUnknown(number ? name_or_id : "named \"" + name_or_id + "\"");
 }
 
 std::vector<Event> Store::Events(ExperimentId id, int64_t after_seq) const {

@@ -79,7 +79,7 @@ class Store {
   // all of them, the functions above none.
   std::map<ExperimentId, BestTrial> BestTrials() const;
   // The experiment with that number or, if `name_or_id` is not a number, the newest one of that
-  // name.
+  // name; of "", the newest one that is no check, if there is one. Throws kNotFound.
   ExperimentId FindExperiment(const std::string& name_or_id) const;
 
   // The events after `after_seq`, in order.

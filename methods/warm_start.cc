@@ -36,7 +36,7 @@ EarlierSearch EarlierSearchFromJson(const Json& json) {
     trial.id = entry.at("id").get<TrialId>();
     trial.kind = ParseTrialKind(entry.at("kind").get<std::string>());
     trial.state = ParseTrialState(entry.at("state").get<std::string>());
-    trial.reason = entry.value("reason", "");  // Older logs have none.
+    trial.reason = entry.at("reason").get<std::string>();
     trial.ds_config = entry.at("ds_config");
     trial.times = {.started_s = entry.at("started_s").get<double>(),
                    .ended_s = entry.at("ended_s").get<double>()};

@@ -250,14 +250,13 @@ class Lister {
   void Predict(const Predictor& predictor, const SearchSpace& space, Candidate& candidate) const {
     Json config = candidate.place.ds_config;
     try {
-      // Gradients that accumulate need memory, however many micro-batches there are.
       const int64_t submitted = space.workload.accumulation_steps;
-      SetPoint(config, {1, space.samples_per_step > 0 ? 2 : std::min<int64_t>(submitted, 2)});
+      SetPoint(config, {1, AccumulationInMemory(space, 1)});
       const int64_t world_size = spec_.slots_per_trial;
       // Formulas do not know which combinations are refused.
       engine::ValidateDsConfig(engine::ConfigForTrial(config, {}, world_size), "ds_config",
                                world_size);
-      candidate.largest = predictor.LargestMicroBatch(config);
+      candidate.largest = LargestThatFits(predictor, config, space);
       const int64_t legal = LegalMicroBatch(space, candidate.largest);
       const int64_t size = candidate.legal = legal <= candidate.largest ? legal : 0;
       if (size == 0) return;
@@ -448,6 +447,20 @@ bool LacksItsSection(const Key& key, const Json& ds_config, const engine::KeyTab
     if (has_value) return false;
   }
   return true;
+}
+
+int64_t AccumulationInMemory(const SearchSpace& space, int64_t micro_batch) {
+  const int64_t kept = space.samples_per_step;
+  const int64_t times = kept > 0 ? kept / micro_batch : space.workload.accumulation_steps;
+  return std::clamp<int64_t>(times, 1, 2);
+}
+
+int64_t LargestThatFits(const Predictor& predictor, Json ds_config, const SearchSpace& space) {
+  const int64_t whole = std::max<int64_t>(space.samples_per_step, 1);
+  SetPoint(ds_config, {whole, AccumulationInMemory(space, whole)});
+  const bool fits = predictor.Predict(ds_config).fits();
+  SetPoint(ds_config, {1, AccumulationInMemory(space, fits ? whole : 1)});
+  return predictor.LargestMicroBatch(ds_config);
 }
 
 std::vector<Place> ListPlaces(const Predictor& predictor, const ExperimentSpec& spec,

@@ -40,6 +40,15 @@ std::vector<Place> ListPlaces(const Predictor& predictor, const ExperimentSpec& 
                               const SearchSpace& space, const engine::KeyTable& keys,
                               std::vector<LeftOut>& left_out);
 
+// The micro-batches of a step that decide how much memory `micro_batch` samples need: 1 or 2,
+// because gradients that accumulate need memory, however many micro-batches there are.
+int64_t AccumulationInMemory(const SearchSpace& space, int64_t micro_batch);
+
+// The largest micro-batch size with which `ds_config`, otherwise unchanged, is predicted to fit; 0
+// if not even 1 fits. If the samples of a kept batch fit as one micro-batch, nothing accumulates.
+// Throws as Predictor::Predict.
+int64_t LargestThatFits(const Predictor& predictor, Json ds_config, const SearchSpace& space);
+
 // The ds_config of a stage's first place, unless conditions leave it out.
 Json FirstPlaceAt(const ExperimentSpec& spec, int stage,
                   const engine::KeyTable& keys = engine::Keys());

@@ -154,10 +154,10 @@ std::vector<Knob> KnobsOf(const Scope& scope, const Place& place, const StageSpa
 
 // The predictions at sizes 1, 2, 4, ..., up to twice the largest that fits.
 std::vector<Forecast> ForecastsOf(const Predictor& predictor, Json ds_config, int64_t largest,
-                                  int64_t accumulation) {
-  accumulation = std::min<int64_t>(accumulation, 2);
+                                  const SearchSpace& space) {
   std::vector<Forecast> forecasts;
   for (int64_t size = 1; size <= std::max<int64_t>(2 * largest, 2); size *= 2) {
+    const int64_t accumulation = AccumulationInMemory(space, size);
     SetPoint(ds_config, {size, accumulation});
     const Estimate predicted = predictor.Predict(ds_config);
     forecasts.push_back({.micro_batch_size = size,
@@ -178,20 +178,19 @@ bool IsBoundByHost(const Predictor& predictor, Json ds_config, int64_t largest) 
 }
 
 // Fills in what is predicted of the place, and the device memory that the predictor allows.
-void PredictSizes(const Predictor& predictor, const Json& ds_config, StageSpace& space, bool& exact,
-                  Workload& workload) {
+void PredictSizes(const Predictor& predictor, const Json& ds_config, StageSpace& stage,
+                  SearchSpace& space) {
   try {
-    space.approx_max_micro_batch = predictor.LargestMicroBatch(ds_config);
+    stage.approx_max_micro_batch = LargestThatFits(predictor, ds_config, space);
     const Estimate predicted = predictor.Predict(ds_config);
-    space.state_bytes = predicted.device.state_bytes;
-    exact = predicted.exact;
-    workload.device_memory_bytes = predicted.device.limit_bytes;
-    space.is_bound_by_host = IsBoundByHost(predictor, ds_config, space.approx_max_micro_batch);
-    space.forecasts = ForecastsOf(predictor, ds_config, space.approx_max_micro_batch,
-                                  workload.accumulation_steps);
+    stage.state_bytes = predicted.device.state_bytes;
+    space.exact = predicted.exact;
+    space.workload.device_memory_bytes = predicted.device.limit_bytes;
+    stage.is_bound_by_host = IsBoundByHost(predictor, ds_config, stage.approx_max_micro_batch);
+    stage.forecasts = ForecastsOf(predictor, ds_config, stage.approx_max_micro_batch, space);
   } catch (const Error& error) {
     if (!IsRefusal(error)) throw;
-    space.approx_max_micro_batch = 0;
+    stage.approx_max_micro_batch = 0;
   }
 }
 
@@ -269,7 +268,7 @@ SearchSpace MakeSearchSpace(const Predictor& predictor, const ModelProfile& prof
   for (const Place& place : ListPlaces(predictor, spec, space, keys, space.left_out)) {
     StageSpace stage{.stage = place.stage, .settings = place.settings};
     stage.submitted = SubmittedAt(place.stage, spec.ds_config, keys, spec.search_space);
-    PredictSizes(predictor, place.ds_config, stage, space.exact, space.workload);
+    PredictSizes(predictor, place.ds_config, stage, space);
     stage.knobs = KnobsOf(scope, place, stage, space.exact, space.left_out);
     const std::string excluded = WhyExcluded(where, stage, place, keys);
     if (excluded.empty()) {

@@ -127,7 +127,7 @@ std::optional<Point> TrialClient::Measured(const PointResult& result,
   v1::MeasuredRequest request;
   *request.mutable_attempt() = ToProto(impl_->attempt);
   *request.mutable_result() = ToProto(result);
-  if (profile) *request.mutable_profile() = ToProto(*profile);
+  request.set_profile_json(ProfileText(profile));
   v1::MeasuredReply reply;
   // A connection that broke is made again: the measurement is worth more than the time.
   impl_->connection.Call(&v1::TrialService::Stub::Measured, request, &reply, /*waits=*/true);

@@ -220,13 +220,12 @@ struct SearchSpace {
 // Whether the built-in engine runs the trials.
 bool IsBuiltin(const ExperimentSpec& spec);
 
-// Every field is stored by its own name. ExperimentSpecFromJson gives absent fields their defaults
-// and throws kInvalidArgument for unknown keys and wrong types.
+// Every field is stored by its own name, except that the conditions of a space are those of its
+// spec. The readers give absent fields their defaults and throw kInvalidArgument for unknown keys
+// and wrong types.
 Json ToJson(const SearchOptions& options);
 Json ToJson(const ExperimentSpec& spec);
 ExperimentSpec ExperimentSpecFromJson(const Json& json);
-
-// Throws Json::exception if the JSON is not what ToJson writes.
 Json ToJson(const SearchSpace& space);
 SearchSpace SearchSpaceFromJson(const Json& json);
 

@@ -2,13 +2,14 @@
 // share.
 //
 // For a struct there is a function template VisitFields(visitor, struct) that calls
-// visitor("name", field) for every field. When a struct is read, a field that is absent in the JSON
-// keeps its default, so that a new field does not make older JSON unreadable; a key that is not a
-// field is an error. Used inside proto/ only.
+// visitor("name", field) for every field; DSAT_FIELDS(struct, names...) defines one. When a struct
+// is read, a field that is absent in the JSON keeps its default, so that a new field does not make
+// older JSON unreadable; a key that is not a field is an error. Used inside proto/ only.
 #ifndef DSAT_PROTO_FIELDS_H_
 #define DSAT_PROTO_FIELDS_H_
 
 #include <algorithm>
+#include <concepts>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -18,6 +19,15 @@
 
 #include "base/error.h"
 #include "base/json.h"
+
+// Defines VisitFields for a struct whose fields are written by their own names, 63 at the most.
+#define DSAT_FIELDS(Struct, ...)                                             \
+  template <typename Visitor, typename T>                                    \
+  requires std::same_as<std::remove_const_t<T>, Struct>                      \
+  void VisitFields(Visitor& visit, T& object) {                              \
+    NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(DSAT_VISIT_FIELD, __VA_ARGS__)) \
+  }
+#define DSAT_VISIT_FIELD(name) visit(#name, object.name);
 
 namespace dsat::fields {
 
@@ -41,11 +51,24 @@ struct IsOptional : std::false_type {};
 template <typename T>
 struct IsOptional<std::optional<T>> : std::true_type {};
 
+template <typename T>
+struct IsListOfStructs : std::false_type {};
+template <typename T>
+requires requires(Writer& writer, const T& value) {
+  VisitFields(writer, value);
+}
+struct IsListOfStructs<std::vector<T>> : std::true_type {};
+
 // A struct has a VisitFields; all other types are converted by nlohmann's library.
 template <typename T>
 Json Encode(const T& value) {
   if constexpr (IsOptional<T>::value) {
     return value.has_value() ? Encode(*value) : Json();
+  } else if constexpr (IsListOfStructs<T>::value) {
+    Json out = Json::array();
+    for (const auto& item : value)
+      out.push_back(Encode(item));
+    return out;
   } else if constexpr (requires(Writer & writer) { VisitFields(writer, value); }) {
     Json out = Json::object();
     Writer writer(out);
@@ -75,12 +98,15 @@ inline bool Fits(const Json& json, const int*) {
 inline bool Fits(const Json&, const Json*) {
   return true;
 }
-inline bool Fits(const Json& json, const std::map<std::string, std::string>*) {
-  return json.is_object() &&
-         std::all_of(json.begin(), json.end(), [](const Json& item) { return item.is_string(); });
+template <typename T>
+bool Fits(const Json& json, const std::map<std::string, T>*) {
+  return json.is_object() && std::all_of(json.begin(), json.end(), [](const Json& item) {
+           return Fits(item, static_cast<const T*>(nullptr));
+         });
 }
 template <typename T>
-bool Fits(const Json& json, const std::vector<T>*) {
+requires(!IsListOfStructs<std::vector<T>>::value) bool Fits(const Json& json,
+                                                            const std::vector<T>*) {
   if (!json.is_array()) return false;
   for (const Json& item : json) {
     if (!Fits(item, static_cast<const T*>(nullptr))) return false;
@@ -96,6 +122,11 @@ void Decode(const Json& json, const std::string& what, T& value) {
   if constexpr (IsOptional<T>::value) {
     if (json.is_null()) return value.reset();
     Decode(json, what, value.emplace());
+  } else if constexpr (IsListOfStructs<T>::value) {
+    if (!json.is_array())
+      Throw(ErrorCode::kInvalidArgument, "{} is {}; expected a list", what, JsonTypeName(json));
+    for (const Json& item : json)
+      Decode(item, what, value.emplace_back());
   } else if constexpr (requires { Fits(json, &value); }) {
     if (!Fits(json, &value)) {
       Throw(ErrorCode::kInvalidArgument, "{} is {}; expected another type", what, json.dump());

@@ -11,6 +11,7 @@
 #include "base/enum_names.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "proto/fields.h"
 
 namespace dsat {
 namespace {
@@ -173,21 +174,16 @@ Json ToJson(const Measurement& measurement) {
   return json;
 }
 
+DSAT_FIELDS(ModelProfile, num_params, trainable_num_params, activation_bytes_per_sample,
+            device_memory_bytes, forward_flops_per_sample, two_units_num_params, matmul_flops_per_s,
+            copy_bytes_per_s, to_device_bytes_per_s, to_host_bytes_per_s, micro_batch_1_peak_bytes,
+            micro_batch_2_peak_bytes, device, num_threads)
+
 Json ToJson(const ModelProfile& profile) {
-  return {{"num_params", profile.num_params},
-          {"trainable_num_params", profile.trainable_num_params},
-          {"activation_bytes_per_sample", profile.activation_bytes_per_sample},
-          {"device_memory_bytes", profile.device_memory_bytes},
-          {"forward_flops_per_sample", profile.forward_flops_per_sample},
-          {"two_units_num_params", profile.two_units_num_params},
-          {"matmul_flops_per_s", profile.matmul_flops_per_s},
-          {"copy_bytes_per_s", profile.copy_bytes_per_s},
-          {"to_device_bytes_per_s", profile.to_device_bytes_per_s},
-          {"to_host_bytes_per_s", profile.to_host_bytes_per_s},
-          {"micro_batch_1_peak_bytes", profile.micro_batch_1_peak_bytes},
-          {"micro_batch_2_peak_bytes", profile.micro_batch_2_peak_bytes},
-          {"device", profile.device},
-          {"num_threads", profile.num_threads}};
+  Json json;
+  fields::Writer writer(json);
+  VisitFields(writer, profile);
+  return json;
 }
 
 double StandardError(const Metric& metric) {
@@ -232,57 +228,61 @@ void CheckMeasurement(const Measurement& measurement, const std::string& what) {
   if (!good) MeasurementFromJson(ToJson(measurement), what);  // Throws the error.
 }
 
-// The largest number in a profile: a sum of some tens of bytes per parameter fits 64 bits.
-constexpr int64_t kMostOfProfile = 100'000'000'000'000'000;
+namespace {
+
+// Reads the fields of a profile, which users write, too.
+class ProfileReader {
+ public:
+  ProfileReader(const Json& json, const std::string& what) : json_(json), what_(what) {}
+
+  void operator()(const std::string& key, int64_t& field) const {
+    // A sum of some tens of bytes per parameter fits 64 bits.
+    constexpr int64_t kMost = 100'000'000'000'000'000;
+    static const std::map<std::string, int64_t> kRequired = {{"num_params", 1},
+                                                             {"trainable_num_params", 1},
+                                                             {"activation_bytes_per_sample", 0},
+                                                             {"device_memory_bytes", 1}};
+    const auto required = kRequired.find(key);
+    if (!json_.contains(key)) {
+      if (required == kRequired.end()) return;
+      Throw(ErrorCode::kInvalidArgument, "{}: \"{}\" is missing (docs/ask-tell.md)", what_, key);
+    }
+    const int64_t least = required == kRequired.end() ? 0 : required->second;
+    field = IntegerFrom(json_[key], least, what_ + "/" + key);
+    if (field > kMost) {
+      Throw(ErrorCode::kInvalidArgument, "{}/{} is {}; expected at most {}", what_, key, field,
+            kMost);
+    }
+  }
+  void operator()(const char* key, std::string& device) const {
+    device = json_.value(key, Json("")).is_string() ? json_.value(key, "") : "?";
+    if (device == "" || device == "cpu" || device == "cuda") return;
+    Throw(ErrorCode::kInvalidArgument, "{}/{} is {}; expected \"cpu\" or \"cuda\"", what_, key,
+          json_[key].dump());
+  }
+
+ private:
+  const Json& json_;
+  const std::string& what_;
+};
+
+}  // namespace
 
 ModelProfile ProfileFromJson(const Json& given, const std::string& what) {
   CheckObject(given, what);
   const Json json = WithOurProfileNames(given);
-  static const std::vector<std::string> kKeys = [] {
-    const Json numbers = ToJson(ModelProfile());
-    std::vector<std::string> names;
-    for (const auto& [name, value] : numbers.items())
-      names.push_back(name);
-    return names;
-  }();
-  CheckKeys(json, kKeys, what);
-  auto number = [&](const char* key, int64_t min) {
-    if (!json.contains(key)) {
-      Throw(ErrorCode::kInvalidArgument, "{}: \"{}\" is missing (docs/ask-tell.md)", what, key);
-    }
-    const int64_t value = IntegerFrom(json[key], min, what + "/" + key);
-    if (value > kMostOfProfile) {
-      Throw(ErrorCode::kInvalidArgument, "{}/{} is {}; expected at most {}", what, key, value,
-            kMostOfProfile);
-    }
-    return value;
-  };
   ModelProfile profile;
-  profile.num_params = number("num_params", 1);
-  profile.trainable_num_params = number("trainable_num_params", 1);
+  std::vector<std::string> known;
+  const Json fields = ToJson(profile);
+  for (const auto& [name, value] : fields.items())
+    known.push_back(name);
+  CheckKeys(json, known, what);
+  const ProfileReader reader(json, what);
+  VisitFields(reader, profile);
   if (profile.trainable_num_params > profile.num_params) {
     Throw(ErrorCode::kInvalidArgument,
           "{}/trainable_num_params is {}; expected at most num_params, {}", what,
           profile.trainable_num_params, profile.num_params);
-  }
-  profile.activation_bytes_per_sample = number("activation_bytes_per_sample", 0);
-  profile.device_memory_bytes = number("device_memory_bytes", 1);
-  auto optional = [&](const char* key) { return json.contains(key) ? number(key, 0) : 0; };
-  profile.forward_flops_per_sample = optional("forward_flops_per_sample");
-  profile.two_units_num_params = optional("two_units_num_params");
-  profile.matmul_flops_per_s = optional("matmul_flops_per_s");
-  profile.copy_bytes_per_s = optional("copy_bytes_per_s");
-  profile.to_device_bytes_per_s = optional("to_device_bytes_per_s");
-  profile.to_host_bytes_per_s = optional("to_host_bytes_per_s");
-  profile.micro_batch_1_peak_bytes = optional("micro_batch_1_peak_bytes");
-  profile.micro_batch_2_peak_bytes = optional("micro_batch_2_peak_bytes");
-  profile.num_threads = optional("num_threads");
-  if (const auto device = json.find("device"); device != json.end()) {
-    if (*device != "" && *device != "cpu" && *device != "cuda") {
-      Throw(ErrorCode::kInvalidArgument, "{}/device is {}; expected \"cpu\" or \"cuda\"", what,
-            device->dump());
-    }
-    profile.device = device->get<std::string>();
   }
   return profile;
 }

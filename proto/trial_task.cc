@@ -26,35 +26,12 @@ std::string ToString(TrialTask::Mode mode) {
   return NameOf(kModes, mode);
 }
 
-template <typename Visitor, typename T>
-requires std::same_as<std::remove_const_t<T>, GenerateTask>
-void VisitFields(Visitor& visit, T& generate) {
-  visit("prompt", generate.prompt);
-  visit("max_new_tokens", generate.max_new_tokens);
-  visit("temperature", generate.temperature);
-  visit("top_k", generate.top_k);
-  visit("num_samples", generate.num_samples);
-  visit("json", generate.json);
-}
+DSAT_FIELDS(GenerateTask, prompt, max_new_tokens, temperature, top_k, num_samples, json)
 
-template <typename Visitor, typename T>
-requires std::same_as<std::remove_const_t<T>, TraceTask>
-void VisitFields(Visitor& visit, T& trace) {
-  visit("path", trace.path);
-  visit("first_step", trace.first_step);
-  visit("last_step", trace.last_step);
-}
+DSAT_FIELDS(TraceTask, path, first_step, last_step)
 
-template <typename Visitor, typename T>
-requires std::same_as<std::remove_const_t<T>, TrainingOptions>
-void VisitFields(Visitor& visit, T& training) {
-  visit("checkpoint_interval", training.checkpoint_interval);
-  visit("checkpoint_seconds", training.checkpoint_seconds);
-  visit("keep", training.keep);
-  visit("keep_best", training.keep_best);
-  visit("eval_interval", training.eval_interval);
-  visit("eval_batches", training.eval_batches);
-}
+DSAT_FIELDS(TrainingOptions, checkpoint_interval, checkpoint_seconds, keep, keep_best,
+            eval_interval, eval_batches)
 
 // T is the struct, const when it is written. The mode goes as text.
 template <typename Visitor, typename T>

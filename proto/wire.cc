@@ -19,6 +19,15 @@ Json ParseSent(const std::string& text, const char* field) {
 
 }  // namespace
 
+std::string ProfileText(const std::optional<ModelProfile>& profile) {
+  return profile ? ToJson(*profile).dump() : "";
+}
+
+std::optional<ModelProfile> ProfileFromText(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  return ProfileFromJson(ParseSent(text, "profile_json"), "profile");
+}
+
 v1::Measurement ToProto(const Measurement& measurement) {
   v1::Measurement proto;
   for (const auto& [name, metric] : measurement) {
@@ -47,25 +56,6 @@ v1::PointResult ToProto(const PointResult& result) {
   return proto;
 }
 
-v1::ModelProfile ToProto(const ModelProfile& profile) {
-  v1::ModelProfile proto;
-  proto.set_num_params(profile.num_params);
-  proto.set_trainable_num_params(profile.trainable_num_params);
-  proto.set_activation_bytes_per_sample(profile.activation_bytes_per_sample);
-  proto.set_device_memory_bytes(profile.device_memory_bytes);
-  proto.set_forward_flops_per_sample(profile.forward_flops_per_sample);
-  proto.set_two_units_num_params(profile.two_units_num_params);
-  proto.set_matmul_flops_per_s(profile.matmul_flops_per_s);
-  proto.set_copy_bytes_per_s(profile.copy_bytes_per_s);
-  proto.set_to_device_bytes_per_s(profile.to_device_bytes_per_s);
-  proto.set_to_host_bytes_per_s(profile.to_host_bytes_per_s);
-  proto.set_micro_batch_1_peak_bytes(profile.micro_batch_1_peak_bytes);
-  proto.set_micro_batch_2_peak_bytes(profile.micro_batch_2_peak_bytes);
-  proto.set_device(profile.device);
-  proto.set_num_threads(profile.num_threads);
-  return proto;
-}
-
 v1::AttemptRef ToProto(const AttemptRef& attempt) {
   v1::AttemptRef proto;
   proto.set_experiment(attempt.experiment);
@@ -84,7 +74,7 @@ v1::Trial ToProto(const Trial& trial) {
   proto.set_reason(ValidUtf8(trial.reason));
   for (const PointResult& result : trial.points)
     *proto.add_points() = ToProto(result);
-  if (trial.profile) *proto.mutable_profile() = ToProto(*trial.profile);
+  proto.set_profile_json(ProfileText(trial.profile));
   return proto;
 }
 
@@ -112,25 +102,6 @@ PointResult FromProto(const v1::PointResult& result) {
           {result.rank_peak_bytes().begin(), result.rank_peak_bytes().end()}};
 }
 
-ModelProfile FromProto(const v1::ModelProfile& profile) {
-  ModelProfile value;
-  value.num_params = profile.num_params();
-  value.trainable_num_params = profile.trainable_num_params();
-  value.activation_bytes_per_sample = profile.activation_bytes_per_sample();
-  value.device_memory_bytes = profile.device_memory_bytes();
-  value.forward_flops_per_sample = profile.forward_flops_per_sample();
-  value.two_units_num_params = profile.two_units_num_params();
-  value.matmul_flops_per_s = profile.matmul_flops_per_s();
-  value.copy_bytes_per_s = profile.copy_bytes_per_s();
-  value.to_device_bytes_per_s = profile.to_device_bytes_per_s();
-  value.to_host_bytes_per_s = profile.to_host_bytes_per_s();
-  value.micro_batch_1_peak_bytes = profile.micro_batch_1_peak_bytes();
-  value.micro_batch_2_peak_bytes = profile.micro_batch_2_peak_bytes();
-  value.device = profile.device();
-  value.num_threads = profile.num_threads();
-  return ProfileFromJson(ToJson(value), "profile");
-}
-
 AttemptRef FromProto(const v1::AttemptRef& attempt) {
   return {attempt.experiment(), attempt.trial(), attempt.attempt()};
 }
@@ -145,7 +116,7 @@ Trial FromProto(const v1::Trial& trial) {
   value.reason = trial.reason();
   for (const v1::PointResult& result : trial.points())
     value.points.push_back(FromProto(result));
-  if (trial.has_profile()) value.profile = FromProto(trial.profile());
+  value.profile = ProfileFromText(trial.profile_json());
   return value;
 }
 

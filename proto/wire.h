@@ -13,10 +13,13 @@
 
 namespace dsat {
 
+// The fields profile_json: "" without a profile. ProfileFromText throws as ProfileFromJson.
+std::string ProfileText(const std::optional<ModelProfile>& profile);
+std::optional<ModelProfile> ProfileFromText(const std::string& text);
+
 v1::Measurement ToProto(const Measurement& measurement);
 v1::Point ToProto(const Point& point);
 v1::PointResult ToProto(const PointResult& result);
-v1::ModelProfile ToProto(const ModelProfile& profile);
 v1::AttemptRef ToProto(const AttemptRef& attempt);
 v1::Trial ToProto(const Trial& trial);
 
@@ -25,8 +28,6 @@ Measurement FromProto(const v1::Measurement& measurement);
 // Both numbers must be at least 1.
 Point FromProto(const v1::Point& point);
 PointResult FromProto(const v1::PointResult& result);
-// As ProfileFromJson.
-ModelProfile FromProto(const v1::ModelProfile& profile);
 AttemptRef FromProto(const v1::AttemptRef& attempt);
 Trial FromProto(const v1::Trial& trial);
 

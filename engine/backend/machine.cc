@@ -72,13 +72,6 @@ Machine ProbeMachine() {
   return machine;
 }
 
-Cudnn FindCudnn() {
-  const OpenedLibrary opened = OpenLibrary(kCudnnLibrary);
-  if (opened.handle == nullptr) return {};
-  const auto get = reinterpret_cast<size_t (*)()>(dlsym(opened.handle, "cudnnGetVersion"));
-  return {get == nullptr ? 0 : static_cast<int>(get()), opened.path};
-}
-
 // True for processors with avx512_bf16, which all those with amx_bf16 have, too.
 bool MultipliesBf16(const Machine& machine) {
   return std::ranges::find(machine.instruction_sets, "avx512_bf16") !=

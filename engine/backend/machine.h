@@ -22,12 +22,6 @@ struct Machine {
 };
 Machine ProbeMachine();
 
-struct Cudnn {
-  int version = 0;  // 92800 for 9.28.0; 0: none is found.
-  std::string path;
-};
-Cudnn FindCudnn();
-
 // Whether the processor has instructions for products of bf16. Without them, dsat converts tiles of
 // bf16 matrices and multiplies them in f32.
 bool MultipliesBf16(const Machine& machine);

@@ -13,7 +13,7 @@ struct OpenedLibrary {
 };
 
 // The names of those that several places look for.
-inline constexpr char kNcclLibrary[] = "libnccl.so.2", kCudnnLibrary[] = "libcudnn.so.9";
+inline constexpr char kNcclLibrary[] = "libnccl.so.2";
 
 // Opens `name` where the loader finds it, else in the folders of the environment
 // variable DSAT_CUDA_LIBRARIES (separated by colons), else where pip installs NVIDIA's packages for

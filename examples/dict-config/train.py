@@ -9,6 +9,7 @@ from torch import nn
 
 CONFIG = {
     "train_micro_batch_size_per_gpu": 8,
+    "gradient_accumulation_steps": 4,
     "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
     "zero_optimization": {"stage": 1},
 }

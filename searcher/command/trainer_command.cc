@@ -80,25 +80,28 @@ std::string ConfigFileIn(const std::string& path) {
   return "";
 }
 
+// The file that accelerate's arguments name as its own config.
+std::optional<ArgumentPart> FileOfAccelerate(const CommandWords& command) {
+  const std::optional<RankLauncher> launcher = FindRankLauncher(command);
+  if (!launcher || launcher->name != "accelerate") return std::nullopt;
+  for (size_t i = launcher->args_begin; i < launcher->args_end; ++i) {
+    if (const auto value = ValueOfFlag(command, i, "--config_file")) return value;
+  }
+  return std::nullopt;
+}
+
 // accelerate's own config may name the ds_config.
 std::optional<std::string> NameAcceleratesConfig(ExperimentSpec* spec) {
   CommandWords command(spec->entrypoint);
-  const std::optional<RankLauncher> launcher = FindRankLauncher(command);
-  if (!launcher || launcher->name != "accelerate" || NamesConfig(*spec)) return std::nullopt;
-  for (size_t i = launcher->args_begin; i < launcher->args_end; ++i) {
-    const auto value = ValueOfFlag(command, i, "--config_file");
-    if (!value) continue;
-    const std::string file = TextOf(command, *value);
-    const std::string config = ConfigFileIn(std::filesystem::path(spec->model_dir) / file);
-    if (config.empty()) return std::nullopt;
-    command.InsertBehind(value->index, {"--deepspeed_config_file", config});
-    spec->entrypoint = command.Changed();
-    return fmt::format(
-        "--deepspeed_config_file {} of {} is given in the entrypoint, so that "
-        "trials can have their own",
-        config, file);
-  }
-  return std::nullopt;
+  const std::optional<ArgumentPart> file = FileOfAccelerate(command);
+  const std::optional<std::string> config = ConfigOfAccelerate(command, spec->model_dir);
+  if (!config || NamesConfig(*spec)) return std::nullopt;
+  command.InsertBehind(file->index, {"--deepspeed_config_file", *config});
+  spec->entrypoint = command.Changed();
+  return fmt::format(
+      "--deepspeed_config_file {} of {} is given in the entrypoint, so that trials can have their "
+      "own",
+      *config, TextOf(command, *file));
 }
 
 // The word behind which arguments of the script can be added; nullopt if it has none that we know,
@@ -262,6 +265,14 @@ void MarkOwnConfig(ExperimentSpec* spec) {
 }
 
 }  // namespace
+
+std::optional<std::string> ConfigOfAccelerate(const CommandWords& command,
+                                              const std::string& folder) {
+  const std::optional<ArgumentPart> file = FileOfAccelerate(command);
+  if (!file) return std::nullopt;
+  const std::string config = ConfigFileIn(std::filesystem::path(folder) / TextOf(command, *file));
+  return config.empty() ? std::nullopt : std::optional(config);
+}
 
 std::vector<std::string> CompleteCommand(const std::string& source, ExperimentSpec* spec) {
   std::vector<std::string> notes;

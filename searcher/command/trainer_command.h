@@ -2,10 +2,12 @@
 #ifndef DSAT_SEARCHER_COMMAND_TRAINER_COMMAND_H_
 #define DSAT_SEARCHER_COMMAND_TRAINER_COMMAND_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "proto/experiment.h"
+#include "searcher/command/command_words.h"
 
 namespace dsat {
 
@@ -29,6 +31,11 @@ std::vector<std::string> CompleteCommand(const std::string& source, ExperimentSp
 // warnings. Returns the lines of both. Throws as CompleteCommand, RefuseOwnKeys and
 // ValidateDsConfig.
 std::vector<std::string> CheckCommandConfig(const std::string& source, ExperimentSpec* spec);
+
+// The ds_config that the file of "accelerate launch --config_file FILE" names (FILE is relative to
+// `folder`); nullopt if there is none.
+std::optional<std::string> ConfigOfAccelerate(const CommandWords& command,
+                                              const std::string& folder);
 
 // Whether a trainer of Hugging Face or Lightning runs in the command, which clips gradients by an
 // argument of its own, as far as the command's arguments and its script show.

@@ -14,9 +14,11 @@ namespace {
 
 constexpr char kFlag[] = "--train-batch-size";
 
-bool GivesTrainBatchSize(const Json& ds_config) {
-  const Json* total = FindAtPointer(ds_config, "/train_batch_size");
-  return total != nullptr && total->is_number();
+// Whether the batch is kept if no rule is given.
+bool KeepsByDefault(const ExperimentSpec& spec) {
+  const Json* total = FindAtPointer(spec.ds_config, "/train_batch_size");
+  if (total != nullptr && total->is_number()) return true;
+  return spec.method == "auto" && !spec.search_space.contains(kMicroBatchKey);
 }
 
 int64_t ParseBatch(const std::string& text) {
@@ -95,7 +97,7 @@ void SetTrainBatchSize(const std::string& rule, ExperimentSpec& spec) {
           "size; expected any",
           kFlag, rule);
   }
-  const bool keep = rule == "keep" || (rule.empty() && GivesTrainBatchSize(spec.ds_config));
+  const bool keep = rule == "keep" || (rule.empty() && KeepsByDefault(spec));
   spec.options.train_batch_size.reset();
   if (is_free || (!keep && (rule.empty() || rule == "any"))) return CheckOwnSizes(spec);
   const std::string& source = spec.ds_config_path.empty() ? spec.config_path : spec.ds_config_path;

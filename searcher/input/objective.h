@@ -12,12 +12,13 @@ namespace dsat {
 //   "keep"    the submitted ds_config's, given or inferred
 //   "any"     none: it follows the micro-batch size
 //   a number  that one
-//   ""        "keep" if the ds_config gives it as a number, because it belongs to the training
-//             recipe, else "any", which is also what --compat determined does
+//   ""        "keep" for auto and wherever the ds_config gives it as a number, because it belongs
+//             to the training recipe, else "any". It is "any" also with --compat determined, and
+//             for auto if the user's own space has micro-batch sizes.
 // Throws kInvalidArgument naming the values and the way out if the data-parallel ranks do not
 // divide it, if no multiple of options.divisible_by is a micro-batch size for it or one of the
 // user's own sizes, or if the rule contradicts --compat determined. REQUIRES: spec.ds_config,
-// slots_per_trial and the other options are set.
+// method, slots_per_trial and the other options are set.
 void SetTrainBatchSize(const std::string& rule, ExperimentSpec& spec);
 
 }  // namespace dsat

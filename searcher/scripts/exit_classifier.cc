@@ -12,6 +12,7 @@
 #include <deque>
 
 #include "base/regex.h"
+#include "searcher/scripts/extension_needs.h"
 
 namespace dsat {
 namespace {
@@ -81,19 +82,6 @@ std::string QuoteWithItems(std::string_view text, size_t position) {
 // Returns why the compiler failed that PyTorch ran for an extension, by its first error and with
 // the package that is known to be missing; nullopt if no extension has failed to build.
 std::optional<std::string> CompilerFailure(std::string_view text) {
-  struct Missing {
-    const char* said;
-    const char* way_out;
-  };
-  constexpr std::array kMissing = {
-      Missing{"Python.h: No such file",
-              "install python3-dev, or the headers of this Python if it is not Debian's"},
-      Missing{"++: not found", "install a C++ compiler: apt-get install g++"},
-      Missing{"Could not find compiler", "install a C++ compiler: apt-get install g++"},
-      Missing{"Ninja is required", "install it: apt-get install ninja-build, or pip install ninja"},
-      Missing{"nvcc: not found", "install the CUDA toolkit that this PyTorch was built with"},
-      Missing{"libaio.h: No such file", "install libaio-dev"},
-  };
   static const RE2 kFailed("Error building extension|Ninja is required to load C\\+\\+ extensions",
                            RegexOptions());
   static const RE2 kCompilerError(
@@ -104,9 +92,9 @@ std::optional<std::string> CompilerFailure(std::string_view text) {
   std::string error;
   if (!RE2::PartialMatch(Piece(text), kCompilerError, &error)) return std::nullopt;
   std::string reason = "an extension of PyTorch does not compile: " + Quote(error);
-  for (const Missing& missing : kMissing) {
-    if (error.find(missing.said) != std::string::npos)
-      return fmt::format("{}; {}", reason, missing.way_out);
+  for (const ExtensionNeed& need : kExtensionNeeds) {
+    if (error.find(need.said) != std::string::npos)
+      return fmt::format("{}; install {}", reason, need.to_install);
   }
   return reason;
 }

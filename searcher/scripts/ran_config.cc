@@ -25,6 +25,11 @@ std::string MisfitOfRanks(const HookReport& report, const ExperimentSpec& spec) 
   const int64_t expected =
       engine::DataParallelSize(spec.ds_config, spec.ds_config_path, spec.slots_per_trial);
   if (!spec.options.train_batch_size || replicas == 0 || replicas == expected) return "";
+  // A kept batch is as many samples per replica as submitted, however many replicas there are.
+  if (*spec.options.train_batch_size ==
+      engine::ResolveBatchSizes(spec.ds_config, spec.ds_config_path, spec.slots_per_trial)
+          .train_batch_size)
+    return "";
   // Ranks of another engine share samples in a way that the ds_config does not say.
   const std::string stages =
       report.engine != "PipelineEngine"

@@ -35,14 +35,9 @@ std::vector<Json> ProfileLadder(const ExperimentSpec& spec) {
 
 bool SearchState::HasCapacity() const {
   const SearchOptions& options = spec.options;
-  int64_t num_tried = 0;
-  for (const auto& [id, trial] : trials) {
-    // A trial that an interrupted runner has left before limits were raised is measured alone.
-    const bool runs_again = RunsAgain(trial.kind);
-    if (runs_again && trial.state == TrialState::kRunning) return false;
-    num_tried += runs_again ? 0 : 1;
-  }
-  if (num_tried >= options.max_trials || num_running >= options.max_concurrent_trials) return false;
+  // A trial that an interrupted runner has left before limits were raised is measured alone.
+  if (num_running_again > 0 || num_running >= options.max_concurrent_trials) return false;
+  if (num_tried >= options.max_trials) return false;
   return !options.max_slots || (num_running + 1) * spec.slots_per_trial <= *options.max_slots;
 }
 

@@ -70,7 +70,7 @@ class TrialServiceImpl final : public v1::TrialService::Service {
       MeasuredMessage message;
       message.attempt = Admitted(request->attempt());
       message.result = FromProto(request->result());
-      if (request->has_profile()) message.profile = FromProto(request->profile());
+      message.profile = ProfileFromText(request->profile_json());
       std::future<std::optional<Point>> answer = message.next_point.get_future();
       queue_->Push(std::move(message));
       const std::optional<Point> next = Wait(answer);
@@ -194,9 +194,8 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
       points.push_back(
           {known ? ConfigPoint(trial->second) : Point{}, FromProto(request.measurement())});
     }
-    std::optional<ModelProfile> profile;
-    if (request.has_profile()) profile = FromProto(request.profile());
-    experiment.TellExternal(request.trial(), outcome, points, profile);
+    experiment.TellExternal(request.trial(), outcome, points,
+                            ProfileFromText(request.profile_json()));
   }
 
   // Opening an ended experiment would replay its log while all other clients wait.

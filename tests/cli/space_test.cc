@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "base/files.h"
 #include "base/json.h"
 #include "tests/cli/run_dsat.h"
 
@@ -76,6 +77,25 @@ TEST_F(SpaceTest, ASearchOfASpaceThatDoesNotFitSaysSo) {
   EXPECT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.out, HasSubstr("nothing was compared: no other configuration of the space is "));
   EXPECT_THAT(run.out, Not(HasSubstr("with probability")));
+}
+
+TEST_F(SpaceTest, ACommandTakesThePlaceOfTheExperimentFile) {
+  work.Write("train.py", "");
+  const std::vector<std::string> command = {"--", "python3", "train.py", "--deepspeed",
+                                            "ds_config.json"};
+  std::vector<std::string> space = {"space", "--profile", "profile.json"};
+  space.insert(space.end(), command.begin(), command.end());
+  const Finished shown = work.Dsat(space);
+  EXPECT_EQ(shown.exit_code, 0) << shown.err;
+  EXPECT_THAT(shown.out, HasSubstr("stage 1"));
+  std::vector<std::string> init = {"init"};
+  init.insert(init.end(), command.begin(), command.end());
+  EXPECT_THAT(work.Dsat(init).out, HasSubstr("next: dsat auto deepspeed.yaml"));
+  EXPECT_EQ(ReadOrEmpty(work.Path("deepspeed.yaml")),
+            ReadOrEmpty(work.Path("dsat-out/commands/train.yaml")));
+  EXPECT_THAT(work.Dsat(init).err, HasSubstr("deepspeed.yaml: exists already"));
+  EXPECT_THAT(work.Dsat({"init"}).err, HasSubstr("expected one behind --"));
+  EXPECT_THAT(work.Dsat({"auto"}).err, HasSubstr("expected an experiment file or, behind --"));
 }
 
 TEST_F(SpaceTest, AWideSpaceHasStagesThatRefuseTheSubmittedOffload) {

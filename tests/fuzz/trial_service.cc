@@ -29,7 +29,7 @@ void TrialService(std::string_view input) {
       return Read<v1::MeasuredRequest>(bytes, [](const v1::MeasuredRequest& request) {
         FromProto(request.attempt());
         ToProto(FromProto(request.result()));
-        if (request.has_profile()) ToProto(FromProto(request.profile()));
+        ProfileText(ProfileFromText(request.profile_json()));
       });
     case 1:
       return Read<v1::TellRequest>(bytes, [](const v1::TellRequest& request) {

@@ -169,6 +169,17 @@ TEST(TuningSpaceTest, AFixedBatchIsSharedByTheRanks) {
   EXPECT_EQ(space.divisible_by, 4);
 }
 
+TEST(TuningSpaceTest, ABatchInOneMicroBatchIsForecastWithoutAccumulation) {
+  SearchOptions options = Options(false);
+  options.train_batch_size = 16;
+  const SearchSpace space = MakeSearchSpace(Profile(1000), Json::object(), options, 2);
+  ASSERT_EQ(space.samples_per_step, 8);
+  for (const StageSpace& stage : space.stages) {
+    for (const Forecast& forecast : stage.forecasts)
+      EXPECT_EQ(forecast.accumulation_steps, forecast.micro_batch_size < 8 ? 2 : 1);
+  }
+}
+
 std::vector<Json> ValuesOf(const StageSpace& stage, const std::string& pointer) {
   for (const Knob& knob : stage.knobs) {
     if (knob.pointer == pointer) return knob.values;
@@ -200,26 +211,6 @@ TEST(TuningSpaceTest, TheUsersValuesReplaceThoseOfTheTable) {
   EXPECT_FALSE(ValuesOf(space.stages[2], "/zero_optimization/overlap_comm").empty());
   EXPECT_EQ(space.micro_batch_sizes, (std::vector<int64_t>{2, 8}));
   EXPECT_EQ(ToJson(SearchSpaceFromJson(ToJson(space))), ToJson(space));
-}
-
-TEST(TuningSpaceTest, ASpaceOfAnOlderLogHasNoWorkload) {
-  SearchOptions options = Options(false);
-  Json json = ToJson(MakeSearchSpace(Profile(1000), Json::object(), options, 2));
-  json.erase("workload");
-  json.erase("left_out");
-  for (Json& stage : json["stages"]) {
-    stage.erase("forecasts");
-    stage.erase("submitted");
-    stage.erase("settings");
-    stage.erase("is_bound_by_host");
-    for (Json& knob : stage["knobs"])
-      knob.erase("effects");
-  }
-  const SearchSpace space = SearchSpaceFromJson(json);
-  EXPECT_EQ(space.workload.num_params, 0);
-  EXPECT_TRUE(space.stages[0].forecasts.empty());
-  EXPECT_TRUE(space.stages[0].settings.empty());
-  EXPECT_FALSE(space.stages[0].knobs.empty());
 }
 
 }  // namespace

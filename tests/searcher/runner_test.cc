@@ -187,7 +187,7 @@ TEST_F(RunnerTest, AScriptWhoseExtensionDoesNotCompileIsStartedOnce) {
   EXPECT_EQ(Runner(experiment, Options(), nullptr).Run(), ExperimentState::kFailed);
   EXPECT_EQ(experiment.NumAttempts(0), 1);
   EXPECT_THAT(EndOf(experiment, 0), HasSubstr("fatal error: Python.h"));
-  EXPECT_THAT(EndOf(experiment, 0), HasSubstr("install python3-dev"));
+  EXPECT_THAT(EndOf(experiment, 0), HasSubstr("install Python.h (python3-dev"));
 }
 
 TEST_F(RunnerTest, ATrialWithoutASignOfLifeIsKilled) {

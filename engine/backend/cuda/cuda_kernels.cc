@@ -8,7 +8,6 @@
 
 #include "engine/backend/any_kernels.h"
 #include "engine/backend/cost.h"
-#include "engine/backend/cuda/cudnn_attention.h"
 #include "engine/backend/cuda/matmul.h"
 #include "engine/backend/cuda/views.h"
 #include "engine/core/device_kind.h"
@@ -88,7 +87,7 @@ void ForSequences(const cuda::AttentionArgs& all, const Fn& launch) {
 class CudaLayers final : public AnyLayerKernels<CudaLayers> {
  public:
   explicit CudaLayers(std::shared_ptr<CudaWorkspace> workspace)
-      : workspace_(std::move(workspace)), cudnn_(workspace_) {}
+      : workspace_(std::move(workspace)) {}
 
   int64_t WorkspaceBytes() const override { return kCudaWorkspaceBytes; }
   int64_t AttentionScratchBytes(const AttentionShape& shape) const override {
@@ -197,9 +196,7 @@ class CudaLayers final : public AnyLayerKernels<CudaLayers> {
     args.out = ViewOf(op.out);
     args.lse = ViewOf(op.lse);
     args.qkv = ViewOf(op.qkv);
-    ForSequences(args, [&](const cuda::AttentionArgs& part) {
-      if (!cudnn_.Forward(part)) cuda::AttentionForward(part);
-    });
+    ForSequences(args, [](const cuda::AttentionArgs& part) { cuda::AttentionForward(part); });
   }
   void Launch(const op::AttentionBackward& op) {
     DSAT_CHECK(op.scratch.bytes() >= AttentionScratchBytes(op.shape), "{} bytes",
@@ -254,7 +251,6 @@ class CudaLayers final : public AnyLayerKernels<CudaLayers> {
 
   const std::shared_ptr<CudaWorkspace> workspace_;
   CudaMatmul matmul_;
-  CudnnAttention cudnn_;
 };
 
 // The product alone, into what GELU reads if there is one.

@@ -75,40 +75,6 @@ TEST_F(OutputTest, OptionsThatAScriptCannotFollowAreRefused) {
         std::string(option) + ": " + work.Path("script.yaml") + ": /entrypoint is a command");
 }
 
-TEST_F(OutputTest, HelpNamesEveryCommandAndEachMethodItsOptions) {
-  const Finished help = work.Dsat({"--help"});
-  EXPECT_EQ(help.exit_code, 0);
-  for (const char* command :
-       {"asha", "binary", "random", "grid", "resume", "train", "list", "show", "best", "report",
-        "query", "export", "collate", "create", "ask", "tell", "serve"})
-    EXPECT_THAT(help.out, HasSubstr(command));
-  EXPECT_THAT(help.out, Not(HasSubstr("supervise")));
-  const Finished asha = work.Dsat({"asha", "--help"});
-  for (const char* option : {"--max-trials",
-                             "--max-concurrent-trials",
-                             "--max-slots",
-                             "--metric",
-                             "--zero-stages",
-                             "--random-seed",
-                             "--start-profile-step",
-                             "--end-profile-step",
-                             "--run-full-experiment",
-                             "--max-rungs",
-                             "--min-binary-search-trials",
-                             "--asha-early-stopping",
-                             "--divisor",
-                             "--search-range-factor",
-                             "--compat",
-                             "--allow",
-                             "--train-batch-size",
-                             "--divisible-by",
-                             "--confirm",
-                             "--max-time",
-                             "--max-device-hours"})
-    EXPECT_THAT(asha.out, HasSubstr(option));
-  EXPECT_THAT(work.Dsat({"random", "--help"}).out, HasSubstr("--trials-per-random-config"));
-}
-
 TEST_F(OutputTest, TheSettingsOfAFailedTrialAreShown) {
   ASSERT_EQ(Create().exit_code, 0);
   for (const char* id : {"0", "1"}) {  // The submitted configuration, and one that is searched.
@@ -123,7 +89,6 @@ TEST_F(OutputTest, TheSettingsOfAFailedTrialAreShown) {
 
 TEST_F(OutputTest, UsageErrorsEndWithCode2AndOneLine) {
   for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
-           {},
            {"ashes"},
            {"asha"},
            {"asha", "deepspeed.yaml", "--max-trials", "0"},

@@ -43,6 +43,15 @@ TEST_F(ObjectiveTest, ABatchThatIsGivenIsKeptAndOneThatFollowsFollows) {
   EXPECT_EQ(BatchBy(""), 24);
 }
 
+TEST_F(ObjectiveTest, AutoKeepsTheBatchThatFollowsFromTheOtherSizes) {
+  spec_.method = "auto";
+  EXPECT_EQ(BatchBy(""), 24);
+  EXPECT_EQ(BatchBy("any"), std::nullopt);
+  // Whoever lists micro-batch sizes wants them.
+  spec_.search_space["/train_micro_batch_size_per_gpu"] = {4, 5};
+  EXPECT_EQ(BatchBy(""), std::nullopt);
+}
+
 TEST_F(ObjectiveTest, KeepFixesAlsoTheInferredOneAndAnyNone) {
   EXPECT_EQ(BatchBy("keep"), 24);
   spec_.ds_config["train_batch_size"] = 24;

@@ -162,8 +162,8 @@ TEST(ExitClassifierTest, AnExtensionThatDoesNotCompileIsShownByItsFirstErrorAndN
        "/v/pybind11/detail/common.h:274:10: fatal error: Python.h: No such file or directory\n"
        "  274 | #include <Python.h>\n      |          ^~~~~~~~~~\ncompilation terminated.\n",
        "common.h:274:10: fatal error: Python.h: No such file or directory", "python3-dev"},
-      {"/bin/sh: 1: c++: not found\n", "c++: not found", "apt-get install g++"},
-      {"ccache: error: Could not find compiler \"c++\" in PATH\n", "Could not find", "install g++"},
+      {"/bin/sh: 1: c++: not found\n", "c++: not found", "install a C++ compiler (g++)"},
+      {"ccache: error: Could not find compiler \"c++\" in PATH\n", "Could not find", "(g++)"},
       {"/x/fused.cu(31): error: expected a \";\"\n1 error detected\n/x/b.cpp:1:1: error: no\n",
        "fused.cu(31): error: expected a \";\"", ""},
   };

@@ -193,6 +193,9 @@ TEST_F(NodeCommandTest, OtherRanksThanThoseOfATrialFailTheProfilingTrial) {
       {{"world_size", 2}, {"engine", "PipelineEngine"}, {"ran", {{"data_parallel_size", 1}}}});
   WriteJsonFile(folder_ / "hook-rank0.json", report);
   EXPECT_EQ(target->Classify(request_, {}).state, TrialState::kSucceeded);
+  spec.ds_config = {{"train_micro_batch_size_per_gpu", 4}};
+  spec.options.train_batch_size = 8;  // The submitted one is kept whatever the script makes of it.
+  EXPECT_EQ(MakeCommandTarget(spec)->Classify(request_, {}).state, TrialState::kSucceeded);
   spec.options.train_batch_size = 16;
   EXPECT_THAT(MakeCommandTarget(spec)->Classify(request_, {}).reason,
               AllOf(HasSubstr("data-parallel size of the script is 1 on 2 ranks; expected 2"),

@@ -30,7 +30,7 @@ v1::TellRequest ToRequest(ExperimentId id, TrialId trial, const Outcome& outcome
   request.set_state(ToString(outcome.state));
   request.set_reason(ValidUtf8(outcome.reason));
   if (!measurement.empty()) *request.mutable_measurement() = ToProto(measurement);
-  if (profile) *request.mutable_profile() = ToProto(*profile);
+  request.set_profile_json(ProfileText(profile));
   return request;
 }
 
