@@ -78,7 +78,7 @@ class ExperimentServer {
   // Ends calls that are still running after 1 s.
   ~ExperimentServer();
 
-  // What clients connect to (docs/ask-tell.md).
+  // For clients, as docs/ask-tell.md shows.
   const std::string& address() const;  // With the actual port.
   const std::string& key() const;
 

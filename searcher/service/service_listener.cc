@@ -41,7 +41,7 @@ constexpr size_t kMostPathBytes = 107;
 constexpr size_t kMostMemoryBytes = size_t{128} << 20;
 constexpr int kNumThreads = 32;
 constexpr int kOtherThreads = 16;           // About as many as gRPC begins with for itself.
-constexpr int kMostMessageBytes = 1 << 20;  // A soak's losses have a hundredth of it.
+constexpr int kMostMessageBytes = 8 << 20;  // The losses of a million steps.
 
 bool IsUnix(const std::string& address) {
   return address.starts_with(kUnixPrefix);

@@ -113,10 +113,10 @@ TEST(WireTest, APointBelowOneIsRefused) {
 }
 
 TEST(WireTest, AProfileWithoutParametersIsRefused) {
-  v1::ModelProfile profile = ToProto(ModelProfile{10, 10, 10, 10, 0, 0});
-  EXPECT_EQ(FromProto(profile).num_params, 10);
-  profile.set_num_params(0);
-  EXPECT_EQ(CodeOf([&] { FromProto(profile); }), ErrorCode::kInvalidArgument);
+  ModelProfile profile{10, 10, 10, 10, 0, 0};
+  EXPECT_EQ(ProfileFromText(ProfileText(profile))->num_params, 10);
+  profile.num_params = 0;
+  EXPECT_EQ(CodeOf([&] { ProfileFromText(ProfileText(profile)); }), ErrorCode::kInvalidArgument);
 }
 
 TEST(WireTest, AStateNobodyKnowsIsRefused) {

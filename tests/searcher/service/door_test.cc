@@ -19,7 +19,9 @@
 #include "db/store.h"
 #include "searcher/search/experiment.h"
 #include "tests/base/error_code.h"
+#include "tests/build_folder.h"
 #include "tests/cli/run_dsat.h"
+#include "tests/sanitizers.h"
 #include "tests/searcher/service/experiment_client.h"
 #include "tests/searcher/service/raw_client.h"
 
@@ -307,6 +309,16 @@ TEST_F(DoorTest, DoctorSaysWhatListens) {
   EXPECT_THAT(listening(), testing::ElementsAre(address_));
   const std::string said = workspace_.Dsat({"doctor"}).out;
   EXPECT_THAT(said, HasSubstr(fmt::format("dsat (process {}) listens at port ", pid_)));
+}
+
+TEST_F(DoorTest, WithoutThreadsItEndsWithOneLine) {
+  if (IsSanitized()) GTEST_SKIP() << "a sanitizer needs address space";
+  const std::string error = workspace_.Path("error");
+  const std::string command = fmt::format("ulimit -v 100000; {}/dsat serve --db {} 2>{}",
+                                          BuildFolder(), workspace_.Path("dsat.db"), error);
+  EXPECT_EQ(WEXITSTATUS(std::system(command.c_str())), 1);
+  EXPECT_THAT(ReadFile(error), testing::StartsWith("dsat: cannot start a thread: "));
+  EXPECT_EQ(CountLines(ReadFile(error)), 1);
 }
 
 // As docs/ask-tell.md shows it. The bytes are messages that name experiment 1.

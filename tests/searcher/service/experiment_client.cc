@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
+#include <thread>
 #include <utility>
 
 #include "base/error.h"
@@ -39,9 +40,14 @@ v1::TellRequest ToRequest(ExperimentId id, TrialId trial, const Outcome& outcome
 struct ExperimentClient::Impl {
   template <typename Method, typename Request, typename Reply>
   void Call(Method method, const Request& request, Reply* reply) {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
-    const grpc::Status status = (*stub.*method)(&context, request, reply);
+    const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(60);
+    grpc::Status status;
+    do {  // A call that finds all threads at work has not begun.
+      if (!status.ok()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      grpc::ClientContext context;
+      context.set_deadline(deadline);
+      status = (*stub.*method)(&context, request, reply);
+    } while (status.error_message() == "Server Threadpool Exhausted");
     if (!status.ok()) throw Error(ErrorCode{status.error_code()}, status.error_message());
   }
 
