@@ -27,7 +27,6 @@ ErrorCode CodeFromErrno(int errno_value) {
     case ENOSPC:
     case EDQUOT:
     case ENOMEM:
-    case EMFILE:
       return ErrorCode::kResourceExhausted;
     default:
       return ErrorCode::kUnavailable;

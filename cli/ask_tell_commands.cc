@@ -1,13 +1,20 @@
 // dsat create, ask, tell and serve: experiments whose trials are run by other programs.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <iterator>
 #include <semaphore>
+#include <thread>
 
 #include "base/error.h"
+#include "base/unique_fd.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/output/output.h"
@@ -36,6 +43,40 @@ Json ReadJsonArgument(const std::string& path) {
 ModelProfile ReadProfile(const std::string& path) {
   return ProfileFromJson(ReadJsonArgument(path), NameOf(path));
 }
+
+// The longest time for calls to end after SIGTERM.
+constexpr std::chrono::milliseconds kMostOfShutdown{1800};
+
+// The file, readable by this user only, of the key that clients on the network need. It is beside
+// the database while the server runs.
+class KeyFile {
+ public:
+  KeyFile(const std::string& db, const ExperimentServer& server) {
+    if (server.key().empty()) return;
+    const std::string port = server.address().substr(server.address().rfind(':') + 1);
+    path_ = std::filesystem::absolute(fmt::format("{}-{}.pem", db, port));
+    unlink(path_.c_str());  // A killed server has left it.
+    const UniqueFd file(open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    const std::string& key = server.key();
+    const bool written =
+        file && write(file.get(), key.data(), key.size()) == static_cast<ssize_t>(key.size());
+    if (written) return;
+    const int error = errno;
+    if (file) Remove();
+    ThrowErrno("the key file " + path_, error);
+  }
+  KeyFile(const KeyFile&) = delete;
+  KeyFile& operator=(const KeyFile&) = delete;
+  ~KeyFile() { Remove(); }
+
+  const std::string& path() const { return path_; }  // "" if no client needs one.
+  void Remove() const {
+    if (!path_.empty()) unlink(path_.c_str());
+  }
+
+ private:
+  std::string path_;
+};
 
 }  // namespace
 
@@ -120,14 +161,22 @@ int RunCommand(const Flags& flags, const ServeFlags& serve) {
   std::binary_semaphore stop(0);
   const InterruptHandler interrupt([&stop] { stop.release(); });
   const ExperimentServer server(flags.db, serve.listen);
+  const KeyFile key(flags.db, server);
   if (flags.json) {
-    fmt::print("{}\n", Json{{"address", server.address()}, {"token", server.token()}}.dump());
+    fmt::print("{}\n", Json{{"address", server.address()}, {"key", key.path()}}.dump());
   } else {
-    fmt::print("address {}\ntoken {}\n", server.address(), server.token());
+    fmt::print("address {}\n", server.address());
+    if (!key.path().empty()) fmt::print("key {}\n", key.path());
   }
-  // Nobody could reach a server whose address and token were lost.
+  // Nobody could reach a server whose address was lost.
   if (std::fflush(stdout) != 0) ThrowErrno("cannot write to standard output", errno);
   stop.acquire();
+  key.Remove();
+  // A call that is at work for longer, such as the replay of a long log, records all or nothing.
+  std::thread([] {
+    std::this_thread::sleep_for(kMostOfShutdown);
+    std::_Exit(0);
+  }).detach();
   return 0;
 }
 

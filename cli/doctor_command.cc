@@ -39,6 +39,7 @@ struct Findings {
   std::vector<UsableGpu> usable;  // By GPU; empty if no GPU can be used.
   std::string problem;            // Why the last measurement failed, "" if it did not.
   Json extensions;                // As ExtensionBuildFacts.
+  Json listening;                 // As ListeningPorts.
 };
 
 Findings Examine() {
@@ -47,6 +48,7 @@ Findings Examine() {
   found.copy_bytes_per_s = engine::MeasureCopyBandwidth(found.machine);
   found.io_uring = engine::BestAioEngine() == engine::AioEngine::kUring;
   found.extensions = ExtensionBuildFacts();
+  found.listening = ListeningPorts();
   found.cuda = engine::ProbeCuda();
   found.problem = found.cuda.problem;
   if (!found.problem.empty()) return found;
@@ -118,6 +120,7 @@ Json ToJson(const Findings& found) {
             {"gpus", gpus},
             {"problem", found.problem.empty() ? Json() : Json(found.problem)}}},
           {"extensions", found.extensions},
+          {"listening", found.listening},
           {"device", found.problem.empty() ? "cuda" : "cpu"}};
 }
 
@@ -193,6 +196,13 @@ void Print(const Findings& found) {
                    : LibraryVersion(machine.nccl_version) + ", " + machine.nccl_path);
   if (!found.problem.empty()) Line("no GPU", found.problem);
   Line("Python", DescribeExtensions(found.extensions));
+  if (found.listening.empty()) Line("network", "no program of dsat listens on it");
+  for (const Json& port : found.listening) {
+    Line("network",
+         fmt::format("{} (process {}) listens at port {}{}", port.at("program").get<std::string>(),
+                     port.at("pid").dump(), port.at("port").dump(),
+                     port.at("program") == "dsat" ? ", with mutual TLS" : " for ranks"));
+  }
   Line("device",
        found.problem.empty() ? "cuda (resources.device: auto)" : "cpu (resources.device: auto)");
 }

@@ -97,7 +97,7 @@ struct TellFlags {
   std::string profile;                    // JSON file, for the profiling trial
 };
 struct ServeFlags {
-  std::string listen = "127.0.0.1:0";
+  std::string listen;  // "" = a unix socket without a file.
 };
 struct ListFlags {};
 struct ShowFlags {

@@ -435,11 +435,11 @@ void AddAskTellCommands(Parser& parser) {
   CLI::App& serve =
       parser.Add("serve", "Serve Ask and Tell over gRPC (docs/ask-tell.md)", parser.serve);
   serve
-      .add_option(
-          "--listen", parser.serve.listen,
-          "unix:/PATH, unix-abstract:NAME, 127.0.0.1:PORT, [::1]:PORT or localhost:PORT (0 = a "
-          "free one)")
-      ->capture_default_str();
+      .add_option("--listen", parser.serve.listen,
+                  "unix:/PATH, or HOST:PORT (0 = a free one) for clients on the network, which "
+                  "need the key "
+                  "file that is then written; default: a unix socket that only this user can reach")
+      ->type_name("ADDRESS");
 }
 
 }  // namespace dsat::cli

@@ -6,10 +6,17 @@
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <sstream>
 #include <string>
+#include <system_error>
+#include <vector>
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/parse_number.h"
 #include "base/version.h"
 #include "cli/disk_speed.h"
 #include "engine/backend/cuda/cuda_status.h"
@@ -22,6 +29,8 @@
 
 namespace dsat::cli {
 namespace {
+
+namespace fs = std::filesystem;
 
 // Prints the packages that decide how fast a script trains.
 constexpr char kPrintVersions[] = R"(
@@ -99,6 +108,36 @@ Json MachineFacts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hos
     facts["gpus"].push_back(gpu.name);
   facts["cuda_driver"] = cuda.driver_version;
   return facts;
+}
+
+Json ListeningPorts() {
+  std::map<std::string, int64_t> port_of;  // By the name of the socket in /proc.
+  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::istringstream lines(ReadOrEmpty(table));
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream words(line);
+      const std::vector<std::string> row{std::istream_iterator<std::string>(words), {}};
+      if (row.size() < 10 || row[3] != "0A") continue;  // TCP_LISTEN.
+      const std::string port = row[1].substr(row[1].rfind(':') + 1);
+      port_of[fmt::format("socket:[{}]", row[9])] = std::stoll(port, nullptr, 16);
+    }
+  }
+  Json found = Json::array();
+  std::error_code error;
+  for (const auto& process : fs::directory_iterator("/proc", error)) {
+    const std::optional<int64_t> pid = ParseNumber<int64_t>(process.path().filename().string());
+    const std::string program = pid ? ReadOrEmpty(process.path() / "comm") : "";
+    if (program != "dsat\n" && program != "dsat-trial\n") continue;
+    for (auto file = fs::directory_iterator(process.path() / "fd", error);
+         file != fs::directory_iterator(); file.increment(error)) {
+      const auto port = port_of.find(fs::read_symlink(file->path(), error).string());
+      if (port == port_of.end()) continue;
+      found.push_back({{"pid", *pid},
+                       {"program", program.substr(0, program.size() - 1)},
+                       {"port", port->second}});
+    }
+  }
+  return found;
 }
 
 }  // namespace dsat::cli

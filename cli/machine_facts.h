@@ -22,6 +22,10 @@ Json MachineFacts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hos
 // null if it is missing, and all of it is null if there is no python3.
 Json ExtensionBuildFacts();
 
+// The ports of this machine at which processes of dsat listen, as far as this user may see them:
+// objects of pid, program (dsat or dsat-trial) and port.
+Json ListeningPorts();
+
 }  // namespace dsat::cli
 
 #endif  // DSAT_CLI_MACHINE_FACTS_H_

@@ -162,6 +162,8 @@ void Database::ThrowCode(int code, const std::string& what) const {
   if ((code & 0xff) == SQLITE_FULL || (is_io && error == ErrorCode::kResourceExhausted)) {
     Throw(error, "{}: the disk is full; nothing was written, free some space and try again", path_);
   }
+  if ((code & 0xff) == SQLITE_NOMEM)
+    Throw(error, "{}: this process gets no memory to use the database; try again", path_);
   if (system_errno != 0 && (is_io || (code & 0xff) == SQLITE_CANTOPEN)) {
     Throw(error, "{}: cannot {} the database: {}", path_, is_io ? "read or write" : "open",
           std::strerror(system_errno));  // SQLite's message does not say why.

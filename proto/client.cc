@@ -1,10 +1,15 @@
-// Clients of the two services of proto/dsat.proto.
+// The client of TrialService.
 #include "proto/client.h"
 
+#include <grpc/grpc.h>
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
+#include <exception>
+#include <future>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -16,10 +21,11 @@ namespace {
 
 // Long enough for a runner whose machine is overloaded.
 constexpr std::chrono::seconds kDeadline{60};
-// The size of sockaddr_un.sun_path without the NUL that ends a path or begins an abstract name.
-constexpr size_t kMaxUnixName = 107;
+constexpr std::chrono::milliseconds kPause{100};  // Before a call is tried again.
+constexpr int kThreadsOfClient = 12;              // About as many as gRPC begins with.
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const std::string& key) {
+  StartGrpc(kThreadsOfClient);
   grpc::ChannelArguments arguments;
   // gRPC waits a whole second after a failed first connection by default. Its shortest reconnect
   // backoff stays as it is, because that is also the time that a connection may take.
@@ -28,24 +34,33 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   // Local calls do not use a proxy from the environment.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetMaxReceiveMessageSize(-1);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  if (key.empty())
+    return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  arguments.SetSslTargetNameOverride(kKeyName);
+  // Each finds its own blocks in the key.
+  const auto credentials =
+      grpc::SslCredentials({.pem_root_certs = key, .pem_private_key = key, .pem_cert_chain = key});
+  return grpc::CreateCustomChannel(address, credentials, arguments);
 }
 
-// A channel and its stub. Call adds the deadline and the token and converts statuses to Errors.
-template <typename Service>
+// A channel and its stub. Call adds the deadline and converts statuses to Errors.
 struct Connection {
-  Connection(const std::string& address_in, std::string token_in)
-      : address(address_in),
-        token(std::move(token_in)),
-        stub(Service::NewStub(MakeChannel(address))) {}
+  Connection(const std::string& address_in, const std::string& key)
+      : address(address_in), stub(v1::TrialService::NewStub(MakeChannel(address, key))) {}
 
   template <typename Method, typename Request, typename Reply>
   void Call(Method method, const Request& request, Reply* reply, bool waits = false) {
-    grpc::ClientContext context;
-    context.set_wait_for_ready(waits);
-    context.set_deadline(std::chrono::system_clock::now() + kDeadline);
-    context.AddMetadata(kTokenKey, token);
-    Check((*stub.*method)(&context, request, reply));
+    const auto deadline = std::chrono::system_clock::now() + kDeadline;
+    while (true) {
+      grpc::ClientContext context;
+      context.set_wait_for_ready(waits);
+      context.set_deadline(deadline);
+      const grpc::Status status = (*stub.*method)(&context, request, reply);
+      // In gRPC's words. Such a call has not begun.
+      const bool is_full = status.error_message() == "Server Threadpool Exhausted";
+      if (!is_full || std::chrono::system_clock::now() + kPause > deadline) return Check(status);
+      std::this_thread::sleep_for(kPause);
+    }
   }
 
   void Check(const grpc::Status& status) const {
@@ -61,56 +76,28 @@ struct Connection {
   }
 
   std::string address;
-  std::string token;
-  std::unique_ptr<typename Service::Stub> stub;
+  std::unique_ptr<v1::TrialService::Stub> stub;
 };
-
-ExperimentClient::Asked ToAsked(const v1::AskReply& reply) {
-  ExperimentClient::Asked asked;
-  if (reply.has_trial()) asked.trial = FromProto(reply.trial());
-  asked.finished = reply.finished();
-  return asked;
-}
-
-v1::TellRequest ToRequest(ExperimentId id, TrialId trial, const Outcome& outcome,
-                          const Measurement& measurement,
-                          const std::optional<ModelProfile>& profile) {
-  v1::TellRequest request;
-  request.set_experiment(id);
-  request.set_trial(trial);
-  request.set_state(ToString(outcome.state));
-  request.set_reason(ValidUtf8(outcome.reason));
-  if (!measurement.empty()) *request.mutable_measurement() = ToProto(measurement);
-  request.set_profile_json(ProfileText(profile));
-  return request;
-}
-
-bool IsPort(const std::string& text) {
-  if (text.empty() || text.size() > 5) return false;
-  if (text.find_first_not_of("0123456789") != std::string::npos) return false;
-  return std::stoi(text) <= 65535;
-}
 
 }  // namespace
 
-void CheckLocalAddress(const std::string& address) {
-  if (address.starts_with("unix:/") || address.starts_with("unix-abstract:")) {
-    const size_t length = address.size() - (address.find(':') + 1);
-    if (1 <= length && length <= kMaxUnixName) return;
-    Throw(ErrorCode::kInvalidArgument, "address {}: the path has {} bytes; expected 1 to {}",
-          address, length, kMaxUnixName);
+void StartGrpc(int num_threads) {
+  std::promise<void> all_run;
+  std::vector<std::jthread> threads;
+  const std::shared_future<void> end = all_run.get_future().share();
+  try {
+    for (int i = 0; i < num_threads; ++i)
+      threads.emplace_back([end] { end.wait(); });
+  } catch (const std::exception& error) {
+    all_run.set_value();
+    throw Error(ErrorCode::kUnavailable, MessageOf(error));
   }
-  for (const std::string host : {"127.0.0.1:", "[::1]:", "localhost:"}) {
-    if (address.starts_with(host) && IsPort(address.substr(host.size()))) return;
-  }
-  Throw(ErrorCode::kInvalidArgument,
-        "address {}: expected unix:/absolute/path, unix-abstract:NAME, 127.0.0.1:PORT, [::1]:PORT "
-        "or localhost:PORT; dsat talks within one machine only: its token is sent unencrypted",
-        address);
+  all_run.set_value();
+  [[maybe_unused]] static const bool started = (grpc_init(), true);
 }
 
 struct TrialClient::Impl {
-  Connection<v1::TrialService> connection;
+  Connection connection;
   AttemptRef attempt;
 };
 
@@ -119,9 +106,9 @@ TrialClient::TrialClient(TrialClient&&) noexcept = default;
 TrialClient& TrialClient::operator=(TrialClient&&) noexcept = default;
 TrialClient::~TrialClient() = default;
 
-TrialClient TrialClient::Connect(const std::string& address, const std::string& token,
+TrialClient TrialClient::Connect(const std::string& address, const std::string& key,
                                  const AttemptRef& attempt) {
-  return TrialClient(std::unique_ptr<Impl>(new Impl{{address, token}, attempt}));
+  return TrialClient(std::unique_ptr<Impl>(new Impl{{address, key}, attempt}));
 }
 
 bool TrialClient::Progress(int64_t rank, int64_t step, bool begins) {
@@ -155,51 +142,6 @@ void TrialClient::Infeasible(int64_t rank, const std::string& reason) {
   request.set_reason(ValidUtf8(reason));
   v1::InfeasibleReply reply;
   impl_->connection.Call(&v1::TrialService::Stub::Infeasible, request, &reply);
-}
-
-struct ExperimentClient::Impl {
-  Connection<v1::ExperimentService> connection;
-};
-
-ExperimentClient::ExperimentClient(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-ExperimentClient::ExperimentClient(ExperimentClient&&) noexcept = default;
-ExperimentClient& ExperimentClient::operator=(ExperimentClient&&) noexcept = default;
-ExperimentClient::~ExperimentClient() = default;
-
-ExperimentClient ExperimentClient::Connect(const std::string& address, const std::string& token) {
-  CheckLocalAddress(address);
-  return ExperimentClient(std::unique_ptr<Impl>(new Impl{{address, token}}));
-}
-
-ExperimentClient::Asked ExperimentClient::Ask(ExperimentId id) {
-  v1::AskRequest request;
-  request.set_experiment(id);
-  v1::AskReply reply;
-  impl_->connection.Call(&v1::ExperimentService::Stub::Ask, request, &reply);
-  return ToAsked(reply);
-}
-
-bool ExperimentClient::Tell(ExperimentId id, TrialId trial, const Outcome& outcome,
-                            const Measurement& measurement,
-                            const std::optional<ModelProfile>& profile) {
-  v1::TellReply reply;
-  impl_->connection.Call(&v1::ExperimentService::Stub::Tell,
-                         ToRequest(id, trial, outcome, measurement, profile), &reply);
-  return reply.finished();
-}
-
-ExperimentClient::View ExperimentClient::GetExperiment(ExperimentId id) {
-  v1::GetExperimentRequest request;
-  request.set_experiment(id);
-  v1::GetExperimentReply reply;
-  impl_->connection.Call(&v1::ExperimentService::Stub::GetExperiment, request, &reply);
-  View view;
-  view.spec_json = reply.spec_json();
-  view.state = reply.state();
-  for (const v1::Trial& trial : reply.trials())
-    view.trials.push_back(FromProto(trial));
-  if (reply.best_trial() >= 0) view.best_trial = reply.best_trial();
-  return view;
 }
 
 }  // namespace dsat

@@ -1,8 +1,8 @@
-// Clients of the two services of proto/dsat.proto. This header does not include gRPC.
+// The client of TrialService (proto/dsat.proto). This header does not include gRPC.
 //
-// Every call has a deadline of 60 s (a conversation has none). A call that fails throws an Error
-// with gRPC's code: kUnavailable (no server), kUnauthenticated (wrong token), kDeadlineExceeded, or
-// the code that the server has thrown.
+// Every call has a deadline of 60 s, within which it waits for a server that is out of threads. A
+// call that fails throws an Error with gRPC's code: kUnavailable (no server, or one that refuses
+// the key), kDeadlineExceeded, or the code that the server has thrown.
 #ifndef DSAT_PROTO_CLIENT_H_
 #define DSAT_PROTO_CLIENT_H_
 
@@ -16,6 +16,11 @@
 
 namespace dsat {
 
+// Starts gRPC for the rest of this process, which never shuts it down: gRPC 1.51 aborts or hangs
+// where it gets no thread. Each call checks that `num_threads` can be started, and throws
+// kUnavailable if not. Connect of the clients calls it.
+void StartGrpc(int num_threads);
+
 // Names one launch of one trial.
 struct AttemptRef {
   ExperimentId experiment = 0;
@@ -24,18 +29,15 @@ struct AttemptRef {
   auto operator<=>(const AttemptRef&) const = default;
 };
 
-// Accepts the addresses that dsat listens on and connects to: "unix:/absolute/path" and
-// "unix-abstract:name" (a socket without a file) of at most 107 bytes each, and 127.0.0.1:PORT,
-// [::1]:PORT or localhost:PORT. Throws kInvalidArgument for all others: the token is sent
-// unencrypted and must not leave the machine.
-void CheckLocalAddress(const std::string& address);
+// The name for which the keys of a run have certificates, whatever its hosts are called.
+inline constexpr char kKeyName[] = "dsat";
 
 // A rank's connection to the search runner. Thread-safe.
 class TrialClient {
  public:
-  // Does not wait for the connection; the first call does. `address` is given by the launcher and
-  // may be on another host.
-  static TrialClient Connect(const std::string& address, const std::string& token,
+  // Does not wait for the connection; the first call does. `address` and `key` are those of the
+  // server; with a key (PEM, RunKeys::client in searcher/service) the connection is mutual TLS.
+  static TrialClient Connect(const std::string& address, const std::string& key,
                              const AttemptRef& attempt);
   TrialClient(TrialClient&&) noexcept;
   TrialClient& operator=(TrialClient&&) noexcept;
@@ -57,42 +59,6 @@ class TrialClient {
  private:
   struct Impl;
   explicit TrialClient(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
-};
-
-// For programs that drive an experiment with their own executors. Thread-safe.
-class ExperimentClient {
- public:
-  struct Asked {
-    std::optional<Trial> trial;  // nullopt: none now; a running trial must be told first.
-    bool finished = false;       // There will be no more trials.
-  };
-  struct View {
-    std::string spec_json;  // As in the database (proto/experiment.h).
-    std::string state;      // active, completed, failed, stopped
-    std::vector<Trial> trials;
-    std::optional<TrialId> best_trial;
-  };
-
-  static ExperimentClient Connect(const std::string& address, const std::string& token);
-  ExperimentClient(ExperimentClient&&) noexcept;
-  ExperimentClient& operator=(ExperimentClient&&) noexcept;
-  ~ExperimentClient();
-
-  Asked Ask(ExperimentId id);
-
-  // Tells the end of a running trial. `measurement` is required if it succeeded, `profile` if a
-  // profiling trial succeeded. Returns true if the search has finished. After kUnavailable or
-  // kDeadlineExceeded it is unknown whether the tell was recorded; if it was, a second one throws
-  // kFailedPrecondition.
-  bool Tell(ExperimentId id, TrialId trial, const Outcome& outcome, const Measurement& measurement,
-            const std::optional<ModelProfile>& profile);
-
-  View GetExperiment(ExperimentId id);
-
- private:
-  struct Impl;
-  explicit ExperimentClient(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -13,9 +13,6 @@
 
 namespace dsat {
 
-// The metadata key of the token that is sent with every call.
-inline constexpr char kTokenKey[] = "dsat-token";
-
 // The fields profile_json: "" without a profile. ProfileFromText throws as ProfileFromJson.
 std::string ProfileText(const std::optional<ModelProfile>& profile);
 std::optional<ModelProfile> ProfileFromText(const std::string& text);

@@ -44,6 +44,12 @@ double Seconds(std::chrono::milliseconds duration) {
 
 }  // namespace
 
+std::chrono::seconds PauseAfter(int64_t num_failed) {
+  constexpr int64_t kMostDoublings = 5;
+  return std::chrono::seconds{int64_t{1}
+                              << std::min(std::max<int64_t>(num_failed, 1) - 1, kMostDoublings)};
+}
+
 Attempt::Attempt(const std::string& dsat_binary, LaunchTarget* target, const LaunchRequest& request,
                  const AttemptLimits& limits, const std::optional<SlurmJobs>& jobs)
     : dsat_binary_(dsat_binary), target_(target), request_(request), limits_(limits) {

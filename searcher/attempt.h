@@ -35,6 +35,10 @@ struct AttemptEnd {
   int64_t lost_host = -1;  // An index of the hosts, if this one started nothing.
 };
 
+// The pause after so many failed attempts in a row, 1 s to 32 s: what was short, such as memory of
+// the host or space on a disk, may be there again.
+std::chrono::seconds PauseAfter(int64_t num_failed);
+
 // Not thread-safe. The destructor ends its processes.
 class Attempt {
  public:

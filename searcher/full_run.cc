@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <variant>
 
@@ -18,6 +19,7 @@
 #include "proto/trial_task.h"
 #include "searcher/attempt.h"
 #include "searcher/hosts/slots.h"
+#include "searcher/launch/rank_places.h"
 #include "searcher/make_target.h"
 #include "searcher/search/runner_lock.h"
 #include "searcher/service/event_queue.h"
@@ -27,6 +29,7 @@ namespace dsat {
 namespace {
 
 constexpr int kLookEveryMs = 200;
+constexpr int64_t kMostTimesFull = 3;  // In a row.
 constexpr std::chrono::seconds kCancelGrace{5};
 // Without --checkpoint-interval: what the loss of a rank may cost.
 constexpr int64_t kCheckpointSeconds = 600;
@@ -126,7 +129,8 @@ LaunchRequest MakeRequest(const ExperimentSpec& spec, const Json& ds_config,
   request.ds_config = ds_config;
   request.dir = options.out_dir;
   request.report_address = server.address();
-  request.token = server.token();
+  request.report_key = server.key();
+  request.token = RandomToken();
   if (!options.jobs && !options.machines.hosts.empty()) {
     request.hosts = options.machines.hosts;
     request.slots = FindSlots(request.hosts, {}, spec.slots_per_trial);
@@ -226,7 +230,8 @@ Outcome RunFullTraining(const ExperimentSpec& spec, const Json& ds_config,
                         target.get(),
                         HistoryReader(request.dir + "/metrics.jsonl", &on_progress)};
   int64_t restarts = 0;
-  std::optional<std::string> full_at;  // The newest checkpoint when the disk was last full.
+  std::optional<std::string> full_at;  // The newest checkpoint when the disk was last full, and
+  int64_t num_full = 0;                // how often it was full there.
   for (int64_t furthest = 0;; ++request.attempt) {
     Outcome outcome = training.TryToRun(request);
     const int64_t reached = training.history.last_step();
@@ -239,7 +244,8 @@ Outcome RunFullTraining(const ExperimentSpec& spec, const Json& ds_config,
     const bool lost = outcome.state == TrialState::kFailed || is_full;
     // A disk that is still full stops the training at the same place.
     const auto stopped_at = is_full ? std::optional(NewestCheckpoint(request.dir)) : std::nullopt;
-    const bool stays_full = is_full && stopped_at == full_at;
+    num_full = !is_full ? 0 : stopped_at == full_at ? num_full + 1 : 1;
+    const bool stays_full = num_full >= kMostTimesFull;
     full_at = stopped_at;
     if (ended || !lost || !IsBuiltin(spec) || furthest == 0 || stays_full ||
         restarts > spec.max_restarts) {
@@ -252,6 +258,9 @@ Outcome RunFullTraining(const ExperimentSpec& spec, const Json& ds_config,
     const std::string checkpoint = NewestCheckpoint(request.dir);
     Log(LogLevel::kWarn, "the training is started again",
         {{"from", checkpoint.empty() ? "its beginning" : checkpoint}, {"reason", outcome.reason}});
+    const auto until = std::chrono::steady_clock::now() + PauseAfter(restarts);
+    while ((!num_cancels || num_cancels() == 0) && std::chrono::steady_clock::now() < until)
+      std::this_thread::sleep_for(std::chrono::milliseconds(kLookEveryMs));
   }
 }
 

@@ -19,12 +19,12 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/unique_fd.h"
-#include "engine/config/ds_config.h"
 #include "searcher/attempt.h"
 #include "searcher/budget.h"
 #include "searcher/hosts/slot_pool.h"
 #include "searcher/hosts/slots.h"
 #include "searcher/launch/launch_target.h"
+#include "searcher/launch/rank_places.h"
 #include "searcher/make_target.h"
 #include "searcher/processes/load_watch.h"
 #include "searcher/results.h"
@@ -62,7 +62,6 @@ struct Runner::Impl {
   void SettleOldAttempts();
   std::optional<Trial> NextTrial();
   void Start(const Trial& trial);
-  std::optional<Outcome> Refusal(const Trial& trial);
   void Launch(const Trial& trial);
   void NoteStart(Attempt& attempt);
 
@@ -113,6 +112,7 @@ struct Runner::Impl {
   std::chrono::steady_clock::time_point opened = std::chrono::steady_clock::now();
   std::map<TrialId, double> started_s;  // Starts of running trials, later by what they have waited.
   std::map<TrialId, double> spent_s;    // By earlier attempts of a trial.
+  double paused_until_s = 0;            // After a failed attempt nothing is started until then.
   LoadWatch load;
   std::set<TrialId> withdrawn;  // From Slurm's queue, because the search is over.
 };
@@ -170,11 +170,10 @@ void Runner::Impl::Open() {
   pool = options.jobs ? SlotPool(std::numeric_limits<int64_t>::max())
                       : SlotPool::On(hosts, spec.slots_per_trial, are_known);
   if (const int64_t num_slots = NumSlots(hosts); spec.slots_per_trial > num_slots) {
-    Notify(
-        RunnerEvent::Kind::kNote, -1, 0, 0,
-        fmt::format("a trial needs {} slots, more than the {} to use here: trials run one at a "
-                    "time and their ranks share cores, which makes them slower",
-                    spec.slots_per_trial, num_slots));
+    Notify(RunnerEvent::Kind::kNote, -1, 0, 0,
+           fmt::format("a trial needs {} slots, more than the {} to use here: trials run one at a "
+                       "time and their ranks share cores, which makes them slower",
+                       spec.slots_per_trial, num_slots));
   }
 }
 
@@ -193,7 +192,8 @@ void Runner::Impl::Loop() {
       Start(*trial);
       HearCancel();
     }
-    if (attempts.empty() && (cancels > 0 || pool->HasFree(Clock()))) return;
+    const bool may_start = pool->HasFree(Clock()) && Clock() >= paused_until_s;
+    if (attempts.empty() && (cancels > 0 || may_start)) return;
     Wait();
     ObserveAttempts();
     HearMessages();
@@ -263,6 +263,7 @@ void Runner::Impl::WithdrawWaiting() {
 // A trial that is running in the record but not here (the last runner died, or its attempt has
 // failed), or else a new trial.
 std::optional<Trial> Runner::Impl::NextTrial() {
+  if (Clock() < paused_until_s) return std::nullopt;
   for (const TrialId id : experiment.search().Running()) {
     if (!attempts.contains(id)) return experiment.search().trials().at(id);
   }
@@ -270,25 +271,11 @@ std::optional<Trial> Runner::Impl::NextTrial() {
 }
 
 void Runner::Impl::Start(const Trial& trial) {
-  const std::optional<Outcome> refusal = Refusal(trial);
+  const std::optional<Outcome> refusal = Refusal(experiment.search().spec(), trial);
   if (refusal) {
     Tell(trial.id, *refusal);
   } else {
     Launch(trial);
-  }
-}
-
-// A config that the built-in engine rejects is infeasible without a launch.
-std::optional<Outcome> Runner::Impl::Refusal(const Trial& trial) {
-  const ExperimentSpec& spec = experiment.search().spec();
-  if (!IsBuiltin(spec)) return std::nullopt;
-  try {
-    std::vector<std::string> warnings;
-    engine::ParseDsConfig(trial.ds_config, fmt::format("trial {}", trial.id), spec.slots_per_trial,
-                          &warnings);
-    return std::nullopt;
-  } catch (const Error& error) {
-    return Outcome{TrialState::kInfeasible, error.what()};
   }
 }
 
@@ -307,7 +294,8 @@ void Runner::Impl::Launch(const Trial& trial) {
   request.hosts = hosts;
   request.slots = pool->Take(Clock());
   request.report_address = server->address();
-  request.token = server->token();
+  request.report_key = server->key();
+  request.token = RandomToken();
   std::filesystem::remove_all(
       request.dir);  // Left by a runner that died before it recorded this attempt.
   MakeWritableFolder(request.dir);
@@ -433,6 +421,7 @@ void Runner::Impl::OnEnd(const LaunchRequest& request, const AttemptEnd& end) {
   } else if (EndsTrial(request.trial, outcome)) {
     Tell(request.trial, outcome);
   } else if (end.outcome.state == TrialState::kFailed) {
+    paused_until_s = Clock() + PauseAfter(experiment.NumFailedAttempts(request.trial)).count();
     Notify(RunnerEvent::Kind::kNote, request.trial, request.attempt, 0,
            fmt::format("trial {} is tried again: {}", request.trial, end.outcome.reason));
   }
@@ -468,7 +457,12 @@ void Runner::Impl::NoteLoad() {
 bool Runner::Impl::EndsTrial(TrialId id, const Outcome& outcome) const {
   if (outcome.state == TrialState::kStopped) return false;
   if (outcome.state != TrialState::kFailed || outcome.recurs) return true;
-  return experiment.NumFailedAttempts(id) > experiment.search().spec().max_restarts;
+  const TrialKind kind = experiment.search().trials().at(id).kind;
+  // Without a profile there is no search, and without the submitted one no comparison.
+  const bool is_needed = kind == TrialKind::kProfile || kind == TrialKind::kSubmitted;
+  const int64_t least = is_needed ? 2 : 0;
+  return experiment.NumFailedAttempts(id) >
+         std::max(experiment.search().spec().max_restarts, least);
 }
 
 void Runner::Impl::Tell(TrialId id, const Outcome& outcome) {

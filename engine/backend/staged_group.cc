@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "engine/core/arena.h"
 
 namespace dsat::engine {
 namespace {
@@ -101,7 +102,8 @@ CommBuffer StagedGroup::Allocate(int64_t bytes) {
   if (staged.bytes > 0) {
     staged.device = memory_.Allocate(staged.bytes);
     if (staged.device == nullptr) {
-      Throw(ErrorCode::kResourceExhausted, "device memory: no {} bytes for communication", bytes);
+      throw OutOfMemory(ErrorCode::kResourceExhausted,
+                        fmt::format("device memory: no {} bytes for communication", bytes));
     }
     LockForCopies(staged.host);
     copies_->Upload(staged.device, staged.host.data, bytes);  // Zeros.

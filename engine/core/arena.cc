@@ -148,10 +148,12 @@ void Arena::ThrowDoNotFit(int64_t bytes, const char* use) const {
                   FormatBytes(used_bytes()), FormatBytes(limit_bytes_)));
 }
 
+// A device that has no more is too small. Other programs share the host, and may leave more later.
 void Arena::ThrowSystemHasNone(int64_t bytes, const char* use) const {
-  throw OutOfMemory(ErrorCode::kResourceExhausted,
-                    fmt::format("{}: the system has no {} for {}: {} in use", name_,
-                                FormatBytes(bytes), use, FormatBytes(used_bytes())));
+  const std::string what = fmt::format("{}: the system has no {} for {}: {} in use", name_,
+                                       FormatBytes(bytes), use, FormatBytes(used_bytes()));
+  if (!source_->host_visible()) throw OutOfMemory(ErrorCode::kResourceExhausted, what);
+  throw Error(ErrorCode::kResourceExhausted, what);
 }
 
 int64_t Arena::MostReserved() const {

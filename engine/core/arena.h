@@ -49,8 +49,9 @@ class Buffer {
   int64_t place_ = -1;  // In segments, or the number of the request to a counting arena.
 };
 
-// The configuration does not fit, which is an outcome and not a failure. what() names the use and
-// the numbers.
+// The configuration does not fit on a device (the limit of an arena, a GPU, NCCL), or into the
+// space that offload was given. This is an outcome of a trial, and the only one of this kind: a
+// shortage of anything else is another Error. what() names the use and the numbers.
 class OutOfMemory : public Error {
  public:
   using Error::Error;
@@ -69,8 +70,9 @@ class Arena {
   ~Arena();
 
   // Sizes are rounded up to 64 bytes, and the rounded sizes count. `use` names the purpose in
-  // OutOfMemory. Throws OutOfMemory if more than the limit would be in use, or if the system has no
-  // more. A buffer of 0 bytes is valid and has no data; nor has any buffer of a counting arena.
+  // errors. Throws OutOfMemory if more than the limit would be in use, or if the device has no
+  // more, and kResourceExhausted if the host has no more. A buffer of 0 bytes is valid and has no
+  // data; nor has any buffer of a counting arena.
   Buffer Allocate(int64_t bytes, const char* use);
   Buffer Allocate(DType dtype, int64_t num_elems, const char* use) {
     return Allocate(num_elems * BytesPerElem(dtype), use);

@@ -37,7 +37,7 @@ class BlockQueue {
 // nullptr if the kernel does not give this process an io_uring, or one too old for reads and writes
 // by offset (before Linux 5.6).
 std::unique_ptr<BlockQueue> MakeUringQueue(int depth);
-// `depth` threads, each in one pread or pwrite at a time. Throws kResourceExhausted if they cannot
+// `depth` threads, each in one pread or pwrite at a time. Throws kUnavailable if they cannot
 // be had.
 std::unique_ptr<BlockQueue> MakeThreadQueue(int depth);
 

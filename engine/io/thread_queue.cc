@@ -24,7 +24,7 @@ class ThreadQueue final : public BlockQueue {
         threads_.emplace_back([this] { Run(); });
     } catch (const std::system_error& error) {
       Stop();
-      Throw(ErrorCode::kResourceExhausted, "{} threads for reads and writes: {}", depth,
+      Throw(ErrorCode::kUnavailable, "{} threads for reads and writes: {}", depth,
             error.what());
     }
   }

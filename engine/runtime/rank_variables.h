@@ -10,8 +10,9 @@
 namespace dsat::engine {
 
 // Besides RANK, LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE, as torch's launchers set them:
-inline constexpr char kEnvToken[] = "DSAT_TOKEN";             // The secret of this trial's ranks.
-inline constexpr char kEnvGroupFd[] = "DSAT_GROUP_FD";        // Memory file that the ranks share.
+inline constexpr char kEnvToken[] = "DSAT_TOKEN";           // The secret of ranks on several hosts.
+inline constexpr char kEnvReportKey[] = "DSAT_REPORT_KEY";  // For reports to another host (PEM).
+inline constexpr char kEnvGroupFd[] = "DSAT_GROUP_FD";      // Memory file that the ranks share.
 inline constexpr char kEnvNumThreads[] = "DSAT_NUM_THREADS";  // Compute threads of this rank.
 
 // The variables of a process that computes with `num_threads` threads.

@@ -11,10 +11,10 @@
 
 namespace dsat::engine {
 
-Reporter::Reporter(const TrialTask& task, const std::string& token, int rank) : rank_(rank) {
+Reporter::Reporter(const TrialTask& task, const std::string& key, int rank) : rank_(rank) {
   if (task.report_address.empty()) return;
   client_ =
-      TrialClient::Connect(task.report_address, token, {task.experiment, task.trial, task.attempt});
+      TrialClient::Connect(task.report_address, key, {task.experiment, task.trial, task.attempt});
   thread_ = std::thread([this] { Run(); });
 }
 

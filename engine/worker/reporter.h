@@ -18,7 +18,7 @@ namespace dsat::engine {
 class Reporter {
  public:
   // Connects in the background and reports 0 steps.
-  Reporter(const TrialTask& task, const std::string& token, int rank);
+  Reporter(const TrialTask& task, const std::string& key, int rank);
   Reporter(const Reporter&) = delete;
   Reporter& operator=(const Reporter&) = delete;
   ~Reporter();

@@ -473,27 +473,27 @@ void Trial::Train() {
 }  // namespace
 
 int RunTrial(const TrialTask& task, const RankEnvironment& environment, Reporter& reporter) {
+  const auto refuse = [&reporter](const std::exception& e) {
+    reporter.Infeasible(e.what());
+    return kExitInfeasible;
+  };
   DsConfig config;
   try {
     config = ParseOnRank(task.ds_config, "ds_config", environment.rank, environment.world_size);
   } catch (const Error& e) {
-    reporter.Infeasible(e.what());
-    return kExitInfeasible;
+    return refuse(e);
   }
   try {
     Trial(task, environment, config, reporter).Run();
     return kExitOk;
   } catch (const Diverged& e) {
-    reporter.Infeasible(e.what());
-    return kExitInfeasible;
+    return refuse(e);
+  } catch (const OutOfMemory& e) {
+    return refuse(e);
   } catch (const Error& e) {
-    // The device or the memory that ranks share is exhausted, or a training has met what it would
-    // meet again if it were started again, such as a label without a class.
-    const bool is_refused =
-        task.mode == TrialTask::Mode::kTrain && e.code() == ErrorCode::kInvalidArgument;
-    if (e.code() != ErrorCode::kResourceExhausted && !is_refused) throw;
-    reporter.Infeasible(e.what());
-    return kExitInfeasible;
+    // A training would meet it again if it were started again, such as a label without a class.
+    if (task.mode != TrialTask::Mode::kTrain || e.code() != ErrorCode::kInvalidArgument) throw;
+    return refuse(e);
   }
 }
 

@@ -26,8 +26,8 @@ bool IsCommand(const TrialTask& task) {
 int Main(const char* task_path) {
   const TrialTask task = TrialTaskFromJson(ReadJsonFile(task_path));
   const RankEnvironment environment = ReadRankEnvironment();
-  const char* token = std::getenv(kEnvToken);
-  Reporter reporter(task, token != nullptr ? token : "", environment.rank);
+  const char* key = std::getenv(kEnvReportKey);
+  Reporter reporter(task, key != nullptr ? key : "", environment.rank);
   try {
     return RunTrial(task, environment, reporter);
   } catch (const std::exception& e) {

@@ -86,12 +86,15 @@ std::map<std::string, std::string> BuiltinTarget::EnvironmentOf(const LaunchRequ
   std::map<std::string, std::string> env = host.environment;
   env["WORLD_SIZE"] = std::to_string(spec_.slots_per_trial);
   env["LOCAL_WORLD_SIZE"] = std::to_string(place.local_size);
-  env[engine::kEnvToken] = request.token;
+  if (!request.report_key.empty()) env[engine::kEnvReportKey] = request.report_key;
   for (const auto& [name, value] :
        engine::ThreadVariables(std::max<int64_t>(1, host.num_cores / place.local_size)))
     env[name] = value;
   if (spec_.device != "cpu") env.merge(DeviceEnvironment(request, place.host));
-  if (place.num_nodes > 1) env.merge(MasterEnvironment(request));
+  if (place.num_nodes > 1) {
+    env.merge(MasterEnvironment(request));
+    env[engine::kEnvToken] = request.token;
+  }
   for (const auto& [name, value] : spec_.environment)
     env[name] = value;
   for (const auto& [name, value] : VariablesOf(request.ds_config))
@@ -132,7 +135,7 @@ Outcome BuiltinTarget::Classify(const LaunchRequest& request, const ExitReport& 
     return {TrialState::kInfeasible, last.empty() ? "the configuration cannot run here" : last};
   }
   if (KilledForHostMemory(exit)) {
-    return {TrialState::kInfeasible,
+    return {TrialState::kFailed,
             fmt::format("out of host memory: the kernel killed rank {}", exit.first_failed_rank)};
   }
   return {TrialState::kFailed, DescribeExit(exit)};

@@ -31,8 +31,9 @@ struct LaunchRequest {
   std::vector<LaunchHost> hosts = {{}};
   std::vector<Slot> slots;  // One per rank, those of a host together; empty = not pinned, on this
                             // machine.
-  std::string report_address;  // gRPC target of the runner's TrialService.
-  std::string token;
+  std::string report_address;  // gRPC target of the runner's TrialService, and
+  std::string report_key;      // the key for it; "" on one machine.
+  std::string token;           // The secret with which ranks on several hosts find each other.
 };
 
 // The folder of a soak trial's checkpoints, which serve no other purpose than to be saved. It

@@ -3,10 +3,14 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <optional>
 
+#include "base/error.h"
 #include "base/rng.h"
 #include "searcher/hosts/slots.h"
 
@@ -48,6 +52,12 @@ std::map<std::string, std::string> DeviceEnvironment(const LaunchRequest& reques
   }
   if (devices.empty()) return {};
   return {{"CUDA_VISIBLE_DEVICES", fmt::format("{}", fmt::join(devices, ","))}};
+}
+
+std::string RandomToken() {
+  std::array<unsigned char, 16> bytes;
+  if (getentropy(bytes.data(), bytes.size()) != 0) ThrowErrno("getentropy", errno);
+  return fmt::format("{:02x}", fmt::join(bytes, ""));
 }
 
 std::map<std::string, std::string> MasterEnvironment(const LaunchRequest& request) {

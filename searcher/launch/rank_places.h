@@ -28,6 +28,9 @@ std::vector<RankPlace> PlaceRanks(const LaunchRequest& request, int64_t num_rank
 // pinned or slots are not devices.
 std::map<std::string, std::string> DeviceEnvironment(const LaunchRequest& request, int64_t host);
 
+// 128 random bits from the kernel as 32 hex digits.
+std::string RandomToken();
+
 // MASTER_ADDR and MASTER_PORT for ranks on other hosts: the first host with ranks, as those on the
 // others or on itself reach it, and a port that is likely to differ between attempts. REQUIRES: the
 // request has slots.

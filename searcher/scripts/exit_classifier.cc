@@ -24,6 +24,9 @@ struct Rule {
   const char* texts;       // Anywhere.
 };
 
+// Other programs share the host, so that this says nothing about the configuration.
+constexpr char kNoHostMemory[] = "out of host memory";
+
 // The first match counts.
 constexpr std::array kRules = {
     Rule{TrialState::kInfeasible, "invalid configuration",
@@ -39,7 +42,7 @@ constexpr std::array kRules = {
          "|CUBLAS_STATUS_ALLOC_FAILED"
          "|CUDNN_STATUS_(ALLOC|INTERNAL_ERROR_DEVICE_ALLOCATION)_FAILED"
          "|NCCL.*out of memory|Cuda failure.*out of memory|Tried to allocate"},
-    Rule{TrialState::kInfeasible, "out of host memory", "MemoryError",
+    Rule{TrialState::kFailed, kNoHostMemory, "MemoryError",
          "DefaultCPUAllocator: can't allocate|Cannot allocate memory|std::bad_alloc"
          "|cudaHostAlloc|pin_memory.*fail"},
     Rule{TrialState::kFailed,
@@ -165,9 +168,11 @@ Outcome ClassifyExit(const ExitReport& exit, const std::vector<std::string>& log
   if (finding && finding->state == TrialState::kInfeasible)
     return {finding->state, finding->reason};
   if (KilledForHostMemory(exit)) {
-    return {TrialState::kInfeasible, fmt::format("out of host memory: the kernel killed {} {}",
-                                                 process, exit.first_failed_rank)};
+    return {TrialState::kFailed, fmt::format("{}: the kernel killed {} {}", kNoHostMemory, process,
+                                             exit.first_failed_rank)};
   }
+  if (finding && finding->reason.starts_with(kNoHostMemory))
+    return {finding->state, finding->reason};
   static const RE2 kOutOfMemory(R"(\bout of memory\b)", RegexOptions(/*ignores_case=*/true));
   static const RE2 kHint(R"(\b(if|hint|tip)\b.*\bout of memory\b)",
                          RegexOptions(/*ignores_case=*/true));

@@ -27,13 +27,9 @@ constexpr std::chrono::seconds kAnswerTimeout{50};  // For the loop to answer a 
 
 constexpr size_t kMostReasonBytes = 4096;  // A line that says why, not a log.
 
-// Handles every call: checks the token, does the work and converts exceptions to a status.
+// Does the work of a call and converts exceptions to a status.
 template <typename Work>
-grpc::Status Answer(const grpc::ServerContext& context, Gate* gate, Work work) {
-  if (!gate->Admits(context)) {
-    return {grpc::StatusCode::UNAUTHENTICATED,
-            "metadata dsat-token is missing or wrong; expected the token of this server"};
-  }
+grpc::Status Answer(Work work) {
   try {
     work();
     return grpc::Status::OK;
@@ -46,7 +42,7 @@ grpc::Status Answer(const grpc::ServerContext& context, Gate* gate, Work work) {
 
 class TrialServiceImpl final : public v1::TrialService::Service {
  public:
-  TrialServiceImpl(EventQueue<TrialMessage>* queue, Gate* gate) : queue_(queue), gate_(gate) {}
+  explicit TrialServiceImpl(EventQueue<TrialMessage>* queue) : queue_(queue) {}
 
   void Admit(const AttemptRef& attempt) {
     std::lock_guard lock(mutex_);
@@ -58,9 +54,9 @@ class TrialServiceImpl final : public v1::TrialService::Service {
     admitted_.erase(attempt);
   }
 
-  grpc::Status Progress(grpc::ServerContext* context, const v1::ProgressRequest* request,
+  grpc::Status Progress(grpc::ServerContext*, const v1::ProgressRequest* request,
                         v1::ProgressReply* reply) override {
-    return Answer(*context, gate_, [&] {
+    return Answer([&] {
       const AttemptRef attempt = FromProto(request->attempt());
       reply->set_stop(!IsAdmitted(attempt));
       if (reply->stop()) return;
@@ -68,9 +64,9 @@ class TrialServiceImpl final : public v1::TrialService::Service {
     });
   }
 
-  grpc::Status Measured(grpc::ServerContext* context, const v1::MeasuredRequest* request,
+  grpc::Status Measured(grpc::ServerContext*, const v1::MeasuredRequest* request,
                         v1::MeasuredReply* reply) override {
-    return Answer(*context, gate_, [&] {
+    return Answer([&] {
       MeasuredMessage message;
       message.attempt = Admitted(request->attempt());
       message.result = FromProto(request->result());
@@ -82,9 +78,9 @@ class TrialServiceImpl final : public v1::TrialService::Service {
     });
   }
 
-  grpc::Status Infeasible(grpc::ServerContext* context, const v1::InfeasibleRequest* request,
+  grpc::Status Infeasible(grpc::ServerContext*, const v1::InfeasibleRequest* request,
                           v1::InfeasibleReply*) override {
-    return Answer(*context, gate_, [&] {
+    return Answer([&] {
       queue_->Push(
           InfeasibleMessage{Admitted(request->attempt()), request->rank(), request->reason()});
     });
@@ -119,32 +115,31 @@ class TrialServiceImpl final : public v1::TrialService::Service {
   }
 
   EventQueue<TrialMessage>* queue_;
-  Gate* gate_;
   std::mutex mutex_;
   std::set<AttemptRef> admitted_;
 };
 
 class ExperimentServiceImpl final : public v1::ExperimentService::Service {
  public:
-  ExperimentServiceImpl(const std::string& database, Gate* gate)
-      : gate_(gate), store_(Store::Open(database, Store::Mode::kReadWrite)) {}
+  explicit ExperimentServiceImpl(const std::string& database)
+      : store_(Store::Open(database, Store::Mode::kReadWrite)) {}
 
   grpc::Status Ask(grpc::ServerContext* context, const v1::AskRequest* request,
                    v1::AskReply* reply) override {
-    return Locked(*context, [&] { Ask(*context, request->experiment(), reply); });
+    return Locked([&] { Ask(*context, request->experiment(), reply); });
   }
 
-  grpc::Status Tell(grpc::ServerContext* context, const v1::TellRequest* request,
+  grpc::Status Tell(grpc::ServerContext*, const v1::TellRequest* request,
                     v1::TellReply* reply) override {
-    return Locked(*context, [&] {
+    return Locked([&] {
       Tell(*request);
       reply->set_finished(Finish(request->experiment()));
     });
   }
 
-  grpc::Status GetExperiment(grpc::ServerContext* context, const v1::GetExperimentRequest* request,
+  grpc::Status GetExperiment(grpc::ServerContext*, const v1::GetExperimentRequest* request,
                              v1::GetExperimentReply* reply) override {
-    return Locked(*context, [&] {
+    return Locked([&] {
       const ExperimentId id = request->experiment();
       const ExperimentRow row = store_.GetExperiment(id);
       reply->set_spec_json(ToJson(store_.GetSpec(id)).dump());
@@ -161,8 +156,8 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
  private:
   // The store and its experiments belong to one call at a time.
   template <typename Work>
-  grpc::Status Locked(const grpc::ServerContext& context, Work work) {
-    return Answer(context, gate_, [&] {
+  grpc::Status Locked(Work work) {
+    return Answer([&] {
       std::lock_guard lock(mutex_);
       work();
     });
@@ -224,7 +219,6 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
     return experiments_.emplace(id, Experiment::Open(store_, id)).first->second;
   }
 
-  Gate* gate_;
   std::mutex mutex_;
   Store store_;
   std::map<ExperimentId, Experiment> experiments_;
@@ -234,7 +228,7 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
 
 struct TrialServer::Impl {
   Impl(EventQueue<TrialMessage>* queue_in, const std::string& host)
-      : queue(queue_in), service(queue, &gate), listener(AnyPortOf(host), &service, &gate) {}
+      : queue(queue_in), service(queue), listener(AnyPortOf(host), &service) {}
 
   static std::string AnyPortOf(const std::string& host) {
     if (host.empty()) return "";
@@ -242,7 +236,6 @@ struct TrialServer::Impl {
   }
 
   EventQueue<TrialMessage>* queue;
-  Gate gate;
   TrialServiceImpl service;
   Listener listener;
 };
@@ -255,8 +248,8 @@ TrialServer::~TrialServer() {
 const std::string& TrialServer::address() const {
   return impl_->listener.address();
 }
-const std::string& TrialServer::token() const {
-  return impl_->gate.token;
+const std::string& TrialServer::key() const {
+  return impl_->listener.key();
 }
 void TrialServer::Admit(const AttemptRef& attempt) {
   impl_->service.Admit(attempt);
@@ -267,14 +260,8 @@ void TrialServer::Dismiss(const AttemptRef& attempt) {
 
 struct ExperimentServer::Impl {
   Impl(const std::string& database, const std::string& address)
-      : service(database, &gate), listener(LocalAddress(address), &service, &gate) {}
+      : service(database), listener(address, &service) {}
 
-  static const std::string& LocalAddress(const std::string& address) {
-    if (!address.empty()) CheckLocalAddress(address);
-    return address;
-  }
-
-  Gate gate;
   ExperimentServiceImpl service;
   Listener listener;
 };
@@ -285,8 +272,8 @@ ExperimentServer::~ExperimentServer() = default;
 const std::string& ExperimentServer::address() const {
   return impl_->listener.address();
 }
-const std::string& ExperimentServer::token() const {
-  return impl_->gate.token;
+const std::string& ExperimentServer::key() const {
+  return impl_->listener.key();
 }
 
 }  // namespace dsat

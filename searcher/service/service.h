@@ -1,7 +1,8 @@
 // The servers of the two services of proto/dsat.proto. This header does not include gRPC.
 //
-// Both listen on this machine only (CheckLocalAddress in proto/client.h), except for ranks on other
-// hosts. Every call must carry the server's token, otherwise it ends with UNAUTHENTICATED.
+// On one machine both listen at a unix socket, whose clients must be this user's. On the network
+// every connection is mutual TLS with keys of this server. What one client may cost is limited
+// (searcher/service/door.h); a server whose threads are all at work answers RESOURCE_EXHAUSTED.
 #ifndef DSAT_SEARCHER_SERVICE_SERVICE_H_
 #define DSAT_SEARCHER_SERVICE_SERVICE_H_
 
@@ -44,16 +45,16 @@ using TrialMessage = std::variant<ProgressMessage, MeasuredMessage, InfeasibleMe
 class TrialServer {
  public:
   // If `host` is "", listens on a unix socket that only this user can reach, which leaves no file
-  // behind even if this process is killed. Otherwise listens at a free port of `host`, a
-  // numeric address of this machine that ranks on other hosts can reach; their token is sent
-  // unencrypted, as the data between ranks is. `queue` must outlive the server. Throws kUnavailable
-  // if it cannot listen.
+  // behind even if this process is killed. Otherwise listens at a free port of `host`, an
+  // address of this machine that ranks on other hosts can reach. `queue` must outlive the server.
+  // Throws kUnavailable if it cannot listen.
   explicit TrialServer(EventQueue<TrialMessage>* queue, const std::string& host = "");
   // Closes the queue, so that no call waits for an answer.
   ~TrialServer();
 
-  const std::string& address() const;  // For TrialClient::Connect.
-  const std::string& token() const;
+  // For TrialClient::Connect.
+  const std::string& address() const;
+  const std::string& key() const;
 
   // Admit accepts the messages of the ranks of `attempt`. After Dismiss, Progress is answered with
   // "stop", and other messages fail with kFailedPrecondition. Thread-safe.
@@ -69,16 +70,17 @@ class TrialServer {
 // a time; other processes may append to the same experiments meanwhile.
 class ExperimentServer {
  public:
-  // `address` is one that CheckLocalAddress accepts; port 0 = any free port; "" = a unix
-  // socket as TrialServer's. Throws as Store::Open and CheckLocalAddress, kAlreadyExists if
-  // another server (or a file that is not a socket) is at the address, kUnavailable if it cannot
-  // listen.
+  // `address` is "unix:/absolute/path" of at most 107 bytes, HOST:PORT (port 0 = any free port), or
+  // "": a unix socket as TrialServer's. Throws as Store::Open, kInvalidArgument for other
+  // addresses, kAlreadyExists if another server (or a file that is not a socket) is there,
+  // kUnavailable if it cannot listen.
   ExperimentServer(const std::string& database, const std::string& address);
   // Ends calls that are still running after 1 s.
   ~ExperimentServer();
 
+  // For clients, as docs/ask-tell.md shows.
   const std::string& address() const;  // With the actual port.
-  const std::string& token() const;
+  const std::string& key() const;
 
  private:
   struct Impl;

@@ -32,6 +32,7 @@ struct Folder {
 
 const std::vector<Target>& Targets() {
   static const std::vector<Target> targets = {{"checkpoint_manifest", CheckpointManifest},
+                                              {"client_frames", ClientFrames},
                                               {"command_line", CommandLine},
                                               {"database_file", DatabaseFile},
                                               {"database_rows", DatabaseRows},

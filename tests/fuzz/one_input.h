@@ -17,6 +17,7 @@ inline constexpr size_t kMostBytes = size_t{256} << 20;
 // Each ends normally or throws Error. Every other exception, a crash and a hang are defects. What
 // an input consists of stands above the function's definition in <name>.cc.
 void CheckpointManifest(std::string_view input);
+void ClientFrames(std::string_view input);
 void CommandLine(std::string_view input);
 void DatabaseFile(std::string_view input);
 void DatabaseRows(std::string_view input);

@@ -35,7 +35,7 @@ void TrialService(std::string_view input) {
       return Read<v1::TellRequest>(bytes, [](const v1::TellRequest& request) {
         ParseTrialState(request.state());
         FromProto(request.measurement());
-        if (request.has_profile()) FromProto(request.profile());
+        ProfileFromText(request.profile_json());
       });
     case 2:
       return Read<v1::AskReply>(

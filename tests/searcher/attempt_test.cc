@@ -30,7 +30,7 @@ TEST_F(AttemptTest, APauseOfTheRunnerIsNoHangOfTheRanks) {
   request.ds_config = spec.ds_config;
   request.dir = Path("out");
   request.report_address = server.address();
-  request.token = server.token();
+  request.report_key = server.key();
   std::filesystem::create_directories(request.dir);
   constexpr milliseconds kHang{800};
   Attempt attempt(kFake, target.get(), request, {.start = {}, .hang = kHang, .total = {}});
@@ -65,7 +65,7 @@ TEST_F(AttemptTest, WhatAKilledRunnerWasWritingIsRemovedBeforeTheNextAttempt) {
   request.ds_config = spec.ds_config;
   request.dir = Path("out/trials/0/attempt1");
   request.report_address = server.address();
-  request.token = server.token();
+  request.report_key = server.key();
   std::filesystem::create_directories(request.dir);
   const Attempt attempt(kFake, target.get(), request, {});
   EXPECT_FALSE(std::filesystem::exists(before + "/task.json.tmp.123.0"));

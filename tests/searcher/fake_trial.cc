@@ -104,6 +104,14 @@ int Behave(const TrialTask& task, TrialClient& client, const std::string& behavi
     std::fprintf(stderr, "the fake crashes as told\n");
     return 1;
   }
+  if (behavior == "crash by full disk") {
+    std::fprintf(stderr, "/out/checkpoint/tmp: No space left on device\n");
+    return 1;
+  }
+  if (behavior == "no memory") {
+    std::fprintf(stderr, "host memory: the system has no 950.0 KiB for parameters\n");
+    return 1;
+  }
   if (behavior == "segv") {
     signal(SIGSEGV, SIG_DFL);  // A sanitizer would turn it into an exit.
     raise(SIGSEGV);
@@ -143,10 +151,15 @@ int Behave(const TrialTask& task, TrialClient& client, const std::string& behavi
   return 0;
 }
 
+std::string KeyOfReports() {
+  const char* const key = std::getenv(engine::kEnvReportKey);
+  return key != nullptr ? key : "";
+}
+
 int TrialMain(const std::string& task_path) {
   const TrialTask task = TrialTaskFromJson(ReadJsonFile(task_path));
   if (std::string(std::getenv("RANK")) != "0") return 0;
-  TrialClient client = TrialClient::Connect(task.report_address, std::getenv(engine::kEnvToken),
+  TrialClient client = TrialClient::Connect(task.report_address, KeyOfReports(),
                                             {task.experiment, task.trial, task.attempt});
   Note(task, '+');
   const int code = Behave(task, client, Behavior(task));

@@ -75,12 +75,14 @@ TEST_F(FullRunTest, ATrainingStopsIfTheDiskStaysFullAndSaysSo) {
   };
   EXPECT_EQ(run({"full disk", "ok"}, 5).first.state, TrialState::kSucceeded);
   EXPECT_EQ(run({"full disk", "crash", "full disk", "ok"}, 5).first.state, TrialState::kSucceeded);
-  const auto [stays_full, launches] = run({"full disk", "full disk", "ok"}, 5);
+  const auto [stays_full, launches] = run({"full disk", "full disk", "full disk", "ok"}, 5);
   EXPECT_NE(stays_full.state, TrialState::kSucceeded);
-  EXPECT_EQ(launches, 2);
+  EXPECT_EQ(launches, 3);
   EXPECT_THAT(stays_full.reason, HasSubstr("cannot write a checkpoint: No space left on device; "));
   EXPECT_THAT(stays_full.reason, HasSubstr("free space there, then run the same command again"));
-  EXPECT_EQ(run({"full disk", "full disk", "ok"}, 5, true).first.state, TrialState::kSucceeded);
+  EXPECT_EQ(run({"full disk", "full disk", "ok"}, 5).first.state, TrialState::kSucceeded);
+  EXPECT_EQ(run({"full disk", "full disk", "full disk", "ok"}, 5, true).first.state,
+            TrialState::kSucceeded);
   EXPECT_EQ(run({"full disk", "ok"}, 0).second, 1);
   EXPECT_THAT(stays_full.reason, testing::EndsWith("run the same command again"));
   // It is not the disk of the logs and checkpoints.

@@ -137,6 +137,43 @@ TEST_F(RunnerTest, EveryEndOfAProcessHasItsOutcome) {
   EXPECT_THAT(tails.rows.at(0).at(0).get<std::string>(), HasSubstr("the fake crashes as told"));
 }
 
+// The profile and the submitted configuration, trials 0 and 1, are tried three times at least.
+TEST_F(RunnerTest, AMomentWithoutHostMemoryIsNoEvidence) {
+  Store store = OpenStore();
+  ExperimentSpec spec = Spec({{"0", {"no memory", "no memory", "ok"}},
+                              {"1", {"no memory", "no memory", "ok"}},
+                              {"2", {"no memory"}}});
+  spec.max_restarts = 0;
+  Experiment experiment = Experiment::Create(store, spec);
+  Watcher watcher;
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(Runner(experiment, Options(), watcher.Function()).Run(), ExperimentState::kCompleted);
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2 * (1 + 2)));
+  EXPECT_EQ(EndOf(experiment, 0), "succeeded: ");
+  EXPECT_EQ(EndOf(experiment, 1), "succeeded: ");
+  EXPECT_EQ(experiment.search().trials().at(1).kind, TrialKind::kSubmitted);
+  EXPECT_THAT(EndOf(experiment, 2), HasSubstr("failed: "));
+  EXPECT_THAT(EndOf(experiment, 2), HasSubstr("host memory: the system has no 950.0 KiB"));
+  EXPECT_EQ(experiment.NumAttempts(0), 3);
+  EXPECT_EQ(experiment.NumAttempts(1), 3);
+  EXPECT_EQ(experiment.NumAttempts(2), 1);
+}
+
+TEST_F(RunnerTest, AFullDiskDuringTheSoakLosesNoAnswer) {
+  Store store = OpenStore();
+  ExperimentSpec spec = Spec({{"5", {"crash by full disk"}}});
+  spec.options.soak_steps = 3;
+  Experiment experiment = Experiment::Create(store, spec);
+  EXPECT_EQ(Runner(experiment, Options(), nullptr).Run(), ExperimentState::kCompleted);
+  ASSERT_EQ(experiment.search().trials().size(), 6u);
+  EXPECT_EQ(experiment.search().trials().at(5).kind, TrialKind::kSoak);
+  EXPECT_THAT(EndOf(experiment, 5), HasSubstr("failed: rank 0 exited with code 1: "));
+  EXPECT_THAT(EndOf(experiment, 5), HasSubstr("No space left on device"));
+  const TrialId best = experiment.search().Best().value();
+  EXPECT_EQ(ReadJsonFile(Path("out/metrics.json")).at("best_trial").at("trial"), best);
+  EXPECT_EQ(store.BestTrials().at(experiment.id()).trial, best);
+}
+
 TEST_F(RunnerTest, AScriptWhoseExtensionDoesNotCompileIsStartedOnce) {
   std::ofstream(Path("script.sh"))
       << "echo \"RuntimeError: Error building extension 'x': [1/2] c++ -c x.cpp\"\n"
@@ -354,9 +391,9 @@ TEST_F(RunnerTest, WhatADeadRunnerHadRecordedIsNotRunAgain) {
   // Trial 1: failed for the last time, not told. Trial 2: infeasible, not told. Trial 3: cut off.
   for (TrialId id = 1; id <= 3; ++id)
     ASSERT_EQ(experiment.Ask()->id, id);
-  for (int64_t attempt = 0; attempt < 2; ++attempt) {
+  for (int64_t attempt = 0; attempt < 3; ++attempt) {
     experiment.StartAttempt(1, "gone");
-    const std::string reason = attempt == 0 ? "hung" : "crashed";
+    const std::string reason = attempt < 2 ? "hung" : "crashed";
     experiment.EndAttempt(1, attempt, {TrialState::kFailed, reason}, "");
   }
   experiment.StartAttempt(2, "gone");

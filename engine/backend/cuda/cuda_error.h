@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "engine/core/arena.h"
 
 namespace dsat::engine {
 
@@ -17,7 +18,7 @@ inline void CheckCuda(cudaError_t error, std::string_view call) {
         cudaGetErrorName(error));
 }
 
-// Calls cudaMalloc. Throws kResourceExhausted, an outcome of a trial, if the GPU lacks memory.
+// Calls cudaMalloc. Throws OutOfMemory if the GPU lacks memory.
 inline void* AllocateOnGpu(size_t bytes, const char* use) {
   void* block = nullptr;
   const cudaError_t error = cudaMalloc(&block, bytes);
@@ -28,8 +29,9 @@ inline void* AllocateOnGpu(size_t bytes, const char* use) {
   cudaGetLastError();  // Clears the error, which the next call would report again.
   size_t free_bytes = 0, total_bytes = 0;
   CheckCuda(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
-  Throw(ErrorCode::kResourceExhausted, "GPU memory: no {} bytes for {}: {} of {} free", bytes, use,
-        free_bytes, total_bytes);
+  throw OutOfMemory(ErrorCode::kResourceExhausted,
+                    fmt::format("GPU memory: no {} bytes for {}: {} of {} free", bytes, use,
+                                free_bytes, total_bytes));
 }
 
 }  // namespace dsat::engine

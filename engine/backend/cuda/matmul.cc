@@ -102,7 +102,7 @@ void CudaMatmul::Open() {
   workspace_ = AllocateOnGpu(kWorkspaceBytes, "cuBLASLt");
   const cublaslt::Status status = api_.create(&handle_);
   if (status == cublaslt::kAllocationFailed)
-    Throw(ErrorCode::kResourceExhausted, "GPU memory: none left for cuBLASLt itself");
+    throw OutOfMemory(ErrorCode::kResourceExhausted, "GPU memory: none left for cuBLASLt itself");
   Check(status, "cublasLtCreate");
 }
 
@@ -219,7 +219,8 @@ cublaslt::Status CudaMatmul::Multiply(const Plan& plan, const cublaslt::Algorith
                     plan.second, &beta, AddendOf(args), plan.result, args.c.data, plan.result,
                     &algorithm, workspace_, kWorkspaceBytes, cuda::Stream());
   if (status == cublaslt::kAllocationFailed)
-    Throw(ErrorCode::kResourceExhausted, "GPU memory: cuBLASLt has none left for a product");
+    throw OutOfMemory(ErrorCode::kResourceExhausted,
+                      "GPU memory: cuBLASLt has none left for a product");
   return status;
 }
 

@@ -23,7 +23,7 @@ class CudaMatmul {
   // As op::Matmul, except that column_sums are written, not added to. a and b have one type; c
   // and the vectors have that type or f32. Returns 0, or, if cuBLASLt cannot do all of it in one
   // call, or Avoid has said so, the status that says why; then nothing is done. An algorithm that
-  // fails is not tried again. Throws kResourceExhausted if the library lacks memory.
+  // fails is not tried again. Throws OutOfMemory if the library lacks memory.
   cublaslt::Status TryRun(const op::Matmul& args);
   // As TryRun, but throws kUnavailable with the status.
   void Run(const op::Matmul& args);

@@ -107,9 +107,11 @@ void NcclComm::Check(int result, const std::string& call) const {
   const std::string_view detail = about == nullptr ? "" : about;
   const bool lacks_memory =
       result == nccl::kUnhandledCudaError && detail.find("out of memory") != std::string_view::npos;
-  Throw(lacks_memory ? ErrorCode::kResourceExhausted : ErrorCode::kUnavailable,
-        "rank {} in {}: NCCL: {}{}{}", host_.rank(), call, device_.api.error_string(result),
-        detail.empty() ? "" : ": ", detail);
+  const std::string what =
+      fmt::format("rank {} in {}: NCCL: {}{}{}", host_.rank(), call,
+                  device_.api.error_string(result), detail.empty() ? "" : ": ", detail);
+  if (lacks_memory) throw OutOfMemory(ErrorCode::kResourceExhausted, what);
+  throw Error(ErrorCode::kUnavailable, what);
 }
 
 bool NcclComm::IsSettled(const std::string& call) const {

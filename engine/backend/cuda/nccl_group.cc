@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "engine/backend/staged_group.h"
 #include "engine/comm/call.h"
+#include "engine/core/arena.h"
 
 namespace dsat::engine {
 namespace {
@@ -153,7 +154,8 @@ CommBuffer NcclGroup::Allocate(int64_t bytes) {
   void* data = TakeBlock(bytes);
   const bool failed = data == nullptr && bytes > 0;
   if (host()->MaxScalar(failed ? 1 : 0) > 0) {
-    Throw(ErrorCode::kResourceExhausted, "device memory: no {} bytes for communication", bytes);
+    throw OutOfMemory(ErrorCode::kResourceExhausted,
+                      fmt::format("device memory: no {} bytes for communication", bytes));
   }
   return {num_buffers_++, data, bytes};
 }

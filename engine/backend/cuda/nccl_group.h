@@ -17,7 +17,7 @@ namespace dsat::engine {
 // Before every call the ranks that take part in it synchronize over `host`, whose errors name ranks
 // that make another call, end, leave or do not arrive. Then NCCL is given the work, and the call
 // returns: NcclComm::Run says where errors of the work are thrown. A group is broken after any
-// error except kResourceExhausted.
+// error except OutOfMemory.
 //
 // A Send waits until the peer's host calls Recv. An Exchange is one group call of NCCL on both
 // sides, which NCCL requires for messages in both directions (its documentation, "Point-to-point

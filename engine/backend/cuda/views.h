@@ -20,14 +20,15 @@ inline cuda::View ViewOf(const Tensor& t) {
 }
 
 // Returns backend.Launch(op). Throws kUnavailable naming the kernel if a launch has failed, and
-// kResourceExhausted if the GPU lacks memory to load it. Kernels run after their launch, so that
+// OutOfMemory if the GPU lacks memory to load it. Kernels run after their launch, so that
 // the error may be that of an earlier kernel.
 template <typename Backend, typename Op>
 ResultOf<Op> LaunchAndCheck(Backend& backend, const Op& op) {
   const auto check = [] {
     const cudaError_t error = cudaGetLastError();
     if (error == cudaErrorMemoryAllocation)
-      Throw(ErrorCode::kResourceExhausted, "GPU memory: none left to load {}", NameOf<Op>());
+      throw OutOfMemory(ErrorCode::kResourceExhausted,
+                        fmt::format("GPU memory: none left to load {}", NameOf<Op>()));
     CheckCuda(error, NameOf<Op>());
   };
   if constexpr (std::is_void_v<ResultOf<Op>>) {

@@ -19,15 +19,20 @@ SwapFile::SwapFile(const SwapOptions& options, const std::vector<int64_t>& regio
     file_ = counting ? AsyncFile::Counting(size_bytes_, options.aio)
                      : AsyncFile::Create(options.folder, size_bytes_, options.aio);
   } catch (const Error& error) {
+    if (error.code() == ErrorCode::kResourceExhausted) throw OutOfMemory(error.code(), Name(error));
     Rethrow(error);
   }
 }
 
 void SwapFile::Rethrow(const Error& error) const {
   if (error.code() == ErrorCode::kInvalidArgument) throw error;  // It names a key of /aio.
+  throw Error(error.code(), Name(error));
+}
+
+std::string SwapFile::Name(const Error& error) const {
   const bool is_full = error.code() == ErrorCode::kResourceExhausted;
-  Throw(error.code(), "/zero_optimization/offload_{}/nvme_path: {}{}", offloaded_, error.what(),
-        is_full ? "; free space there, or name a folder on another disk" : "");
+  return fmt::format("/zero_optimization/offload_{}/nvme_path: {}{}", offloaded_, error.what(),
+                     is_full ? "; free space there, or name a folder on another disk" : "");
 }
 
 void SwapFile::Create(int region) {

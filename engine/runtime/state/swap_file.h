@@ -58,6 +58,7 @@ class SwapFile {
   };
 
   [[noreturn]] void Rethrow(const Error& error) const;
+  std::string Name(const Error& error) const;
   void AddTo(Trace& trace, int region, const AioTimes& times) const;
 
   Arena& host_;

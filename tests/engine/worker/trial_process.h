@@ -50,8 +50,7 @@ class TrialProcessTest : public testing::Test {
     posix_spawn_file_actions_adddup2(&actions, group_fd, kGroupFd);
     std::vector<std::string> environment = {
         fmt::format("RANK={}", rank), fmt::format("WORLD_SIZE={}", size),
-        fmt::format("{}={}", kEnvGroupFd, kGroupFd), fmt::format("{}=1", kEnvNumThreads),
-        kEnvToken + ("=" + token_)};
+        fmt::format("{}={}", kEnvGroupFd, kGroupFd), fmt::format("{}=1", kEnvNumThreads)};
     std::vector<char*> env;
     for (std::string& variable : environment)
       env.push_back(variable.data());
@@ -87,7 +86,6 @@ class TrialProcessTest : public testing::Test {
   const TempFolder folder_;
   std::string program_ = BuildFolder() + "/dsat-trial";
   TrialTask task_;
-  std::string token_;
   std::vector<pid_t> pids_;  // The processes of the last Run.
 };
 

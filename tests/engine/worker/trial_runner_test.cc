@@ -27,7 +27,6 @@ class TrialRunnerTest : public TrialProcessTest {
     task_.trial = kAttempt.trial;
     task_.attempt = kAttempt.attempt;
     task_.report_address = server_.address();
-    token_ = server_.token();
     server_.Admit(kAttempt);
     loop_ = std::jthread([this](const std::stop_token& stop) {
       while (!stop.stop_requested()) {
@@ -100,7 +99,7 @@ TEST_F(TrialRunnerTest, WorkWithinAStepIsASignOfLife) {
     return num_signs >= before + 2;
   };
   {
-    Reporter reporter(task_, token_, 0);
+    Reporter reporter(task_, server_.key(), 0);
     reporter.Progress(7);
     EXPECT_TRUE(signs_come([&] { reporter.Alive(); }));
     const Reporter::LongWork saving(reporter);
@@ -238,7 +237,7 @@ TEST_F(TrialRunnerTest, OutOfMemoryIsReportedWithTheNumbers) {
 TEST_F(TrialRunnerTest, ARunnerThatIsGoneDoesNotStopTrainingButIsLogged) {
   task_.mode = TrialTask::Mode::kTrain;
   task_.train_steps = 3;
-  token_ = "wrong";
+  task_.report_address = "unix:/nonexistent/socket";
   const auto exits = Run(1);
   EXPECT_EQ(exits[0].code, kExitOk);
   EXPECT_THAT(exits[0].log, testing::HasSubstr("cannot report progress"));

@@ -31,7 +31,8 @@ class BuiltinTargetTest : public testing::Test {
     request_.ds_config = {{"train_batch_size", 8}};
     request_.dir = folder_.path();
     request_.report_address = "unix:/tmp/x";
-    request_.token = "secret";
+    request_.report_key = "secret";
+    request_.token = "shared";
     spec_.slots_per_trial = 2;
     spec_.model_dir = "/models/here";
     spec_.device = "auto";
@@ -68,7 +69,8 @@ TEST_F(BuiltinTargetTest, StartsOneTrialProcessPerSlot) {
     EXPECT_THAT(command.env, Contains(Pair("LOCAL_RANK", text)));
     EXPECT_THAT(command.env, Contains(Pair("WORLD_SIZE", "2")));
     EXPECT_THAT(command.env, Contains(Pair("LOCAL_WORLD_SIZE", "2")));
-    EXPECT_THAT(command.env, Contains(Pair(engine::kEnvToken, "secret")));
+    EXPECT_THAT(command.env, Contains(Pair(engine::kEnvReportKey, "secret")));
+    EXPECT_FALSE(command.env.contains(engine::kEnvToken));  // All are on this machine.
     EXPECT_THAT(command.env, Contains(Pair("OMP_WAIT_POLICY", "PASSIVE")));
     EXPECT_EQ(command.env.at(engine::kEnvNumThreads), command.env.at("OMP_NUM_THREADS"));
     EXPECT_EQ(command.log_path, request_.dir + "/rank" + text + ".log");
@@ -197,7 +199,7 @@ TEST_F(BuiltinTargetTest, ExitCodesBecomeOutcomes) {
   expect(killed, TrialState::kFailed, "rank 0 was killed by signal 9 (Killed)");
   ExitReport oom = killed;
   oom.oom_kills = 1;
-  expect(oom, TrialState::kInfeasible, "out of host memory: the kernel killed rank 0");
+  expect(oom, TrialState::kFailed, "out of host memory: the kernel killed rank 0");
   // The end of an unrelated process does not count.
   oom.exit_code = 128 + SIGSEGV;
   expect(oom, TrialState::kFailed, "rank 0 was killed by signal 11 (Segmentation fault)");

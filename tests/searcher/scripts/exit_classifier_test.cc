@@ -49,12 +49,12 @@ TEST(ExitClassifierTest, KnowsTheLastWordsOfDeepSpeedAndPyTorch) {
        "out of device memory"},
       {"cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", TrialState::kInfeasible,
        "out of device memory"},
-      {"DefaultCPUAllocator: can't allocate memory", TrialState::kInfeasible, "out of host memory"},
-      {"OSError: [Errno 12] Cannot allocate memory", TrialState::kInfeasible, "out of host memory"},
-      {"MemoryError", TrialState::kInfeasible, "out of host memory"},
-      {"numpy._core._exceptions._ArrayMemoryError: Unable to allocate 7 GiB",
-       TrialState::kInfeasible, "out of host memory"},
-      {"what():  std::bad_alloc", TrialState::kInfeasible, "out of host memory"},
+      {"DefaultCPUAllocator: can't allocate memory", TrialState::kFailed, "out of host memory"},
+      {"OSError: [Errno 12] Cannot allocate memory", TrialState::kFailed, "out of host memory"},
+      {"MemoryError", TrialState::kFailed, "out of host memory"},
+      {"numpy._core._exceptions._ArrayMemoryError: Unable to allocate 7 GiB", TrialState::kFailed,
+       "out of host memory"},
+      {"what():  std::bad_alloc", TrialState::kFailed, "out of host memory"},
       {"Current loss scale already at minimum - cannot", TrialState::kFailed, "the loss scale"},
       {"RuntimeError: ... EADDRINUSE ...", TrialState::kFailed, "a port"},
       {"ncclSystemError: System call failed", TrialState::kFailed, "a port"},
@@ -141,9 +141,10 @@ TEST(ExitClassifierTest, TheFirstFailedRankSpeaksFirst) {
   const ExitReport exit = {.first_failed_rank = 1, .exit_code = 1, .log_tail = "last words\n"};
   const std::string oom = "CUDA out of memory\n", port = "Address already in use\n", plain = "x\n";
   EXPECT_THAT(ClassifyExit(exit, {plain, port}).reason, StartsWith("a port"));
-  EXPECT_THAT(ClassifyExit(exit, {oom, "MemoryError"}).reason, StartsWith("out of host memory"));
+  EXPECT_THAT(ClassifyExit(exit, {plain, "MemoryError"}).reason, StartsWith("out of host memory"));
   // The logs of the other ranks count for the configuration, not for the network.
   EXPECT_THAT(ClassifyExit(exit, {oom, port}).reason, StartsWith("out of device memory"));
+  EXPECT_THAT(ClassifyExit(exit, {oom, "MemoryError"}).reason, StartsWith("out of device memory"));
   EXPECT_THAT(ClassifyExit(exit, {oom, plain}).reason, StartsWith("out of device memory"));
   EXPECT_EQ(ClassifyExit(exit, {port, plain}).reason, "rank 1 exited with code 1: last words");
 }
@@ -187,9 +188,10 @@ TEST(ExitClassifierTest, AnExtensionThatDoesNotCompileIsShownByItsFirstErrorAndN
   EXPECT_FALSE(ClassifyExit(exit, {"/x/a.cpp:1:2: error: handled\nValueError: x\n"}).recurs);
 }
 
-TEST(ExitClassifierTest, AKillByTheKernelCountsUnlessTheLogKnowsBetter) {
+TEST(ExitClassifierTest, AKillByTheKernelIsNoEvidence) {
   const ExitReport exit = {.first_failed_rank = 0, .exit_code = 128 + SIGKILL, .oom_kills = 1};
-  EXPECT_EQ(ClassifyExit(exit, {"x\n"}).state, TrialState::kInfeasible);
+  EXPECT_THAT(ClassifyExit(exit, {"x\n"}).reason, StartsWith("out of host memory: the kernel"));
+  EXPECT_EQ(ClassifyExit(exit, {"x\n"}).state, TrialState::kFailed);
   EXPECT_THAT(ClassifyExit(exit, {"CUDA out of memory\n"}).reason, StartsWith("out of device"));
   ExitReport unexplained = exit;
   unexplained.oom_kills = 0;

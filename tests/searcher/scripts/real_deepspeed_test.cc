@@ -273,7 +273,7 @@ TEST_F(RealDeepSpeedTest, EachWayToFailEndsInItsClassWithTheScriptsOwnWords) {
        TrialState::kFailed,
        {"no progress for 8 s (--hang-timeout), the last step was 2"}},
       {"nan", 1, TrialState::kFailed, {"the loss of rank 0 is not finite after "}},
-      {"memory", 1, TrialState::kInfeasible, {"out of host memory: ", "can't allocate memory"}},
+      {"memory", 1, TrialState::kFailed, {"out of host memory: ", "can't allocate memory"}},
       {"garbage",
        1,
        TrialState::kFailed,

@@ -1,4 +1,4 @@
-// Tests TrialService from the rank's call to the runner's loop, and its tokens.
+// Tests TrialService from the rank's call to the runner's loop, and its keys.
 #include "searcher/service/service.h"
 
 #include <gtest/gtest.h>
@@ -11,14 +11,12 @@
 #include <deque>
 #include <functional>
 #include <map>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/unique_fd.h"
 #include "proto/client.h"
-#include "searcher/service/service_listener.h"
 #include "tests/base/error_code.h"
 #include "tests/sanitizers.h"
 
@@ -49,7 +47,7 @@ TEST(TrialServerTest, TheLoopHearsWhatARankSays) {
   EventQueue<TrialMessage> queue;
   TrialServer server(&queue);
   server.Admit(kAttempt);
-  TrialClient client = TrialClient::Connect(server.address(), server.token(), kAttempt);
+  TrialClient client = TrialClient::Connect(server.address(), server.key(), kAttempt);
   EXPECT_FALSE(client.Progress(1, 7, /*begins=*/true));
   client.Infeasible(2, "needs 3 GiB of 2 GiB \xff");
   const std::vector<TrialMessage> seen = Serve(queue, 2, [](TrialMessage&) {});
@@ -69,7 +67,7 @@ TEST(TrialServerTest, AMeasurementIsAnsweredWithTheNextPoint) {
   server.Admit(kAttempt);
   std::optional<Point> first, second;
   std::thread rank([&] {
-    TrialClient client = TrialClient::Connect(server.address(), server.token(), kAttempt);
+    TrialClient client = TrialClient::Connect(server.address(), server.key(), kAttempt);
     first = client.Measured(SomeResult(), ModelProfile{10, 9, 8, 7, 6, 5});
     second = client.Measured(SomeResult(), std::nullopt);
   });
@@ -93,27 +91,27 @@ TEST(TrialServerTest, AMeasurementIsAnsweredWithTheNextPoint) {
   EXPECT_FALSE(std::get<MeasuredMessage>(seen[1]).profile.has_value());
 }
 
-TEST(TrialServerTest, WithoutTheTokenNothingReachesTheLoop) {
+TEST(TrialServerTest, WithoutTheKeyNothingReachesTheLoop) {
   EventQueue<TrialMessage> queue;
-  TrialServer server(&queue);
+  TrialServer server(&queue, "127.0.0.1"), other(&queue, "127.0.0.1");
   server.Admit(kAttempt);
-  std::string wrong = server.token();
-  wrong.back() = wrong.back() == '0' ? '1' : '0';
-  for (const std::string& token : {wrong, std::string(), server.token() + "0"}) {
-    TrialClient client = TrialClient::Connect(server.address(), token, kAttempt);
-    const auto expected = ErrorCode::kUnauthenticated;
+  for (const std::string& key : {other.key(), std::string()}) {
+    TrialClient client = TrialClient::Connect(server.address(), key, kAttempt);
+    const auto expected = ErrorCode::kUnavailable;
     EXPECT_EQ(CodeOf([&] { client.Progress(0, 1); }), expected);
-    EXPECT_EQ(CodeOf([&] { client.Measured(SomeResult(), std::nullopt); }), expected);
     EXPECT_EQ(CodeOf([&] { client.Infeasible(0, "no"); }), expected);
   }
   EXPECT_TRUE(queue.Drain().empty());
+  TrialClient client = TrialClient::Connect(server.address(), server.key(), kAttempt);
+  client.Progress(0, 1);
+  EXPECT_EQ(queue.Drain().size(), 1u);
 }
 
 TEST(TrialServerTest, AnAttemptThatDoesNotRunHereIsToldToStop) {
   EventQueue<TrialMessage> queue;
   TrialServer server(&queue);
   server.Admit(kAttempt);
-  TrialClient client = TrialClient::Connect(server.address(), server.token(), {1, 2, 4});
+  TrialClient client = TrialClient::Connect(server.address(), server.key(), {1, 2, 4});
   EXPECT_TRUE(client.Progress(0, 1));
   EXPECT_EQ(CodeOf([&] { client.Measured(SomeResult(), std::nullopt); }),
             ErrorCode::kFailedPrecondition);
@@ -129,7 +127,7 @@ TEST(TrialServerTest, AMeasurementThatCannotBeIsRefused) {
   EventQueue<TrialMessage> queue;
   TrialServer server(&queue);
   server.Admit(kAttempt);
-  TrialClient client = TrialClient::Connect(server.address(), server.token(), kAttempt);
+  TrialClient client = TrialClient::Connect(server.address(), server.key(), kAttempt);
   EXPECT_EQ(CodeOf([&] {
               client.Measured({{1, 1}, {{"speed", {1, 0, 1}}}}, std::nullopt);
             }),
@@ -148,8 +146,8 @@ TEST(TrialServerTest, AWaitingRankIsReleasedWhenTheRunnerEnds) {
   auto server = std::make_unique<TrialServer>(&queue);
   server->Admit(kAttempt);
   std::optional<ErrorCode> code;
-  std::thread rank([&, address = server->address(), token = server->token()] {
-    TrialClient client = TrialClient::Connect(address, token, kAttempt);
+  std::thread rank([&, address = server->address(), key = server->key()] {
+    TrialClient client = TrialClient::Connect(address, key, kAttempt);
     code = CodeOf([&] { client.Measured(SomeResult(), std::nullopt); });
   });
   pollfd called = {queue.fd(), POLLIN, 0};
@@ -170,7 +168,7 @@ TEST(TrialServerTest, ADroppedMeasurementIsAnError) {
   server.Admit(kAttempt);
   std::optional<ErrorCode> code;
   std::thread rank([&] {
-    TrialClient client = TrialClient::Connect(server.address(), server.token(), kAttempt);
+    TrialClient client = TrialClient::Connect(server.address(), server.key(), kAttempt);
     code = CodeOf([&] { client.Measured(SomeResult(), std::nullopt); });
   });
   Serve(queue, 1, [](TrialMessage&) {});  // The messages are destroyed unanswered.
@@ -186,7 +184,7 @@ TEST(TrialServerTest, ManyRanksAtOnceAreAllHeard) {
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < kRanks; ++rank) {
     ranks.emplace_back([&server, rank] {
-      TrialClient client = TrialClient::Connect(server.address(), server.token(), kAttempt);
+      TrialClient client = TrialClient::Connect(server.address(), server.key(), kAttempt);
       for (int step = 1; step <= kSteps; ++step)
         client.Progress(rank, step);
     });
@@ -222,7 +220,7 @@ int ReportUnderAttack(const std::string& words) {
   EventQueue<TrialMessage> queue;
   TrialServer server(&queue);
   server.Admit(kAttempt);
-  TrialClient early = TrialClient::Connect(server.address(), server.token(), kAttempt);
+  TrialClient early = TrialClient::Connect(server.address(), server.key(), kAttempt);
   early.Progress(0, 1);
   std::deque<UniqueFd> hostile;
   for (int i = 0; i < 1000; ++i) {
@@ -236,7 +234,7 @@ int ReportUnderAttack(const std::string& words) {
         measured->next_point.set_value(Point{8, 1});
     });
   });
-  TrialClient late = TrialClient::Connect(server.address(), server.token(), kAttempt);
+  TrialClient late = TrialClient::Connect(server.address(), server.key(), kAttempt);
   const std::optional<Point> next = late.Measured(SomeResult(), std::nullopt);
   loop.join();
   return next && next->micro_batch_size == 8 ? 0 : 2;
@@ -269,28 +267,6 @@ TEST(TrialServerTest, TheSocketIsNoFileAndEndsWithTheServer) {
   }
   EXPECT_FALSE(Connect(address, ""));
 }
-
-TEST(TokenTest, TokensAre128RandomBits) {
-  std::set<std::string> tokens;
-  for (int i = 0; i < 100; ++i)
-    tokens.insert(RandomToken());
-  EXPECT_EQ(tokens.size(), 100u);
-  for (const std::string& token : tokens) {
-    EXPECT_EQ(token.size(), 32u);
-    EXPECT_EQ(token.find_first_not_of("0123456789abcdef"), std::string::npos);
-  }
-}
-
-TEST(TokenTest, OnlyTheWholeTokenIsTheToken) {
-  EXPECT_TRUE(SameToken("abc", "abc"));
-  EXPECT_FALSE(SameToken("abd", "abc"));
-  EXPECT_FALSE(SameToken("xbc", "abc"));
-  EXPECT_FALSE(SameToken("ab", "abc"));
-  EXPECT_FALSE(SameToken("abcd", "abc"));
-  EXPECT_FALSE(SameToken("", "abc"));
-}
-
-// A database with one experiment whose profile is given, and a folder for sockets.
 
 }  // namespace
 }  // namespace dsat

@@ -57,7 +57,7 @@ TEST(SlowConnectionTest, AReportWaitsForARunnerThatAcceptsLate) {
   std::thread relay([&] { RelayLate(listener.get(), port, std::chrono::milliseconds(400)); });
   {
     TrialClient client = TrialClient::Connect(
-        engine::SocketAddress::OfThisSide(listener.get()).ToString(), server.token(), kAttempt);
+        engine::SocketAddress::OfThisSide(listener.get()).ToString(), server.key(), kAttempt);
     EXPECT_NO_THROW(client.Progress(0, 7));
   }
   relay.join();

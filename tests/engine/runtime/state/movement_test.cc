@@ -399,6 +399,9 @@ TEST(MovementTest, AFolderOfSwapFilesIsNamedWithItsKey) {
                                                     "scratch file in /none: "));
   Arena host("host memory", Arena::Kind::kReal, 0);
   const std::string folder = std::filesystem::temp_directory_path();
+  EXPECT_THROW(
+      SwapFile({.folder = folder, .aio = {}, .offloaded = "param"}, {int64_t{1} << 50}, host),
+      OutOfMemory);
   const Error error = ErrorOf([&] {
     SwapFile({.folder = folder, .aio = {}, .offloaded = "param"}, {int64_t{1} << 50}, host);
   });

@@ -1,0 +1,93 @@
+// The keys of one run.
+#include "searcher/service/run_keys.h"
+
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/rand.h>
+#include <openssl/x509v3.h>
+
+#include <memory>
+
+#include "base/error.h"
+#include "proto/client.h"
+
+namespace dsat {
+namespace {
+
+template <typename T, void (*kFree)(T*)>
+struct Free {
+  void operator()(T* object) const { kFree(object); }
+};
+using Key = std::unique_ptr<EVP_PKEY, Free<EVP_PKEY, EVP_PKEY_free>>;
+using Certificate = std::unique_ptr<X509, Free<X509, X509_free>>;
+using Extension = std::unique_ptr<X509_EXTENSION, Free<X509_EXTENSION, X509_EXTENSION_free>>;
+
+struct FreeBio {
+  void operator()(BIO* bio) const { BIO_free_all(bio); }
+};
+
+void Check(bool done) {
+  if (!done) Throw(ErrorCode::kInternal, "OpenSSL cannot make the keys of this run");
+}
+
+void AddExtension(X509* certificate, int nid, const std::string& value) {
+  const Extension extension(X509V3_EXT_conf_nid(nullptr, nullptr, nid, value.c_str()));
+  Check(extension != nullptr && X509_add_ext(certificate, extension.get(), -1) == 1);
+}
+
+// A certificate for `key` without a signature.
+Certificate MakeCertificate(EVP_PKEY* key, const std::string& name, X509* issuer) {
+  Certificate made(X509_new());
+  Check(made != nullptr && X509_set_version(made.get(), 2) == 1);
+  uint32_t serial = 0;
+  Check(RAND_bytes(reinterpret_cast<unsigned char*>(&serial), sizeof(serial)) == 1);
+  Check(ASN1_INTEGER_set_uint64(X509_get_serialNumber(made.get()), serial) == 1);
+  Check(ASN1_TIME_set_string(X509_getm_notBefore(made.get()), "19700101000000Z") == 1);
+  Check(ASN1_TIME_set_string(X509_getm_notAfter(made.get()), "99991231235959Z") == 1);
+  Check(X509_set_pubkey(made.get(), key) == 1);
+  X509_NAME* const subject = X509_get_subject_name(made.get());
+  Check(X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_ASC,
+                                   reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1,
+                                   0) == 1);
+  X509* const by = issuer != nullptr ? issuer : made.get();
+  Check(X509_set_issuer_name(made.get(), X509_get_subject_name(by)) == 1);
+  return made;
+}
+
+Key DrawKey() {
+  Key key(EVP_EC_gen("P-256"));
+  Check(key != nullptr);
+  return key;
+}
+
+std::string Pem(EVP_PKEY* key, X509* certificate, X509* authority) {
+  const std::unique_ptr<BIO, FreeBio> bio(BIO_new(BIO_s_mem()));
+  Check(bio != nullptr);
+  Check(PEM_write_bio_PrivateKey(bio.get(), key, nullptr, nullptr, 0, nullptr, nullptr) == 1);
+  Check(PEM_write_bio_X509(bio.get(), certificate) == 1);
+  Check(PEM_write_bio_X509(bio.get(), authority) == 1);
+  char* text = nullptr;
+  const int64_t size = BIO_get_mem_data(bio.get(), &text);
+  return {text, static_cast<size_t>(size)};
+}
+
+}  // namespace
+
+RunKeys MakeRunKeys() {
+  const Key authority_key = DrawKey();
+  const Certificate authority = MakeCertificate(authority_key.get(), "dsat run", nullptr);
+  AddExtension(authority.get(), NID_basic_constraints, "critical,CA:TRUE,pathlen:0");
+  AddExtension(authority.get(), NID_key_usage, "critical,keyCertSign");
+  Check(X509_sign(authority.get(), authority_key.get(), EVP_sha256()) > 0);
+  const auto issue = [&](const std::string& usage) {
+    const Key key = DrawKey();
+    const Certificate certificate = MakeCertificate(key.get(), kKeyName, authority.get());
+    AddExtension(certificate.get(), NID_subject_alt_name, std::string("DNS:") + kKeyName);
+    AddExtension(certificate.get(), NID_ext_key_usage, usage);
+    Check(X509_sign(certificate.get(), authority_key.get(), EVP_sha256()) > 0);
+    return Pem(key.get(), certificate.get(), authority.get());
+  };
+  return {.server = issue("serverAuth"), .client = issue("clientAuth")};
+}
+
+}  // namespace dsat
