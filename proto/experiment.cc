@@ -74,6 +74,7 @@ void VisitFields(Visitor& visit, T& spec) {
   visit("host_memory_bytes", spec.host_memory_bytes);
   visit("environment", spec.environment);
   visit("hyperparameters", spec.hyperparameters);
+  visit("file", spec.file);
   visit("ds_config_path", spec.ds_config_path);
   visit("ds_config", spec.ds_config);
   visit("search_space", spec.search_space);

@@ -1,0 +1,77 @@
+"""The callback of Hugging Face's trainer for its metrics, checkpoints and end."""
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from transformers import TrainerCallback
+from transformers.trainer_utils import get_last_checkpoint
+
+from dsat._trial import measures
+from dsat.determined import missing_names
+
+from ._experiment import max_length
+from .core import Context, newest_checkpoint
+
+
+class DetCallback(TrainerCallback):  # type: ignore[misc]
+    """Reports what the trainer logs, ends it after searcher.max_length, keeps its checkpoints."""
+
+    def __init__(self, core_context: Context, args: Any,
+                 filter_metrics: Optional[List[str]] = None,
+                 user_data: Optional[Dict[str, Any]] = None) -> None:
+        """
+        Args:
+            core_context: of determined.core.init().
+            args: the trainer's arguments; a training that goes on resumes from its checkpoint.
+            filter_metrics: parts of the names of the metrics to report; None: all.
+            user_data: written to my_data.json of each checkpoint.
+        """
+        super().__init__()
+        self.core_context = core_context
+        self.current_op = next(core_context.searcher.operations())
+        self._filter, self._user_data = filter_metrics, user_data
+        self._unit = max_length().unit
+        newest = newest_checkpoint()
+        if newest is not None and not getattr(args, "overwrite_output_dir", False):
+            core_context.checkpoint.download(newest, args.output_dir)
+            args.resume_from_checkpoint = get_last_checkpoint(args.output_dir)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Optional[Dict[str, Any]] = None,
+               **kwargs: Any) -> None:
+        metrics = {name: value for name, value in (logs or {}).items()
+                   if self._filter is None or any(part in name for part in self._filter)}
+        if not metrics or not state.is_world_process_zero:
+            return
+        validates = any(name.startswith("eval_") for name in metrics)
+        train = self.core_context.train
+        (train.report_validation_metrics if validates else train.report_training_metrics)(
+            state.global_step, metrics)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._unit == "batches" and state.global_step >= self.current_op.length:
+            self._end(args, control)
+        if not measures() and self.core_context.preempt.should_preempt():
+            control.should_save = control.should_training_stop = True
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._unit == "epochs" and round(state.epoch, 6) >= self.current_op.length:
+            self._end(args, control)
+
+    @staticmethod
+    def _end(args: Any, control: Any) -> None:
+        control.should_log = control.should_save = control.should_training_stop = True
+        control.should_evaluate = str(getattr(args.eval_strategy, "value", "no")) != "no"
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        if self._user_data is not None and state.is_world_process_zero and folder.exists():
+            (folder / "my_data.json").write_text(json.dumps(self._user_data), encoding="utf-8")
+        self.core_context.checkpoint.upload(
+            args.output_dir, {"steps_completed": state.global_step}, shard=True,
+            selector=lambda name: name.startswith(f"checkpoint-{state.global_step}/"))
+
+
+__all__ = ["DetCallback"]
+__getattr__ = missing_names(__name__)
