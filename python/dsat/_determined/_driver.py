@@ -5,11 +5,13 @@ Otherwise it is a full run, with validations, checkpoints, and the end that the 
 """
 from __future__ import annotations
 
+import contextlib
 import importlib
 import inspect
 import os
 import random
 import re
+import socket
 import sys
 from typing import Any, Dict, List, Optional
 
@@ -56,16 +58,22 @@ def _makes_process_group(trial_class: Any) -> bool:
     """Whether the class wants to make torch.distributed's process group itself."""
     if os.environ.get("DET_MANUAL_INIT_DISTRIBUTED"):
         return True
-    try:
-        source = inspect.getsource(trial_class)
-    except OSError:
-        return False
-    return re.search(r"\binit_(distributed|process_group)\(", source) is not None
+    bases = trial_class.__mro__[:trial_class.__mro__.index(DeepSpeedTrial)]
+    with contextlib.suppress(OSError):  # A class of a notebook has no source.
+        return any(re.search(r"\binit_(distributed|process_group)\(", inspect.getsource(each))
+                   for each in bases)
+    return False
 
 
 def _make_process_group() -> None:
     if not torch.distributed.is_initialized():
         import deepspeed
+        if "RANK" not in os.environ:  # No launcher has started this process.
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                port = probe.getsockname()[1]
+            os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1",
+                              MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
         deepspeed.init_distributed(auto_mpi_discovery=False)
 
 

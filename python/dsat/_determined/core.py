@@ -148,12 +148,16 @@ def newest_checkpoint() -> Optional[str]:
 
 
 def _link(source: str, target: str) -> None:
-    """Copies a file, without its bytes if both are on one disk."""
-    Path(target).unlink(missing_ok=True)
+    """Copies a file, without its bytes if both are on one disk. Other ranks may do the same."""
+    if os.path.exists(target) and os.path.samefile(source, target):
+        return
+    temporary = f"{target}.{os.getpid()}.tmp"
     try:
-        os.link(source, target)
+        os.link(source, temporary)
     except OSError:
-        shutil.copy2(source, target)
+        shutil.copy2(source, temporary)
+    os.replace(temporary, target)
+    Path(temporary).unlink(missing_ok=True)  # Replacing a link by a link does nothing.
 
 
 class CheckpointContext(Named):
@@ -229,12 +233,13 @@ class CheckpointContext(Named):
                shard: bool = False, selector: Optional[Callable[[str], bool]] = None) -> str:
         """Makes a checkpoint of the files of a folder, or of those that `selector` selects."""
         with self.store_path(metadata, shard) as (path, name):
+            if shard:
+                self._distributed.allgather(None)  # Each rank has written its files.
             for file in Path(ckpt_dir).rglob("*") if not measures() else ():
                 inner = file.relative_to(ckpt_dir)
                 if file.is_file() and (selector is None or selector(str(inner))):
                     (path / inner).parent.mkdir(parents=True, exist_ok=True)
-                    with contextlib.suppress(FileExistsError, FileNotFoundError):  # Another rank.
-                        _link(str(file), str(path / inner))
+                    _link(str(file), str(path / inner))
         return name
 
     def download(self, storage_id: Any, ckpt_dir: Any, *_: Any, **__: Any) -> None:
