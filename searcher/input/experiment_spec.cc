@@ -211,7 +211,7 @@ class SpecReader {
     return {unit, Integer(pointer + "/" + unit, length.begin().value(), min)};
   }
 
-  // What the ranks of a command read of the file (python/dsat/_determined).
+  // Keeps what the ranks of a command read of the file (python/dsat/_determined).
   void KeepForRanks(Json hparams) {
     if (is_builtin_) return;
     for (const char* pointer : {"/min_validation_period", "/min_checkpoint_period"})

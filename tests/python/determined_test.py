@@ -125,7 +125,7 @@ def test_a_pipeline_gets_its_data_from_the_driver(class_run):
 def test_a_rank_that_the_model_parallel_unit_gives_no_data_has_no_iterator(class_run):
     assert class_run.run("model_parallel") == [0, 0], class_run.trial.log(1)
     assert class_run.fed(1)[0] == [0, 0]
-    assert len(set(sum(class_run.fed(0), []))) == 24  # Of 48 samples, and none of them twice.
+    assert len(set(sum(class_run.fed(0), []))) == 24  # None of the 48 samples comes twice.
     assert class_run.result()["steps"] == 6
 
 
@@ -289,23 +289,23 @@ def test_lengths_are_batches_epochs_or_records(names, monkeypatch, length, batch
         length_of({"steps": 3}, "searcher.max_length")
 
 
-def test_the_newest_and_the_best_checkpoint_are_kept(names, trial_config, monkeypatch, tmp_path):
+def test_the_newest_and_the_best_checkpoint_are_kept(names, trial_config, monkeypatch):
     folder = trial_config({"train_batch_size": 8}, measure="").parent
     monkeypatch.setenv("DSAT_EXPERIMENT", '{"searcher": {"metric": "acc", '
                                           '"smaller_is_better": false}}')
     from determined import core
     context = core.init()
-    (tmp_path / "model").write_text("weights")
     for steps, accuracy in ((1, 0.1), (2, 0.9), (3, 0.5), (4, 0.7)):
         context.train.report_validation_metrics(steps, {"acc": accuracy})
-        name = context.checkpoint.upload(tmp_path, {"steps_completed": steps},
-                                         selector=lambda name: name == "model")
+        with context.checkpoint.store_path({"steps_completed": steps}) as (path, name):
+            (path / "model").write_text("weights")
     left = sorted(path.name for path in (folder / "checkpoints").glob("batch-*"))
     assert left == ["batch-00000002", "batch-00000004"]
     assert core.newest_checkpoint() == name == left[1]
     with context.checkpoint.restore_path(name) as path:
         assert (path / "model").read_text() == "weights"
-    context.checkpoint.download(left[0], tmp_path / "back")
-    assert (tmp_path / "back/model").read_text() == "weights"
+    with pytest.raises(RuntimeError), context.checkpoint.store_path({"steps_completed": 5}):
+        raise RuntimeError("in the middle of a checkpoint")
+    assert core.newest_checkpoint() == name
     with pytest.raises(FileNotFoundError, match="is no complete checkpoint of this run"):
         context.checkpoint.get_metadata("batch-00000001")

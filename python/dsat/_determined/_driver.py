@@ -85,8 +85,8 @@ class Driver:
         self._mpu, self._core = context._mpu, context._core
         self._batch = 0
         self._checkpoint: Optional[int] = None  # The batch of the last checkpoint.
-        self._validation: Optional[int] = None  # Of the last validation.
-        self._metrics: List[Metrics] = []  # Of train_batch(), since they were reported.
+        self._validation: Optional[int] = None  # The batch of the last validation.
+        self._metrics: List[Metrics] = []  # The ones to report next.
         self._callbacks: Dict[str, Any] = trial.build_callbacks()
         self._calls = 1 if context.use_pipeline_parallel or context._manual_accumulation else (
             context.num_micro_batches_per_slot)

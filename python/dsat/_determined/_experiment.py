@@ -4,7 +4,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, NamedTuple, Optional
 
 from dsat._trial import measures, trial
 from dsat.determined import Named
@@ -89,7 +89,6 @@ class TrialInfo(Named):
     def __init__(self) -> None:
         running = trial()
         self.trial_id = running.id if running is not None else 0
-        self.experiment_id = 0
         self.trial_seed = seed()
         self.hparams = hparams()
         self._config = config()
@@ -98,32 +97,13 @@ class TrialInfo(Named):
 class ClusterInfo(Named):
     """What a rank asks of its cluster, which is the machines that dsat was given."""
 
-    task_type = "TRIAL"
-
     def __init__(self) -> None:
-        self.trial = TrialInfo()
-        self.container_rank = int(os.environ.get("CROSS_RANK") or 0)
-        self.container_slot_counts = [int(os.environ.get("LOCAL_WORLD_SIZE") or 1)] * int(
-            os.environ.get("CROSS_SIZE") or 1)
-        self.slot_ids = list(range(self.container_slot_counts[0]))
-
-    @property
-    def latest_checkpoint(self) -> Optional[str]:
-        """The newest checkpoint of this run; None if there is none, and in measured trials."""
         from .core import newest_checkpoint
-        return newest_checkpoint()
-
-    @property
-    def container_addrs(self) -> List[str]:
-        """The address of the only host."""
-        if len(self.container_slot_counts) > 1:
-            raise RuntimeError("dsat: a rank does not know the addresses of several hosts; "
-                               "os.environ[\"MASTER_ADDR\"] is that of rank 0")
-        return [os.environ.get("MASTER_ADDR") or "127.0.0.1"]
-
-    @property
-    def user_data(self) -> Dict[str, Any]:
-        return section("data")
+        self.trial = TrialInfo()
+        self.latest_checkpoint = newest_checkpoint()
+        self.slot_ids = list(range(int(os.environ.get("LOCAL_WORLD_SIZE") or 1)))
+        if os.environ.get("CROSS_SIZE", "1") == "1":  # A rank does not know several hosts.
+            self.container_addrs = [os.environ.get("MASTER_ADDR") or "127.0.0.1"]
 
 
 def get_cluster_info() -> ClusterInfo:

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import uuid
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from dsat._meter import number_of
 from dsat._report import log
@@ -45,14 +45,7 @@ class DistributedContext(Named):
     def local_rank(self) -> int:
         return int(os.environ.get("LOCAL_RANK") or 0)
 
-    def get_rank(self) -> int:
-        return self.rank
-
-    def get_size(self) -> int:
-        return self.size
-
-    def get_local_rank(self) -> int:
-        return self.local_rank
+    get_rank, get_size, get_local_rank = rank.fget, size.fget, local_rank.fget
 
     def allgather(self, stuff: Any) -> List[Any]:
         """The objects of all ranks, on each of them."""
@@ -147,19 +140,6 @@ def newest_checkpoint() -> Optional[str]:
     return None
 
 
-def _link(source: str, target: str) -> None:
-    """Copies a file, without its bytes if both are on one disk. Other ranks may do the same."""
-    if os.path.exists(target) and os.path.samefile(source, target):
-        return
-    temporary = f"{target}.{os.getpid()}.tmp"
-    try:
-        os.link(source, temporary)
-    except OSError:
-        shutil.copy2(source, temporary)
-    os.replace(temporary, target)
-    Path(temporary).unlink(missing_ok=True)  # Replacing a link by a link does nothing.
-
-
 class CheckpointContext(Named):
     """Checkpoints in the folder of this run. Of those that it replaces, the best one is kept."""
 
@@ -208,7 +188,7 @@ class CheckpointContext(Named):
         """Removes complete checkpoints of this run, but not the newest and the best one."""
         found = [each.parent for each in newest.parent.glob("*/metadata.json")]
         values = {path: self.get_metadata(path.name).get("searcher_metric") for path in found}
-        sign = -1 if section("searcher").get("smaller_is_better", True) is False else 1
+        sign = -1 if section("searcher").get("smaller_is_better") is False else 1
         rated = [path for path in found if values[path] is not None]
         best = min(rated, key=lambda path: sign * values[path], default=newest)
         for path in set(found) - {newest, best}:
@@ -228,26 +208,6 @@ class CheckpointContext(Named):
     def get_metadata(self, storage_id: Any) -> Dict[str, Any]:
         text = (self._path_of(storage_id) / "metadata.json").read_text(encoding="utf-8")
         return dict(json.loads(text))
-
-    def upload(self, ckpt_dir: Any, metadata: Optional[Dict[str, Any]] = None, *,
-               shard: bool = False, selector: Optional[Callable[[str], bool]] = None) -> str:
-        """Makes a checkpoint of the files of a folder, or of those that `selector` selects."""
-        with self.store_path(metadata, shard) as (path, name):
-            if shard:
-                self._distributed.allgather(None)  # Each rank has written its files.
-            for file in Path(ckpt_dir).rglob("*") if not measures() else ():
-                inner = file.relative_to(ckpt_dir)
-                if file.is_file() and (selector is None or selector(str(inner))):
-                    (path / inner).parent.mkdir(parents=True, exist_ok=True)
-                    _link(str(file), str(path / inner))
-        return name
-
-    def download(self, storage_id: Any, ckpt_dir: Any, *_: Any, **__: Any) -> None:
-        """Puts the files of a checkpoint into a folder, on rank 0; all ranks call it."""
-        if self._distributed.rank == 0:
-            shutil.copytree(self._path_of(storage_id), ckpt_dir, dirs_exist_ok=True,
-                            copy_function=_link)
-        self._distributed.allgather(None)
 
 
 class PreemptContext(Named):

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from transformers import TrainerCallback
-from transformers.trainer_utils import get_last_checkpoint
 
 from dsat._trial import measures
 from dsat.determined import missing_names
@@ -35,8 +34,7 @@ class DetCallback(TrainerCallback):  # type: ignore[misc]
         self._unit = max_length().unit
         newest = newest_checkpoint()
         if newest is not None and not getattr(args, "overwrite_output_dir", False):
-            core_context.checkpoint.download(newest, args.output_dir)
-            args.resume_from_checkpoint = get_last_checkpoint(args.output_dir)
+            args.resume_from_checkpoint = core_context.checkpoint.get_metadata(newest)["of_trainer"]
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Optional[Dict[str, Any]] = None,
                **kwargs: Any) -> None:
@@ -65,12 +63,15 @@ class DetCallback(TrainerCallback):  # type: ignore[misc]
         control.should_evaluate = str(getattr(args.eval_strategy, "value", "no")) != "no"
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        if self._user_data is not None and state.is_world_process_zero and folder.exists():
+        """Notes the trainer's checkpoint as one of this run; it stays where the trainer has it."""
+        folder = Path(args.output_dir).absolute() / f"checkpoint-{state.global_step}"
+        if measures() or not state.is_world_process_zero:
+            return
+        if self._user_data is not None:
             (folder / "my_data.json").write_text(json.dumps(self._user_data), encoding="utf-8")
-        self.core_context.checkpoint.upload(
-            args.output_dir, {"steps_completed": state.global_step}, shard=True,
-            selector=lambda name: name.startswith(f"checkpoint-{state.global_step}/"))
+        metadata = {"steps_completed": state.global_step, "of_trainer": str(folder)}
+        with self.core_context.checkpoint.store_path(metadata):
+            pass
 
 
 __all__ = ["DetCallback"]

@@ -290,11 +290,36 @@ TEST_F(TrainerCommandTest, TheClustersLauncherIsLeftOut) {
   EXPECT_EQ(spec_.entrypoint, (Argv{"python3", "plain.py"}));
   Complete({"python3", "-u", "-m", "determined.launch.deepspeed", "plain.py"}, config);
   EXPECT_EQ(spec_.entrypoint, (Argv{"python3", "-u", "plain.py"}));
-  for (const Argv& trial : {Argv{"--trial", "m:T"}, {"--trial=m:T"}}) {
-    Argv argv = {"python3", "-m", "determined.launch.deepspeed"};
+}
+
+TEST_F(TrainerCommandTest, ATrialClassIsDrivenByTheModuleOfItsLauncher) {
+  const Json config = {{"train_batch_size", 4}};
+  const Argv launch = {"python3", "-m", "determined.launch.deepspeed"};
+  for (const Argv& trial : {Argv{"--trial", "m:T"}, {"--no_ssh", "--trial=m:T"}}) {
+    Argv argv = launch;
     argv.insert(argv.end(), trial.begin(), trial.end());
-    EXPECT_THAT(ErrorOf(argv, config), HasSubstr("exp.yaml: /entrypoint runs a trial class"));
+    EXPECT_THAT(Complete(argv, config), IsEmpty());
+    EXPECT_EQ(spec_.entrypoint, argv);
   }
+  for (const char* name : {"model_def:MyTrial", "_a.b1:_C2"}) {
+    Complete({name}, config);
+    Argv argv = launch;
+    argv.insert(argv.end(), {"--trial", name});
+    EXPECT_EQ(spec_.entrypoint, argv);
+  }
+}
+
+TEST_F(TrainerCommandTest, HyperparametersAreFilledIn) {
+  const Json config = {{"train_batch_size", 4}};
+  spec_.hyperparameters = {{"lr", 0.5}, {"name", "a b"}, {"sizes", {1, 2}}};
+  Complete({"python3", "plain.py", "--lr={lr}", "{name}:{lr}", "{sizes}", "{other}", "${lr}"},
+           config);
+  EXPECT_EQ(spec_.entrypoint,
+            (Argv{"python3", "plain.py", "--lr=0.5", "a b:0.5", "[1,2]", "{other}", "${lr}"}));
+  Complete({"sh", "-c", "python3 plain.py {name} $X | cat"}, config);
+  EXPECT_EQ(spec_.entrypoint.back(), "python3 plain.py 'a b' $X | cat");
+  EXPECT_THAT(ErrorOf({"sh", "-c", "python3 plain.py $X{lr}"}, config),
+              HasSubstr("exp.yaml: /entrypoint has $X{lr}, in which a shell's variable"));
 }
 
 }  // namespace
