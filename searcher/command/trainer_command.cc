@@ -278,6 +278,23 @@ std::optional<std::string> DropTotal(const std::string& source, ExperimentSpec* 
       source, total, ranks, spec->slots_per_trial);
 }
 
+// DeepSpeed ignores offload_param below stage 3; trials at stage 3 would begin to obey it.
+std::optional<std::string> DropParamOffload(const std::string& source, ExperimentSpec* spec) {
+  const Json* zero = FindAtPointer(spec->ds_config, "/zero_optimization");
+  const Json* device = FindAtPointer(spec->ds_config, "/zero_optimization/offload_param/device");
+  const Json* stage = FindAtPointer(spec->ds_config, "/zero_optimization/stage");
+  const bool is_below =
+      zero != nullptr && (stage == nullptr || (stage->is_number_integer() && *stage < 3));
+  if (!is_below || device == nullptr || (*device != "cpu" && *device != "nvme"))
+    return std::nullopt;
+  const std::string text = device->dump();
+  spec->ds_config["zero_optimization"].erase("offload_param");
+  return fmt::format(
+      "{}: /zero_optimization/offload_param/device is {}, which DeepSpeed ignores below ZeRO stage "
+      "3; trials leave the section out",
+      source, text);
+}
+
 void MarkOwnConfig(ExperimentSpec* spec) {
   CommandWords command(spec->entrypoint);
   ExperimentSpec nowhere = *spec;
@@ -304,6 +321,7 @@ std::vector<std::string> CompleteCommand(const std::string& source, ExperimentSp
   const std::vector<std::string> resolved = Resolver(source, spec).Resolve();
   notes.insert(notes.end(), resolved.begin(), resolved.end());
   if (const auto note = DropTotal(source, spec)) notes.push_back(*note);
+  if (const auto note = DropParamOffload(source, spec)) notes.push_back(*note);
   MarkOwnConfig(spec);
   return notes;
 }

@@ -21,6 +21,7 @@ namespace dsat {
 //   "auto" become true if its arguments say so. Other values of "auto" stay for the trainer.
 // * If the script is Hugging Face's, missing arguments for batch sizes are added.
 // * A train_batch_size that shows that ranks share samples (pipelines, tensor parallelism) goes.
+// * offload_param below stage 3, which DeepSpeed ignores, goes.
 // * The path of the experiment's own ds_config becomes {ds_config}, so that the command still says
 //   where a config goes when another one is trained with.
 // Returns a line for each change but the first two. `source` names the ds_config in errors. Throws

@@ -260,7 +260,7 @@ std::string CommandTarget::Misfit(const LaunchRequest& request,
         reports[0].samples, batch);
   }
   for (size_t rank = 0; rank < reports.size(); ++rank) {
-    const std::string batches = MisfitOfBatches(reports[rank], MicroBatchOf(request), fed_);
+    const std::string batches = MisfitOfBatches(reports[rank], MicroBatchOf(request), fed_, spec_);
     if (!batches.empty()) return batches;
     const std::vector<double>& losses = reports[rank].losses;
     if (!losses.empty() && !std::isfinite(losses.back())) {

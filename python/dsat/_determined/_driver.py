@@ -37,7 +37,10 @@ def train(name: str) -> None:
         raise ValueError(f"dsat: --trial {name}: {module} has no class {last!r} that is a "
                          "determined.pytorch.deepspeed.DeepSpeedTrial; expected MODULE:CLASS")
     context = core.init()
-    _seed(seed())
+    random.seed(seed())
+    torch.manual_seed(seed())
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed() % 2**32)
     if not _makes_process_group(found):
         _make_process_group()
     trial_context = DeepSpeedTrialContext(context)
@@ -45,13 +48,6 @@ def train(name: str) -> None:
     _make_process_group()  # If the class has left it to its engine, there is one already.
     trial_context._first_engine()
     Driver(trial, trial_context).run()
-
-
-def _seed(value: int) -> None:
-    random.seed(value)
-    torch.manual_seed(value)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(value % 2**32)
 
 
 def _makes_process_group(trial_class: Any) -> bool:
@@ -109,25 +105,15 @@ class Driver:
         for callback in self._callbacks.values():
             getattr(callback, name)(*arguments)
 
-    # --- Data
-
     def _build_loaders(self) -> None:
         trial, context = self._trial, self._context
-        builds = self._mpu.should_build_data_loader
-        training = self._checked(trial.build_training_data_loader()) if builds else None
-        self._validation_loader = (
-            self._checked(trial.build_validation_data_loader()) if builds else None)
-        if isinstance(training, DataLoader):
-            training = training.get_data_loader(
-                repeat=True, skip=self._batch * context.num_micro_batches_per_slot,
-                num_replicas=self._mpu.data_parallel_world_size,
-                rank=self._mpu.data_parallel_rank)
-            self._iterator: Any = iter(training)
-        else:
-            self._iterator = None if training is None else forever(training)
-        if isinstance(self._validation_loader, DataLoader):
-            self._validation_loader = self._validation_loader.get_data_loader(
-                num_replicas=self._mpu.data_parallel_world_size, rank=self._mpu.data_parallel_rank)
+        training = validation = None
+        if self._mpu.should_build_data_loader:
+            skip = self._batch * context.num_micro_batches_per_slot
+            training = self._sharded(trial.build_training_data_loader(), repeat=True, skip=skip)
+            validation = self._sharded(trial.build_validation_data_loader(), repeat=False)
+        self._validation_loader = validation
+        self._iterator = None if training is None else forever(training)
         for engine in context.models:
             if isinstance(engine, PipelineEngine) and self._iterator is not None:
                 engine.set_dataiterator(self._iterator)
@@ -137,8 +123,14 @@ class Driver:
         context._epoch_len = self._epoch_len
         self._num_validation_batches = self._count_validation_batches()
 
-    def _checked(self, loader: Any) -> Any:
-        if loader is None or isinstance(loader, DataLoader) or self._context._any_loader:
+    def _sharded(self, loader: Any, repeat: bool, skip: int = 0) -> Any:
+        """The loader's batches for this replica; all of them if a pass has fewer than replicas."""
+        if isinstance(loader, DataLoader):
+            replicas, rank = self._mpu.data_parallel_world_size, self._mpu.data_parallel_rank
+            if not repeat and len(loader) < replicas:
+                replicas, rank = 1, 0
+            return loader.get_data_loader(repeat, skip, replicas, rank)
+        if loader is None or self._context._any_loader:
             return loader
         raise TypeError(
             f"dsat: the data loader is a {type(loader).__name__}, which each rank would read as a "
@@ -153,17 +145,14 @@ class Driver:
     def _count_validation_batches(self) -> Optional[int]:
         loader = self._validation_loader
         number = self._least(None if loader is None else batches_in(loader))
-        if number is None:
+        if number is None or measures():
             return None
         steps = self._context.num_micro_batches_per_slot if (
             self._context.use_pipeline_parallel) else 1
         if number < steps:
-            raise ValueError(f"dsat: the validation data has {number} batches for each of "
-                             f"{self._mpu.data_parallel_world_size} replicas; expected {steps} at "
-                             "least: give it more samples, or smaller batches")
+            raise ValueError(f"dsat: the validation data has {number} batches for a replica; "
+                             f"expected {steps} at least: give it more samples, or smaller batches")
         return number // steps
-
-    # --- Training
 
     def _train_and_validate(self) -> None:
         length = self._batches(max_length())
@@ -171,14 +160,15 @@ class Driver:
         validates = self._period(experiment, "min_validation_period")
         saves = self._period(experiment, "min_checkpoint_period")
         reports = int(experiment.get("scheduling_unit") or 100)
-        if experiment.get("perform_initial_validation") and self._batch == 0:
+        if experiment.get("perform_initial_validation") and not (self._batch or measures()):
             self._validate()
         self._begin_window()
-        while self._batch < length and not self._stops():
+        is_last = self._batch >= length
+        while not is_last:
             self._train_batch()
             if measures():
                 continue
-            is_last = self._batch == length or self._stops()
+            is_last = self._batch == length or self._context.get_stop_requested()
             due = [is_last or (period and self._batch % period == 0) for period in (validates, saves)]
             if any(due) or self._batch % reports == 0:
                 self._report()
@@ -189,9 +179,6 @@ class Driver:
             if self._core.preempt.should_preempt():
                 self._save()
                 return
-
-    def _stops(self) -> bool:
-        return self._context.get_stop_requested()
 
     def _batches(self, length: Any) -> int:
         batch_size = int(self._context.models[0].train_batch_size())
@@ -233,7 +220,7 @@ class Driver:
                 "of a step: run one in each call, or, after disable_auto_grad_accumulation(), all")
 
     def _report(self) -> None:
-        """Reports the means of the metrics since the last report, on rank 0."""
+        """Reports the means of the metrics since the last report."""
         distributed = self._context.distributed
         metrics = mean(self._metrics)
         metrics.update(self._context._reducers.reduce(True, distributed.allgather))
@@ -241,8 +228,6 @@ class Driver:
             self._core.train.report_training_metrics(self._batch, metrics)
         self._call("on_training_workload_end", metrics, {})
         self._begin_window()
-
-    # --- Validation
 
     @torch.no_grad()
     def _validate(self) -> None:
@@ -280,8 +265,6 @@ class Driver:
         if name is not None and name not in metrics:
             raise ValueError(f"dsat: searcher.metric is {name!r}, but the metrics of the validation "
                              f"are {', '.join(metrics) or 'none'}")
-
-    # --- Checkpoints
 
     def _save(self) -> None:
         if self._checkpoint == self._batch:
@@ -322,18 +305,16 @@ class Driver:
 
 
 def _random_state() -> Dict[str, Any]:
-    state: Dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    """The states of the generators that exist, by the function that sets each."""
+    state = {"random.setstate": random.getstate(), "torch.set_rng_state": torch.get_rng_state()}
     if "numpy" in sys.modules:
-        state["numpy"] = sys.modules["numpy"].random.get_state()
+        state["numpy.random.set_state"] = sys.modules["numpy"].random.get_state()
     if torch.cuda.is_available():
-        state["cuda"] = torch.cuda.get_rng_state()
+        state["torch.cuda.set_rng_state"] = torch.cuda.get_rng_state()
     return state
 
 
 def _set_random_state(state: Dict[str, Any]) -> None:
-    random.setstate(state["python"])
-    torch.set_rng_state(state["torch"])
-    if "numpy" in state:
-        importlib.import_module("numpy").random.set_state(state["numpy"])
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"])
+    for name, value in state.items():
+        module, _, function = name.rpartition(".")
+        getattr(importlib.import_module(module), function)(value)

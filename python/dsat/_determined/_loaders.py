@@ -100,13 +100,16 @@ class DataLoader:
 
 def forever(loader: Any) -> Iterator[Any]:
     """The batches of a loader, again and again."""
-    while True:
-        is_empty = True
-        for batch in loader:
-            is_empty = False
+    first = iter(loader)  # Now, because the import hook sets the batch size here.
+
+    def batches() -> Iterator[Any]:
+        number = -1
+        for number, batch in enumerate(first):
             yield batch
-        if is_empty:
-            raise ValueError("dsat: the training data loader has no batch")
+        while number >= 0:
+            yield from loader
+        raise ValueError("dsat: the training data loader has no batch")
+    return batches()
 
 
 def length_of(loader: Any) -> Optional[int]:

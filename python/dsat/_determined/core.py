@@ -104,6 +104,9 @@ def keep_result(steps: Optional[int], value: Any) -> None:
     if running is not None:
         kept = dict(rank_file(running).get("result") or {})
         kept.update({"value": number} if steps is None else {"value": number, "steps": steps})
+        newest = newest_checkpoint()
+        if newest is not None:
+            kept["checkpoint"] = str(_checkpoints() / newest)
         rank_file(running).add({"result": kept})
 
 

@@ -79,7 +79,7 @@ class LinearTrial(DeepSpeedTrial):
         return self.loader(48, shuffle=True, num_workers=int(self.is_set("preempted")))
 
     def build_validation_data_loader(self):
-        return self.loader(20)
+        return self.loader(2 if self.is_set("two_engines") else 20)  # Each rank has both.
 
     def build_callbacks(self):
         return {"seen": Seen()}

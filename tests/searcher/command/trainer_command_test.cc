@@ -265,6 +265,18 @@ TEST_F(TrainerCommandTest, TheFileThatAcceleratesConfigNamesBecomesAnArgument) {
   EXPECT_EQ(spec_.entrypoint, other);
 }
 
+TEST_F(TrainerCommandTest, OffloadedParametersBelowStage3AreLeftOutWithAWarning) {
+  const auto config = [](const Json& stage) {
+    return Json{{"train_batch_size", 4},
+                {"zero_optimization", {{"stage", stage}, {"offload_param", {{"device", "cpu"}}}}}};
+  };
+  EXPECT_THAT(Complete({"python3", "plain.py"}, config(2)),
+              Contains(HasSubstr("offload_param/device is \"cpu\", which DeepSpeed ignores")));
+  EXPECT_EQ(spec_.ds_config["zero_optimization"], (Json{{"stage", 2}}));
+  EXPECT_THAT(Complete({"python3", "plain.py"}, config(3)), IsEmpty());
+  EXPECT_TRUE(spec_.ds_config["zero_optimization"].contains("offload_param"));
+}
+
 TEST_F(TrainerCommandTest, ThePathOfTheOwnConfigBecomesAPlaceholder) {
   Complete({"python3", "plain.py", "--config=./ds.json", "ds.json", "--ds_config", "ds.json"},
            {{"train_batch_size", 4}});

@@ -88,9 +88,6 @@ class DeepSpeedTrialContext(Named):
     def get_trial_seed(self) -> int:
         return _experiment.seed()
 
-    def get_experiment_id(self) -> int:
-        return 0
-
     def get_trial_id(self) -> int:
         return _experiment.TrialInfo().trial_id
 
