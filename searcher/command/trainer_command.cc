@@ -54,6 +54,7 @@ void FillHyperparameters(ExperimentSpec* spec) {
     std::string word = command.words()[i].text;
     for (const auto& [name, value] : spec->hyperparameters.items()) {
       const std::string placeholder = "{" + name + "}", text = WordOf(value);
+      if (placeholder == kConfigPlaceholder) continue;
       size_t at = word.find(placeholder);
       for (; at != word.npos; at = word.find(placeholder, at)) {
         const bool is_variable = at > 0 && word[at - 1] == '$';

@@ -12,8 +12,8 @@
 namespace dsat {
 namespace {
 
-// What to change so that the script feeds the trial's batches: the flag of the command that has the
-// number of samples, if there is one.
+// Says how the script can feed the trial's batches: by the flag of the command that has the number
+// of samples, if there is one.
 std::string WayOutOf(int64_t fed, const ExperimentSpec& spec) {
   const CommandWords command(spec.entrypoint);
   for (size_t i = 0; i < command.words().size(); ++i) {

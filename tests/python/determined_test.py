@@ -309,3 +309,21 @@ def test_the_newest_and_the_best_checkpoint_are_kept(names, trial_config, monkey
     assert core.newest_checkpoint() == name
     with pytest.raises(FileNotFoundError, match="is no complete checkpoint of this run"):
         context.checkpoint.get_metadata("batch-00000001")
+
+
+def test_hyperparameters_reach_scripts_and_classes(names, trial_config, monkeypatch):
+    import dsat
+    trial_config({"train_batch_size": 8})
+    monkeypatch.setenv("DSAT_HPARAMS", '{"width": 4}')
+    assert dsat.trial().hparams == {"width": 4}
+    import determined as det
+    assert det.get_cluster_info().trial.hparams == {"width": 4}
+    from determined.core import init
+    from determined.pytorch.deepspeed import DeepSpeedTrialContext
+    context = DeepSpeedTrialContext(init())
+    assert context.get_hparam("width") == 4
+    with pytest.raises(KeyError, match="hyperparameters has no 'depth'; it has width"):
+        context.get_hparam("depth")
+    batch = {"x": [torch.zeros(1), "text"], "y": (torch.ones(1),)}
+    assert str(context.to_device(batch)["y"][0].device) == str(context.device)
+    assert context.to_device(batch)["x"][1] == "text"

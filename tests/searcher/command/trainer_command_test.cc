@@ -323,11 +323,12 @@ TEST_F(TrainerCommandTest, ATrialClassIsDrivenByTheModuleOfItsLauncher) {
 
 TEST_F(TrainerCommandTest, HyperparametersAreFilledIn) {
   const Json config = {{"train_batch_size", 4}};
-  spec_.hyperparameters = {{"lr", 0.5}, {"name", "a b"}, {"sizes", {1, 2}}};
-  Complete({"python3", "plain.py", "--lr={lr}", "{name}:{lr}", "{sizes}", "{other}", "${lr}"},
+  spec_.hyperparameters = {{"lr", 0.5}, {"name", "a b"}, {"sizes", {1, 2}}, {"ds_config", 1}};
+  Complete({"python3", "plain.py", "--lr={lr}", "{name}:{lr}", "{sizes}", "{other}", "${lr}",
+            "{ds_config}"},
            config);
-  EXPECT_EQ(spec_.entrypoint,
-            (Argv{"python3", "plain.py", "--lr=0.5", "a b:0.5", "[1,2]", "{other}", "${lr}"}));
+  EXPECT_EQ(spec_.entrypoint, (Argv{"python3", "plain.py", "--lr=0.5", "a b:0.5", "[1,2]",
+                                    "{other}", "${lr}", "{ds_config}"}));
   Complete({"sh", "-c", "python3 plain.py {name} $X | cat"}, config);
   EXPECT_EQ(spec_.entrypoint.back(), "python3 plain.py 'a b' $X | cat");
   EXPECT_THAT(ErrorOf({"sh", "-c", "python3 plain.py $X{lr}"}, config),
