@@ -6,25 +6,25 @@ import json
 import os
 import shutil
 import signal
-import sys
 import tempfile
 import uuid
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
+from dsat._determined.experiment import Named, folder, max_length, section
 from dsat._meter import number_of
 from dsat._report import log
 from dsat._trial import measures, rank, rank_file, trial, world_size, write_json
-from dsat.determined import Named, missing_names
-
-from ._experiment import Length, folder, max_length, section
 
 
 class DistributedContext(Named):
     """The ranks, and the exchange of objects between them."""
 
-    def __init__(self) -> None:
-        self._group: Any = None
+    rank = property(lambda self: rank())
+    size = property(lambda self: world_size())
+    local_rank = property(lambda self: int(os.environ.get("LOCAL_RANK") or 0))
+    get_rank, get_size, get_local_rank = rank.fget, size.fget, local_rank.fget
+    _group: Any = None
 
     @classmethod
     def from_deepspeed(cls, chief_ip: Optional[str] = None) -> "DistributedContext":
@@ -32,20 +32,6 @@ class DistributedContext(Named):
         return cls()
 
     from_torch_distributed = from_deepspeed
-
-    @property
-    def rank(self) -> int:
-        return rank()
-
-    @property
-    def size(self) -> int:
-        return world_size()
-
-    @property
-    def local_rank(self) -> int:
-        return int(os.environ.get("LOCAL_RANK") or 0)
-
-    get_rank, get_size, get_local_rank = rank.fget, size.fget, local_rank.fget
 
     def allgather(self, stuff: Any) -> List[Any]:
         """The objects of all ranks, on each of them."""
@@ -71,6 +57,18 @@ class DistributedContext(Named):
         return self.allgather(stuff if self.rank == 0 else None)[0]
 
 
+def _result() -> Dict[str, Any]:
+    """What `dsat train` shows: the `value` of searcher.metric, `steps` and `checkpoint`."""
+    running = trial()
+    return dict(rank_file(running).get("result") or {}) if running is not None else {}
+
+
+def _keep_result(**values: Any) -> None:
+    running = trial()
+    if running is not None:
+        rank_file(running).add({"result": {**_result(), **values}})
+
+
 class TrainContext(Named):
     """Takes metrics. Those of searcher.metric are the result of a full run."""
 
@@ -79,9 +77,9 @@ class TrainContext(Named):
 
     def report_validation_metrics(self, steps_completed: int, metrics: Dict[str, Any]) -> None:
         self._report("validation", steps_completed, metrics)
-        name = section("searcher").get("metric")
-        if name in metrics:
-            keep_result(steps_completed, metrics[name])
+        value = number_of(metrics.get(section("searcher").get("metric")))
+        if value is not None:
+            _keep_result(value=value, steps=steps_completed)
 
     def _report(self, kind: str, steps: int, metrics: Dict[str, Any]) -> None:
         log(metrics)
@@ -95,52 +93,31 @@ class TrainContext(Named):
         return path
 
 
-def keep_result(steps: Optional[int], value: Any) -> None:
-    """The value of searcher.metric at the last validation, for `dsat train` to show."""
-    running, number = trial(), number_of(value)
-    if number is None:
-        name = section("searcher").get("metric")
-        raise ValueError(f"dsat: searcher.metric {name!r} is {value!r}; expected a number")
-    if running is not None:
-        kept = dict(rank_file(running).get("result") or {})
-        kept.update({"value": number} if steps is None else {"value": number, "steps": steps})
-        newest = newest_checkpoint()
-        if newest is not None:
-            kept["checkpoint"] = str(_checkpoints() / newest)
-        rank_file(running).add({"result": kept})
-
-
 class SearcherOperation(Named):
     """The training to do."""
 
-    def __init__(self, of: Length) -> None:
-        self.length = of.count
+    def __init__(self) -> None:
+        self.length = max_length().count
 
     def report_progress(self, length: float) -> None:
         """dsat itself sees how far a measured trial is."""
 
     def report_completed(self, searcher_metric: Any) -> None:
-        keep_result(None, searcher_metric)
+        _keep_result(value=number_of(searcher_metric))
 
 
 class SearcherContext(Named):
     """Asks for one training of searcher.max_length."""
 
-    def operations(self, searcher_mode: Any = None,
-                   auto_ack: bool = True) -> Iterator[SearcherOperation]:
-        yield SearcherOperation(max_length())
-
-
-def _checkpoints() -> Path:
-    return folder() / "checkpoints"
+    def operations(self, *_: Any, **__: Any) -> Iterator[SearcherOperation]:
+        yield SearcherOperation()
 
 
 def newest_checkpoint() -> Optional[str]:
     """The name of the newest complete checkpoint of this run; None in measured trials."""
-    with contextlib.suppress(OSError):
-        if not measures():
-            return (_checkpoints() / "latest").read_text(encoding="utf-8").strip() or None
-    return None
+    found = [] if measures() else (folder() / "checkpoints").glob("*/metadata.json")
+    newest = max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
+    return newest.parent.name if newest is not None else None
 
 
 class CheckpointContext(Named):
@@ -162,63 +139,48 @@ class CheckpointContext(Named):
             return
         steps = (metadata or {}).get("steps_completed")
         name = f"batch-{steps:08d}" if isinstance(steps, int) else uuid.uuid4().hex
-        path = _checkpoints() / name
-        path.mkdir(parents=True, exist_ok=True)
-        (path / "metadata.json").unlink(missing_ok=True)  # It is not complete any more.
-        yield path, name
-        if shard:
-            self._distributed.allgather(None)
+        folder_ = folder() / "checkpoints" / name
+        folder_.mkdir(parents=True, exist_ok=True)
+        (folder_ / "metadata.json").unlink(missing_ok=True)  # It is not complete any more.
+        yield folder_, name
+        self._distributed.allgather(None) if shard else None
         if not shard or self._distributed.rank == 0:
-            self._complete(path, metadata or {})
-        if shard:
-            self._distributed.allgather(None)
+            self._complete(folder_, metadata or {})
+        self._distributed.allgather(None) if shard else None
 
-    def _complete(self, path: Path, metadata: Dict[str, Any]) -> None:
-        running = trial()
-        result = (rank_file(running).get("result") or {}) if running is not None else {}
-        is_of_now = "steps" in result and result["steps"] == metadata.get("steps_completed")
-        write_json(path / "metadata.json",
-                   {**metadata, **({"searcher_metric": result["value"]} if is_of_now else {})})
-        pointer = path.parent / "latest"
-        pointer.with_suffix(".tmp").write_text(path.name, encoding="utf-8")
-        pointer.with_suffix(".tmp").replace(pointer)
-        print(f"dsat: saved the checkpoint {path}", flush=True)
-        if running is not None:
-            rank_file(running).add({"result": {**result, "checkpoint": str(path)}})
-        self._remove_older(path)
-
-    def _remove_older(self, newest: Path) -> None:
-        """Removes complete checkpoints of this run, but not the newest and the best one."""
-        found = [each.parent for each in newest.parent.glob("*/metadata.json")]
-        values = {path: self.get_metadata(path.name).get("searcher_metric") for path in found}
+    def _complete(self, newest: Path, metadata: Dict[str, Any]) -> None:
+        result = _result()
+        is_rated = "steps" in result and result["steps"] == metadata.get("steps_completed")
+        write_json(newest / "metadata.json",
+                   {**metadata, "searcher_metric": result["value"] if is_rated else None})
+        print(f"dsat: saved the checkpoint {newest}", flush=True)
+        values = {path.parent: self.get_metadata(path.parent.name)["searcher_metric"]
+                  for path in newest.parent.glob("*/metadata.json")}
         sign = -1 if section("searcher").get("smaller_is_better") is False else 1
-        rated = [path for path in found if values[path] is not None]
-        best = min(rated, key=lambda path: sign * values[path], default=newest)
-        for path in set(found) - {newest, best}:
+        best = min((path for path in values if values[path] is not None), default=newest,
+                   key=lambda path: sign * values[path])
+        for path in values.keys() - {newest, best}:
             shutil.rmtree(path, ignore_errors=True)
-
-    def _path_of(self, storage_id: Any) -> Path:
-        path = _checkpoints() / str(storage_id)
-        if not (path / "metadata.json").exists():
-            raise FileNotFoundError(f"dsat: {path} is no complete checkpoint of this run")
-        return path
+        _keep_result(checkpoint=str(newest))
 
     @contextlib.contextmanager
     def restore_path(self, storage_id: Any, *_: Any, **__: Any) -> Iterator[Path]:
         """The folder of a checkpoint. Raises FileNotFoundError if there is none of that name."""
-        yield self._path_of(storage_id)
+        self.get_metadata(storage_id)
+        path = folder() / "checkpoints" / str(storage_id)
+        _keep_result(checkpoint=str(path))
+        yield path
 
     def get_metadata(self, storage_id: Any) -> Dict[str, Any]:
-        text = (self._path_of(storage_id) / "metadata.json").read_text(encoding="utf-8")
-        return dict(json.loads(text))
+        path = folder() / "checkpoints" / str(storage_id) / "metadata.json"
+        return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
 class PreemptContext(Named):
     """Says whether to save a checkpoint and end, because `dsat train` was interrupted."""
 
     def __init__(self, distributed: DistributedContext) -> None:
-        self._distributed = distributed
-        self._asked = False
+        self._distributed, self._asked = distributed, False
         if not measures():
             signal.signal(signal.SIGTERM, self._note)
 
@@ -231,12 +193,11 @@ class PreemptContext(Named):
 
 
 class Context(Named):
-    """What det.core.init() returns."""
+    """What init() returns."""
 
     def __init__(self, distributed: Optional[DistributedContext] = None) -> None:
         self.distributed = distributed or DistributedContext()
-        self.train = TrainContext()
-        self.searcher = SearcherContext()
+        self.train, self.searcher = TrainContext(), SearcherContext()
         self.checkpoint = CheckpointContext(self.distributed)
         self.preempt = PreemptContext(self.distributed)
 
@@ -244,14 +205,9 @@ class Context(Named):
         return self
 
     def __exit__(self, *error: Any) -> None:
-        sys.stdout.flush()
+        """Nothing is left open."""
 
 
 def init(*, distributed: Optional[DistributedContext] = None, **_: Any) -> Context:
     """The context of this rank. Other arguments are for a cluster and have no effect."""
     return Context(distributed)
-
-
-__all__ = ["CheckpointContext", "Context", "DistributedContext", "PreemptContext",
-           "SearcherContext", "SearcherOperation", "TrainContext", "init"]
-__getattr__ = missing_names(__name__)

@@ -1,21 +1,20 @@
 """The base of trial classes, and the context that they are given."""
 from __future__ import annotations
 
-import abc
 import os
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Dict, List, Optional
 
 import torch
 from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
 from dsat import overwrite_deepspeed_config
-from dsat.determined import Named, missing_names
+from dsat._determined import experiment
+from dsat._determined.core import Context, DistributedContext
+from dsat._determined.data import Reducers
 
-from .. import _experiment
-from .._reducers import MetricReducer, Reducers
-from ..core import Context, DistributedContext
+__all__ = ["overwrite_deepspeed_config"]
 
 
 @dataclass
@@ -36,24 +35,22 @@ def make_data_parallel_mpu(distributed: DistributedContext) -> ModelParallelUnit
 def make_deepspeed_mpu(grid: Any) -> ModelParallelUnit:
     """The grid of a pipeline, of which the first and the last stage need data."""
     stage, last = grid.get_pipe_parallel_rank(), grid.get_pipe_parallel_world_size() - 1
-    needs_data = grid.get_slice_parallel_rank() == 0 and stage in (0, last)
     return ModelParallelUnit(grid.get_data_parallel_rank(), grid.get_data_parallel_world_size(),
-                             True, needs_data)
+                             True, grid.get_slice_parallel_rank() == 0 and stage in (0, last))
 
 
 class _NoWriter:
     """Stands for TensorBoard's writer where TensorBoard is not installed."""
 
-    def __getattr__(self, name: str) -> Callable[..., None]:
+    def __getattr__(self, name: str) -> Any:
         return lambda *arguments, **keywords: None
 
 
-class DeepSpeedTrialContext(Named):
-    """What a trial class asks for and says about itself. The driver (_driver.py) reads the rest."""
+class DeepSpeedTrialContext(experiment.Named):
+    """What a trial class asks for and says about itself; driver.py reads the rest."""
 
     def __init__(self, core: Context) -> None:
-        self._core = core
-        self.distributed = core.distributed
+        self._core, self.distributed = core, core.distributed
         accelerator = get_accelerator()
         if accelerator.device_name() != "cpu":
             accelerator.set_device(self.distributed.local_rank)
@@ -61,63 +58,47 @@ class DeepSpeedTrialContext(Named):
         self.models: List[Any] = []
         self._mpu = make_data_parallel_mpu(core.distributed)
         self._reducers = Reducers()
-        self._manual_accumulation = False
-        self._any_loader = False
+        self.wrap_reducer = self._reducers.wrap
+        self._manual_accumulation = self._any_loader = self._stop_requested = False
         self._epoch_len: Optional[int] = None
         self._batch_idx = 0
-        self._stop_requested = False
         self._validation_iterator: Any = None
         self._writer: Any = None
 
     def get_hparams(self) -> Dict[str, Any]:
-        return _experiment.hparams()
+        return experiment.hparams()
 
     def get_hparam(self, name: str) -> Any:
         """One hyperparameter. Raises KeyError with the names that there are."""
-        known = _experiment.hparams()
+        known = experiment.hparams()
         if name not in known:
             raise KeyError(f"dsat: hyperparameters has no {name!r}; it has {', '.join(known)}")
         return known[name]
 
     def get_experiment_config(self) -> Dict[str, Any]:
-        return _experiment.config()
+        return experiment.config()
 
     def get_data_config(self) -> Dict[str, Any]:
-        return _experiment.section("data")
+        return experiment.section("data")
 
     def get_trial_seed(self) -> int:
-        return _experiment.seed()
-
-    def get_trial_id(self) -> int:
-        return _experiment.TrialInfo().trial_id
+        return experiment.seed()
 
     def wrap_model_engine(self, model: Any) -> Any:
         """Registers an engine of deepspeed.initialize(). The first one decides about the batch."""
         if isinstance(model, PipelineEngine):
-            if not self.models:
-                self._mpu = make_deepspeed_mpu(model.grid)
-            self._give_iterator(model)
+            self._mpu = self._mpu if self.models else make_deepspeed_mpu(model.grid)
+            original = model.eval_batch
+
+            def eval_batch(data_iter: Any = None, *arguments: Any, **keywords: Any) -> Any:
+                data_iter = self._validation_iterator if data_iter is None else data_iter
+                return original(data_iter, *arguments, **keywords)
+            model.eval_batch = eval_batch
         self.models.append(model)
         return model
 
-    def _give_iterator(self, engine: Any) -> None:
-        """Lets eval_batch() without an iterator use the one of this validation."""
-        original = engine.eval_batch
-
-        def eval_batch(data_iter: Any = None, *arguments: Any, **keywords: Any) -> Any:
-            given = self._validation_iterator if data_iter is None else data_iter
-            return original(given, *arguments, **keywords)
-        engine.eval_batch = eval_batch
-
     def set_mpu(self, mpu: ModelParallelUnit) -> None:
-        if not self.models:
-            raise RuntimeError("dsat: set_mpu() needs an engine; call wrap_model_engine() before")
         self._mpu = mpu
-
-    def wrap_reducer(self, reducer: Any, name: Optional[str] = None, for_training: bool = True,
-                     for_validation: bool = True) -> MetricReducer:
-        """Registers a function of a list of values, or a MetricReducer, and returns the latter."""
-        return self._reducers.wrap(reducer, name, for_training, for_validation)
 
     def disable_auto_grad_accumulation(self) -> None:
         """train_batch() is called once per step, and runs all of its micro-batches itself."""
@@ -128,7 +109,7 @@ class DeepSpeedTrialContext(Named):
         self._any_loader = True
 
     def _first_engine(self) -> Any:
-        if not self.models:
+        if not self.models or self.models[0] is None:
             raise RuntimeError("dsat: the trial class has no engine yet; pass the engine of "
                                "deepspeed.initialize() to context.wrap_model_engine()")
         return self.models[0]
@@ -145,9 +126,7 @@ class DeepSpeedTrialContext(Named):
     def num_micro_batches_per_slot(self) -> int:
         return int(self._first_engine().gradient_accumulation_steps())
 
-    # Published code uses these two names as well.
-    _train_micro_batch_size_per_gpu = train_micro_batch_size_per_gpu
-    _num_micro_batches_per_slot = num_micro_batches_per_slot
+    _train_micro_batch_size_per_gpu = train_micro_batch_size_per_gpu  # Published code has it.
 
     def to_device(self, data: Any) -> Any:
         """A batch on this rank's device: tensors, in lists, tuples and mappings."""
@@ -155,33 +134,26 @@ class DeepSpeedTrialContext(Named):
             return data.to(self.device, non_blocking=True)
         if isinstance(data, dict):
             return {key: self.to_device(value) for key, value in data.items()}
-        if isinstance(data, tuple) and hasattr(data, "_fields"):
-            return type(data)(*map(self.to_device, data))
         if isinstance(data, (list, tuple)):
-            return type(data)(map(self.to_device, data))
+            items = map(self.to_device, data)
+            return type(data)(*items) if hasattr(data, "_fields") else type(data)(items)
         return data
-
-    def current_train_batch(self) -> int:
-        return self._batch_idx
 
     def current_train_epoch(self) -> int:
         return self._batch_idx // self._epoch_len if self._epoch_len else 0
 
     def is_epoch_start(self) -> bool:
-        return self._batch_idx % self._epoch_len == 0 if self._epoch_len else self._batch_idx == 0
+        return self._batch_idx % (self._epoch_len or self._batch_idx + 1) == 0
 
     def is_epoch_end(self) -> bool:
         return bool(self._epoch_len) and (self._batch_idx + 1) % (self._epoch_len or 1) == 0
-
-    def get_tensorboard_path(self) -> Any:
-        return self._core.train.get_tensorboard_path()
 
     def get_tensorboard_writer(self) -> Any:
         """TensorBoard's writer of this rank; one without effect if TensorBoard is not installed."""
         if self._writer is None:
             try:
                 from torch.utils.tensorboard import SummaryWriter
-                self._writer = SummaryWriter(os.fspath(self.get_tensorboard_path()))
+                self._writer = SummaryWriter(os.fspath(self._core.train.get_tensorboard_path()))
             except ImportError:
                 self._writer = _NoWriter()
         return self._writer
@@ -190,32 +162,14 @@ class DeepSpeedTrialContext(Named):
         """Ends the training after this batch, with a validation and a checkpoint."""
         self._stop_requested = stop_requested
 
-    def get_stop_requested(self) -> bool:
-        return self._stop_requested
 
+class DeepSpeedTrial:
+    """The base of classes that train by batches.
 
-class DeepSpeedTrial(abc.ABC):
-    """The base of classes that train by batches. save() and load() may be replaced."""
-
-    @abc.abstractmethod
-    def __init__(self, context: DeepSpeedTrialContext) -> None:
-        """Makes the engines and passes each to context.wrap_model_engine()."""
-
-    @abc.abstractmethod
-    def build_training_data_loader(self) -> Any:
-        """A DataLoader of micro-batches."""
-
-    @abc.abstractmethod
-    def build_validation_data_loader(self) -> Any:
-        """Likewise, for one pass."""
-
-    @abc.abstractmethod
-    def train_batch(self, dataloader_iter: Any, epoch_idx: int, batch_idx: int) -> Any:
-        """Trains on a micro-batch, and on a whole batch with a pipeline or manual accumulation."""
-
-    @abc.abstractmethod
-    def evaluate_batch(self, dataloader_iter: Any, batch_idx: int) -> Any:
-        """Returns the metrics of a batch."""
+    They have __init__(context), build_training_data_loader(), build_validation_data_loader(),
+    train_batch(iterator, epoch_idx, batch_idx) and evaluate_batch(iterator, batch_idx), and may
+    replace the methods below.
+    """
 
     def build_callbacks(self) -> Dict[str, Any]:
         return {}
@@ -228,11 +182,5 @@ class DeepSpeedTrial(abc.ABC):
     def load(self, context: DeepSpeedTrialContext, path: Any) -> None:
         """Reads what save() has written."""
         for number, engine in enumerate(context.models):
-            loaded, _ = engine.load_checkpoint(os.fspath(path), tag=f"engine{number}")
-            if loaded is None:
+            if engine.load_checkpoint(os.fspath(path), tag=f"engine{number}")[0] is None:
                 raise RuntimeError(f"dsat: {path} has no checkpoint of engine {number}")
-
-
-__all__ = ["DeepSpeedTrial", "DeepSpeedTrialContext", "ModelParallelUnit", "make_data_parallel_mpu",
-           "make_deepspeed_mpu", "overwrite_deepspeed_config"]
-__getattr__ = missing_names(__name__)

@@ -7,11 +7,23 @@ from pathlib import Path
 from typing import Any, Dict, NamedTuple, Optional
 
 from dsat._trial import measures, trial
-from dsat.determined import Named
+from dsat.determined import lacks
+
+LOG_FORMAT = "%(levelname)s [%(process)d] %(name)s: %(message)s"
 
 
 class InvalidHP(Exception):
     """The hyperparameters cannot be trained with."""
+
+
+class Named:
+    """An object whose missing attributes are named together with those that it has."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        has = " ".join(each for each in dir(self) if not each.startswith("_"))
+        raise AttributeError(lacks(type(self).__name__, name, has))
 
 
 def hparams() -> Dict[str, Any]:
@@ -46,41 +58,31 @@ class Length(NamedTuple):
     unit: str  # "batches", "epochs" or "records".
 
     def batches(self, epoch: Optional[int], batch_size: int) -> int:
-        """The number of batches, at least 1, with `epoch` of them in an epoch."""
-        count, unit, records = self.count, self.unit, config().get("records_per_epoch")
-        if unit == "epochs" and records:
-            count, unit = count * int(records), "records"
-        if unit == "records":
-            return max(1, -(-count // batch_size))
-        if unit == "epochs" and epoch is None:
-            raise ValueError("dsat: the length of an epoch is not known, because no rank has a "
-                             "data loader with a length; set records_per_epoch in the experiment "
-                             "file")
-        return max(1, count * (epoch or 1) if unit == "epochs" else count)
+        """The number of batches, with `epoch` of them in an epoch; 0 if the length is 0."""
+        per_epoch = config().get("records_per_epoch")
+        if self.unit == "batches":
+            return self.count
+        if self.unit == "records" or per_epoch:
+            return -(-self.count * int(per_epoch if self.unit == "epochs" else 1) // batch_size)
+        if epoch is None:
+            raise ValueError("dsat: no rank has a data loader whose length is an epoch's; set "
+                             "records_per_epoch in the experiment file")
+        return self.count * epoch
 
 
-def length_of(value: Any, key: str) -> Optional[Length]:
-    """A length in the experiment file, such as 100 or {epochs: 2}; None if it is 0 or not given."""
-    if isinstance(value, dict) and len(value) == 1:
-        unit, count = next(iter(value.items()))
-    else:
-        unit, count = "batches", value or 0
-    if unit not in ("batches", "epochs", "records") or not isinstance(count, int):
-        raise ValueError(f"dsat: {key} of the experiment file is {value!r}; expected a number of "
-                         "batches, or one of {batches: N}, {epochs: N}, {records: N}")
-    return Length(count, unit) if count > 0 else None
+def length_of(value: Any) -> Length:
+    """A length in the experiment file, such as 100 or {epochs: 2}; 0 batches if it is None."""
+    unit, count = next(iter(value.items())) if isinstance(value, dict) else ("batches", value or 0)
+    return Length(int(count), unit)
 
 
 def max_length() -> Length:
     """searcher.max_length. A trial that is measured trains until dsat ends it."""
-    value = section("searcher").get("max_length")
-    length = length_of(value, "searcher.max_length")
-    if measures():
-        return Length(1_000_000, length.unit if length else "batches")
-    if length is None:
+    length = length_of(section("searcher").get("max_length"))
+    if not measures() and length.count < 1:
         raise ValueError("dsat: searcher.max_length of the experiment file is missing; expected "
                          "how long to train, such as {batches: 1000}")
-    return length
+    return Length(1_000_000, length.unit) if measures() else length
 
 
 class TrialInfo(Named):
@@ -89,23 +91,18 @@ class TrialInfo(Named):
     def __init__(self) -> None:
         running = trial()
         self.trial_id = running.id if running is not None else 0
-        self.trial_seed = seed()
-        self.hparams = hparams()
-        self._config = config()
+        self.trial_seed, self.hparams, self._config = seed(), hparams(), config()
 
 
 class ClusterInfo(Named):
     """What a rank asks of its cluster, which is the machines that dsat was given."""
 
     def __init__(self) -> None:
-        from .core import newest_checkpoint
-        self.trial = TrialInfo()
-        self.latest_checkpoint = newest_checkpoint()
+        from dsat._determined.core import newest_checkpoint
+        self.trial, self.latest_checkpoint = TrialInfo(), newest_checkpoint()
         self.slot_ids = list(range(int(os.environ.get("LOCAL_WORLD_SIZE") or 1)))
         if os.environ.get("CROSS_SIZE", "1") == "1":  # A rank does not know several hosts.
             self.container_addrs = [os.environ.get("MASTER_ADDR") or "127.0.0.1"]
 
 
-def get_cluster_info() -> ClusterInfo:
-    """The experiment and its machines, as far as a rank of dsat knows them."""
-    return ClusterInfo()
+get_cluster_info = ClusterInfo

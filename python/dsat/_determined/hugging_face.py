@@ -7,31 +7,26 @@ from typing import Any, Dict, List, Optional
 
 from transformers import TrainerCallback
 
+from dsat._determined.core import Context, newest_checkpoint
+from dsat._determined.experiment import max_length
 from dsat._trial import measures
-from dsat.determined import missing_names
-
-from ._experiment import max_length
-from .core import Context, newest_checkpoint
 
 
 class DetCallback(TrainerCallback):  # type: ignore[misc]
-    """Reports what the trainer logs, ends it after searcher.max_length, keeps its checkpoints."""
+    """Reports what the trainer logs, ends it after searcher.max_length, notes its checkpoints."""
 
     def __init__(self, core_context: Context, args: Any,
                  filter_metrics: Optional[List[str]] = None,
                  user_data: Optional[Dict[str, Any]] = None) -> None:
         """
         Args:
-            core_context: of determined.core.init().
+            core_context: the context of determined.core.init().
             args: the trainer's arguments; a training that goes on resumes from its checkpoint.
             filter_metrics: parts of the names of the metrics to report; None: all.
             user_data: written to my_data.json of each checkpoint.
         """
-        super().__init__()
-        self.core_context = core_context
+        self.core_context, self._filter, self._user_data = core_context, filter_metrics, user_data
         self.current_op = next(core_context.searcher.operations())
-        self._filter, self._user_data = filter_metrics, user_data
-        self._unit = max_length().unit
         newest = newest_checkpoint()
         if newest is not None and not getattr(args, "overwrite_output_dir", False):
             args.resume_from_checkpoint = core_context.checkpoint.get_metadata(newest)["of_trainer"]
@@ -40,21 +35,19 @@ class DetCallback(TrainerCallback):  # type: ignore[misc]
                **kwargs: Any) -> None:
         metrics = {name: value for name, value in (logs or {}).items()
                    if self._filter is None or any(part in name for part in self._filter)}
-        if not metrics or not state.is_world_process_zero:
-            return
-        validates = any(name.startswith("eval_") for name in metrics)
-        train = self.core_context.train
-        (train.report_validation_metrics if validates else train.report_training_metrics)(
-            state.global_step, metrics)
+        if metrics and state.is_world_process_zero:
+            kind = "validation" if any(name.startswith("eval_") for name in metrics) else "training"
+            report = getattr(self.core_context.train, f"report_{kind}_metrics")
+            report(state.global_step, metrics)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self._unit == "batches" and state.global_step >= self.current_op.length:
+        if max_length().unit == "batches" and state.global_step >= self.current_op.length:
             self._end(args, control)
-        if not measures() and self.core_context.preempt.should_preempt():
+        if self.core_context.preempt.should_preempt():
             control.should_save = control.should_training_stop = True
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self._unit == "epochs" and round(state.epoch, 6) >= self.current_op.length:
+        if max_length().unit == "epochs" and round(state.epoch, 6) >= self.current_op.length:
             self._end(args, control)
 
     @staticmethod
@@ -64,15 +57,11 @@ class DetCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Notes the trainer's checkpoint as one of this run; it stays where the trainer has it."""
-        folder = Path(args.output_dir).absolute() / f"checkpoint-{state.global_step}"
         if measures() or not state.is_world_process_zero:
             return
+        path = Path(args.output_dir).absolute() / f"checkpoint-{state.global_step}"
         if self._user_data is not None:
-            (folder / "my_data.json").write_text(json.dumps(self._user_data), encoding="utf-8")
-        metadata = {"steps_completed": state.global_step, "of_trainer": str(folder)}
+            (path / "my_data.json").write_text(json.dumps(self._user_data), encoding="utf-8")
+        metadata = {"steps_completed": state.global_step, "of_trainer": str(path)}
         with self.core_context.checkpoint.store_path(metadata):
             pass
-
-
-__all__ = ["DetCallback"]
-__getattr__ = missing_names(__name__)

@@ -1,6 +1,0 @@
-"""python3 -m determined.launch.torch_distributed [--trial MODULE:CLASS] [COMMAND...], in each rank."""
-from dsat.determined import main
-
-__all__ = ["main"]
-if __name__ == "__main__":
-    main()
