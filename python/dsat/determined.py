@@ -18,7 +18,7 @@ import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Optional
 
 from dsat._trial import note_change
 
@@ -73,21 +73,19 @@ class _Loader:
         return compile("from dsat.determined import main; main()", name, "exec")
 
 
-def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec:
-    """Finds `determined` and its modules. Raises ModuleNotFoundError for those that dsat lacks."""
+def find_spec(name: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:
+    """Finds `determined` and its modules. Raises ModuleNotFoundError for those that dsat lacks.
+
+    This module is itself a finder of sys.meta_path.
+    """
+    if name.partition(".")[0] != "determined":
+        return None
     if name in _MODULES:
         return ModuleSpec(name, _Loader(), origin=__file__,  # type: ignore[arg-type]
                           is_package=bool(_MODULES[name][2]))
     package, _, last = name.rpartition(".")
     _, names, modules = _MODULES[package]
     raise ModuleNotFoundError(lacks(package, last, f"{names} {modules}"), name=name)
-
-
-class Finder:
-    """Finds the modules in a Python that dsat has not started."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        return find_spec(name) if name.partition(".")[0] == "determined" else None
 
 
 def _constants(value: Any) -> Any:
@@ -104,7 +102,7 @@ def main() -> None:
     parser.add_argument("--trial", metavar="MODULE:CLASS", help="a class of DeepSpeedTrial to train")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="or a script that trains")
     own, rest = parser.parse_known_args()
-    sys.meta_path.insert(0, Finder())
+    sys.meta_path.insert(0, sys.modules[__name__])  # type: ignore[arg-type]
     if own.config:
         import yaml
         content = yaml.safe_load(Path(own.config).read_text(encoding="utf-8"))

@@ -188,7 +188,7 @@ def test_the_command_of_the_module_trains_by_hand(tmp_path, extensions):
 def names(monkeypatch):
     """Lets this process find the package, and forgets it again."""
     import dsat.determined
-    monkeypatch.setattr(sys, "meta_path", [dsat.determined.Finder(), *sys.meta_path])
+    monkeypatch.setattr(sys, "meta_path", [dsat.determined, *sys.meta_path])
     yield
     for name in [name for name in sys.modules if name.partition(".")[0] == "determined"]:
         del sys.modules[name]

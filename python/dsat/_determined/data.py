@@ -5,7 +5,7 @@ import functools
 import itertools
 import signal
 import sys
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 import torch
 from torch.utils import data
@@ -150,37 +150,29 @@ class _Function(MetricReducer):
         return self._function([value for row in rows for value in row if value is not end])
 
 
-class _Wrapped(NamedTuple):
-    reducer: Any
-    name: Optional[str]
-    for_training: bool
-    for_validation: bool
-
-
-class Reducers(List[_Wrapped]):
-    """The reducers of a trial."""
+class Reducers(List[Tuple[Any, Optional[str], bool, bool]]):
+    """The reducers of a trial, with the arguments of wrap()."""
 
     def wrap(self, reducer: Any, name: Optional[str] = None, for_training: bool = True,
              for_validation: bool = True) -> Any:
         """Registers a function of a list of values, or a MetricReducer, and returns the latter."""
         if not isinstance(reducer, MetricReducer):
             reducer = _Function(reducer)
-        self.append(_Wrapped(reducer, name, for_training, for_validation))
+        self.append((reducer, name, for_training, for_validation))
         return reducer
 
     def reduce(self, training: bool, allgather: Callable[[Any], List[Any]]) -> Metrics:
         """The metrics over all ranks, which call it together."""
-        chosen = [each for each in self
-                  if (each.for_training if training else each.for_validation)]
-        gathered = allgather([each.reducer.per_slot_reduce() for each in chosen]) if chosen else []
+        chosen = [(reducer, name) for reducer, name, for_training, for_validation in self
+                  if (for_training if training else for_validation)]
+        gathered = allgather([each.per_slot_reduce() for each, _ in chosen]) if chosen else []
         result: Metrics = {}
-        for number, each in enumerate(chosen):
-            value = each.reducer.cross_slot_reduce([values[number] for values in gathered])
-            if isinstance(value, dict) != (each.name is None):
-                raise TypeError(
-                    f"dsat: the reducer {each.name or type(each.reducer).__name__} returned "
-                    f"{value!r}; expected a dictionary without name=, and a number with it")
-            result.update(value if each.name is None else {each.name: value})
+        for number, (reducer, name) in enumerate(chosen):
+            value = reducer.cross_slot_reduce([values[number] for values in gathered])
+            if isinstance(value, dict) != (name is None):
+                raise TypeError(f"dsat: the reducer {name or type(reducer).__name__} returned "
+                                f"{value!r}; expected a dictionary without name=, else a number")
+            result.update(value if name is None else {name: value})
         return result
 
 

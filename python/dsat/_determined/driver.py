@@ -169,8 +169,8 @@ class Driver:
 
     def _begin_window(self) -> None:
         self._metrics = []
-        for each in self._context._reducers:
-            each.reducer.reset()
+        for reducer, *_ in self._context._reducers:
+            reducer.reset()
         for engine in self._context.models:
             engine.train()
 

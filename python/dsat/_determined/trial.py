@@ -65,8 +65,9 @@ class DeepSpeedTrialContext(experiment.Named):
         self._validation_iterator: Any = None
         self._writer: Any = None
 
-    def get_hparams(self) -> Dict[str, Any]:
-        return experiment.hparams()
+    get_hparams = staticmethod(experiment.hparams)
+    get_experiment_config = staticmethod(experiment.config)
+    get_trial_seed = staticmethod(experiment.seed)
 
     def get_hparam(self, name: str) -> Any:
         """One hyperparameter. Raises KeyError with the names that there are."""
@@ -75,14 +76,8 @@ class DeepSpeedTrialContext(experiment.Named):
             raise KeyError(f"dsat: hyperparameters has no {name!r}; it has {', '.join(known)}")
         return known[name]
 
-    def get_experiment_config(self) -> Dict[str, Any]:
-        return experiment.config()
-
     def get_data_config(self) -> Dict[str, Any]:
         return experiment.section("data")
-
-    def get_trial_seed(self) -> int:
-        return experiment.seed()
 
     def wrap_model_engine(self, model: Any) -> Any:
         """Registers an engine of deepspeed.initialize(). The first one decides about the batch."""
