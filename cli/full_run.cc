@@ -174,13 +174,37 @@ void ReadHistory(FullRun& run) {
   }
 }
 
+// Fills in what rank 0 of a command reports of a full run (python/dsat/_determined/core.py).
+void ReadResult(FullRun& run) {
+  const Json report = Json::parse(ReadOrEmpty(run.out_dir + "/hook-rank0.json"), nullptr,
+                                  /*allow_exceptions=*/false);
+  const Json* result = report.is_object() ? FindAtPointer(report, "/result") : nullptr;
+  if (result == nullptr) return;
+  if (const Json* steps = FindAtPointer(*result, "/steps")) run.last_step = steps->get<int64_t>();
+  if (const Json* value = FindAtPointer(*result, "/value")) run.searcher_metric = *value;
+  run.checkpoint = result->value("checkpoint", "");
+}
+
+// "val_loss is 0.25 after 100 batches; ", or "".
+std::string DescribeResult(const ExperimentSpec& spec, const FullRun& run) {
+  if (!run.searcher_metric) return "";
+  const Json* metric = FindAtPointer(spec.file, "/searcher/metric");
+  const std::string name = metric != nullptr && metric->is_string()
+                               ? Printable(metric->get<std::string>())
+                               : "the metric";
+  const std::string steps = run.last_step ? fmt::format(" after {} batches", *run.last_step) : "";
+  return fmt::format("{} is {:.6g}{}; ", name, *run.searcher_metric, steps);
+}
+
 // Prints to stderr where the result of a training is, unless it has failed.
-void PrintEnd(const FullRun& run, bool builtin, bool trained, const std::string& again) {
+void PrintEnd(const ExperimentSpec& spec, const FullRun& run, bool trained,
+              const std::string& again) {
+  const bool builtin = IsBuiltin(spec);
   if (run.outcome.state == TrialState::kStopped) {
-    const std::string left = !builtin                 ? ""
-                             : run.checkpoint.empty() ? ", there is no checkpoint"
-                                                      : fmt::format("; {} continues from {}", again,
-                                                                    Printable(run.checkpoint));
+    const std::string left = !run.checkpoint.empty() ? fmt::format("; {} continues from {}", again,
+                                                                   Printable(run.checkpoint))
+                             : builtin               ? ", there is no checkpoint"
+                                                     : "";
     Say(stderr, fmt::format("interrupted{}; logs in {}\n", left, run.out_dir));
   } else if (run.outcome.state == TrialState::kSucceeded) {
     if (builtin && !trained)
@@ -188,9 +212,9 @@ void PrintEnd(const FullRun& run, bool builtin, bool trained, const std::string&
     if (run.num_skipped > 0)
       Say(stderr, fmt::format("{} steps were skipped, because their gradients were not finite\n",
                               run.num_skipped));
-    Say(stderr,
-        fmt::format("done; {} is in {}\n", builtin ? "the checkpoint" : "the output of this run",
-                    builtin ? run.out_dir + "/checkpoint" : run.out_dir));
+    Say(stderr, fmt::format("done; {}{} is in {}\n", DescribeResult(spec, run),
+                            builtin ? "the checkpoint" : "the output of this run",
+                            builtin ? run.out_dir + "/checkpoint" : run.out_dir));
   }
 }
 
@@ -242,7 +266,9 @@ FullRun RunFull(const ExperimentSpec& spec, const Json& ds_config, const RunnerO
   FullRun run{.out_dir = options.out_dir,
               .outcome = {},
               .last_step = {},
+              .loss = {},
               .validation_loss = {},
+              .searcher_metric = {},
               .checkpoint = {}};
   bool trained = false;
   {
@@ -260,8 +286,10 @@ FullRun RunFull(const ExperimentSpec& spec, const Json& ds_config, const RunnerO
   if (builtin) {
     ReadHistory(run);
     run.checkpoint = NewestCheckpoint(options.out_dir);
+  } else {
+    ReadResult(run);
   }
-  PrintEnd(run, builtin, trained, again);
+  PrintEnd(spec, run, trained, again);
   return run;
 }
 
@@ -270,9 +298,10 @@ Json ToJson(const FullRun& run) {
           {"reason", run.outcome.reason},
           {"out_dir", run.out_dir},
           {"last_step", run.last_step ? Json(*run.last_step) : Json()},
-          {"loss", run.last_step ? Json(run.loss) : Json()},
+          {"loss", run.loss ? Json(*run.loss) : Json()},
           {"skipped_steps", run.num_skipped},
           {"validation_loss", run.validation_loss ? Json(*run.validation_loss) : Json()},
+          {"searcher_metric", run.searcher_metric ? Json(*run.searcher_metric) : Json()},
           {"checkpoint", run.checkpoint.empty() ? Json() : Json(run.checkpoint)}};
 }
 

@@ -25,9 +25,10 @@ struct FullRun {
   Outcome outcome;  // kStopped: interrupted.
   // The last step of the whole training, of which this run may have been the last part.
   std::optional<int64_t> last_step;
-  double loss = 0;                        // At last_step.
+  std::optional<double> loss;             // At last_step.
   int64_t num_skipped = 0;                // Steps without an update.
   std::optional<double> validation_loss;  // The last one.
+  std::optional<double> searcher_metric;  // The last one that the ranks of a command reported.
   std::string checkpoint;  // The folder of the newest checkpoint, "" if there is none.
 };
 

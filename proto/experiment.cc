@@ -60,7 +60,7 @@ static bool Fits(const Json& json, const ModelProfile*) {
 
 DSAT_FIELDS(ExperimentSpec, name, method, entrypoint, config_path, model_dir, start_dir, out_dir,
             slots_per_trial, device, device_memory_bytes, host_memory_bytes, environment,
-            hyperparameters, ds_config_path, ds_config, search_space, where, max_restarts,
+            hyperparameters, file, ds_config_path, ds_config, search_space, where, max_restarts,
             max_length_steps, profile, candidate, machine, options)
 
 DSAT_FIELDS(Forecast, micro_batch_size, accumulation_steps, peak_bytes, compute_ms, update_ms,

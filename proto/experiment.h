@@ -117,6 +117,9 @@ struct ExperimentSpec {
   int64_t host_memory_bytes = 0;    // The budget of one rank for offloaded state; 0 = no budget.
   std::map<std::string, std::string> environment;  // Variables of trial processes, added to ours.
   Json hyperparameters = Json::object();           // As in the file, except the two ds_config keys.
+  // The experiment file of a command, with constants in place of {type: const} and a
+  // searcher.max_length: the ranks read it.
+  Json file = Json::object();
   std::string ds_config_path;       // The file the base config came from, "" if inline.
   Json ds_config = Json::object();  // Base config with overwrite_deepspeed_args.
   // The user's own values (searcher/input/user_space.h): pointer of the ds_config -> array.

@@ -31,6 +31,8 @@ namespace {
 constexpr int kLookEveryMs = 200;
 constexpr int64_t kMostTimesFull = 3;  // In a row.
 constexpr std::chrono::seconds kCancelGrace{5};
+// For a command at the first time: its ranks may save a checkpoint before they end.
+constexpr std::chrono::seconds kSaveGrace{60};
 // Without --checkpoint-interval: what the loss of a rank may cost.
 constexpr int64_t kCheckpointSeconds = 600;
 
@@ -182,7 +184,8 @@ Outcome FullTraining::Run(const LaunchRequest& request) {
     if (cancels > before) server.Dismiss(ref);
     const bool can_save = IsBuiltin(spec) && attempt.started();
     const bool at_once = cancels > 1 || (cancels == 1 && !can_save);
-    if (at_once && cancels > before) attempt.Cancel(kCancelGrace);
+    if (at_once && cancels > before)
+      attempt.Cancel(cancels > 1 || IsBuiltin(spec) ? kCancelGrace : kSaveGrace);
     attempt.Observe();
     if (const std::string news = attempt.NewsOfJob(); !news.empty())
       Log(LogLevel::kInfo, "the training " + news);

@@ -63,7 +63,7 @@ constexpr Key kKeys[] = {
     Flag("/zero_optimization/elastic_checkpoint", "0.3.3", "false", kWarns).Exact(),
     Flag("/zero_optimization/round_robin_gradients", "0.4.4", "false", kWarns)
         .Rounding().SeveralRanks().ToStage(2).WideFromStage(1, kSwitch),
-    Elems("/zero_optimization/sub_group_size", "0.3.12", "1000000000", 1)
+    Elems("/zero_optimization/sub_group_size", "0.3.12", "1000000000", 0)
         .UpToParams().WideFromStage(3, "[10000000, 100000000, 1000000000]"),
     Elems("/zero_optimization/stage3_prefetch_bucket_size", "0.3.12", "50000000", 0)
         .FromStage(3).UpToParams().SeveralRanks()

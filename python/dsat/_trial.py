@@ -67,6 +67,11 @@ class Trial:
         return self._content
 
     @property
+    def hparams(self) -> Config:
+        """The hyperparameters of the experiment file, with this config in its DeepSpeed keys."""
+        return dict(json.loads(os.environ.get("DSAT_HPARAMS") or "{}"))
+
+    @property
     def measures(self) -> bool:
         """False in a full run, which trains to its end."""
         return bool(os.environ.get("DSAT_MEASURE"))

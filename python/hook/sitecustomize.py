@@ -90,6 +90,9 @@ class _Finder:
     """Finds these modules with the other finders of sys.meta_path."""
 
     def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "determined":
+            from dsat import determined
+            return determined.find_spec(name, path)
         # Within a pause there is nothing to do for the other modules of a package.
         pauses = gc.isenabled() and name.partition(".")[0] in _LARGE
         if not pauses and name not in _TARGETS and name != _DEFERRED:

@@ -263,6 +263,20 @@ Json ConfigForScript(const ExperimentSpec& spec, Json ds_config, bool has_hook,
   return ds_config;
 }
 
+Json HyperparametersForScript(const ExperimentSpec& spec, const Json& config) {
+  Json hparams = spec.file.value("hyperparameters", Json::object());
+  const auto given = hparams.find("deepspeed_config");
+  if (given == hparams.end()) {
+    for (const auto& [key, value] : spec.ds_config.items())
+      hparams.erase(key);
+    hparams.update(config);
+  } else {
+    if (given->is_object()) *given = config;
+    hparams["overwrite_deepspeed_args"] = config;
+  }
+  return hparams;
+}
+
 Json ConfigForTrial(Json ds_config) {
   ds_config.erase("autotuning");
   for (const char* block : {"tensorboard", "wandb", "csv_monitor", "comet", "flops_profiler"}) {

@@ -60,6 +60,11 @@ std::vector<std::string> ArgvForTrial(const ExperimentSpec& spec, const Json& ds
 Json ConfigForScript(const ExperimentSpec& spec, Json ds_config, bool has_hook,
                      int64_t data_parallel_size = 0);
 
+// The hyperparameters of the experiment file as a rank gets them, with `config`, that of the
+// script, where the file has its DeepSpeed config: in overwrite_deepspeed_args or, if it is no file
+// of its own, in its place.
+Json HyperparametersForScript(const ExperimentSpec& spec, const Json& config);
+
 // `ds_config` without DeepSpeed's own tuner, and without settings that write elsewhere or slow down
 // the steps: monitors, breakdowns, the user's own FLOPS profiling.
 Json ConfigForTrial(Json ds_config);

@@ -40,6 +40,14 @@ class Splitter {
     return std::string_view(command_).substr(pos_).starts_with(text);
   }
 
+  // The length of "{name}", which means itself to a shell, at this position; 0 if there is none.
+  size_t PlaceholderLength() const {
+    const std::string_view rest = std::string_view(command_).substr(pos_);
+    if (!rest.starts_with('{')) return 0;
+    const size_t length = LeadingVariableName(rest.substr(1)).size();
+    return length > 0 && rest.substr(length + 1).starts_with('}') ? length + 2 : 0;
+  }
+
   void Step() {
     const char c = command_[pos_];
     if (c == '\'' || c == '"') {
@@ -52,8 +60,8 @@ class Splitter {
     } else if (c == '\\' && pos_ + 1 < command_.size()) {
       Take(1, "");
       Take(1);
-    } else if (At(kConfigPlaceholder)) {
-      Take(sizeof(kConfigPlaceholder) - 1);
+    } else if (const size_t length = PlaceholderLength(); length > 0) {
+      Take(length);
     } else {
       Unquoted(c);
     }

@@ -16,9 +16,11 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/parse_number.h"
+#include "base/regex.h"
 #include "engine/config/settings.h"
 #include "engine/config/strategies.h"
 #include "engine/config/validate.h"
+#include "proto/launch_settings.h"
 #include "searcher/command/command_words.h"
 #include "searcher/command/deepspeed_command.h"
 #include "searcher/command/import_hook.h"
@@ -37,6 +39,40 @@ constexpr TrainerArgument kTrainerArguments[] = {
     {"--gradient_accumulation_steps", "gradient_accumulation_steps"},
 };
 
+// Lets "module.file:Trial", a trial class, be driven by python/dsat/determined.py.
+void DriveTrialClass(ExperimentSpec* spec) {
+  static const RE2 kTrialClass(R"([A-Za-z_][\w.]*:[A-Za-z_]\w*)", RegexOptions());
+  std::vector<std::string>& argv = spec->entrypoint;
+  if (argv.size() == 1 && RE2::FullMatch(argv[0], kTrialClass))
+    argv = {"python3", "-m", "determined.launch.deepspeed", "--trial", argv[0]};
+}
+
+// Replaces each {name} of a hyperparameter by its value.
+void FillHyperparameters(ExperimentSpec* spec) {
+  CommandWords command(spec->entrypoint);
+  for (size_t i = 0; i < command.words().size(); ++i) {
+    std::string word = command.words()[i].text;
+    for (const auto& [name, value] : spec->hyperparameters.items()) {
+      const std::string placeholder = "{" + name + "}", text = WordOf(value);
+      if (placeholder == kConfigPlaceholder) continue;
+      size_t at = word.find(placeholder);
+      for (; at != word.npos; at = word.find(placeholder, at)) {
+        const bool is_variable = at > 0 && word[at - 1] == '$';
+        if (!is_variable) word.replace(at, placeholder.size(), text);
+        at += is_variable ? placeholder.size() : text.size();
+      }
+    }
+    if (word == command.words()[i].text) continue;
+    if (command.words()[i].expands)
+      Throw(ErrorCode::kInvalidArgument,
+            "{}: /entrypoint has {}, in which a shell's variable and a hyperparameter stand "
+            "together; expected them in words of their own",
+            spec->config_path, command.words()[i].text);
+    command.Replace(i, word);
+  }
+  spec->entrypoint = command.Changed();
+}
+
 // "python3 -m determined.launch.deepspeed ... COMMAND".
 std::optional<std::string> DropClusterLauncher(ExperimentSpec* spec) {
   CommandWords command(spec->entrypoint);
@@ -47,10 +83,7 @@ std::optional<std::string> DropClusterLauncher(ExperimentSpec* spec) {
     size_t begin = i + 2;  // The first word of COMMAND.
     for (size_t k = begin; k < words.size() && !words[k].first; ++k) {
       if (words[k].text == "--trial" || words[k].text.starts_with("--trial="))
-        Throw(ErrorCode::kInvalidArgument,
-              "{}: /entrypoint runs a trial class ({} --trial); expected a command such as "
-              "\"python3 train.py\", because trial classes are not supported",
-              spec->config_path, module);
+        return std::nullopt;  // The ranks know the module (python/dsat/determined.py).
       if (words[k].text == "--") begin = k + 1;
     }
     if (begin == words.size()) return std::nullopt;
@@ -249,6 +282,23 @@ std::optional<std::string> DropTotal(const std::string& source, ExperimentSpec* 
       source, total, ranks, spec->slots_per_trial);
 }
 
+// DeepSpeed ignores offload_param below stage 3; trials at stage 3 would begin to obey it.
+std::optional<std::string> DropParamOffload(const std::string& source, ExperimentSpec* spec) {
+  const Json* zero = FindAtPointer(spec->ds_config, "/zero_optimization");
+  const Json* device = FindAtPointer(spec->ds_config, "/zero_optimization/offload_param/device");
+  const Json* stage = FindAtPointer(spec->ds_config, "/zero_optimization/stage");
+  const bool is_below =
+      zero != nullptr && (stage == nullptr || (stage->is_number_integer() && *stage < 3));
+  if (!is_below || device == nullptr || (*device != "cpu" && *device != "nvme"))
+    return std::nullopt;
+  const std::string text = device->dump();
+  spec->ds_config["zero_optimization"].erase("offload_param");
+  return fmt::format(
+      "{}: /zero_optimization/offload_param/device is {}, which DeepSpeed ignores below ZeRO stage "
+      "3; trials leave the section out",
+      source, text);
+}
+
 void MarkOwnConfig(ExperimentSpec* spec) {
   CommandWords command(spec->entrypoint);
   ExperimentSpec nowhere = *spec;
@@ -276,11 +326,14 @@ std::optional<std::string> ConfigOfAccelerate(const CommandWords& command,
 
 std::vector<std::string> CompleteCommand(const std::string& source, ExperimentSpec* spec) {
   std::vector<std::string> notes;
+  DriveTrialClass(spec);
+  FillHyperparameters(spec);
   if (const auto note = DropClusterLauncher(spec)) notes.push_back(*note);
   if (const auto note = NameAcceleratesConfig(spec)) notes.push_back(*note);
   const std::vector<std::string> resolved = Resolver(source, spec).Resolve();
   notes.insert(notes.end(), resolved.begin(), resolved.end());
   if (const auto note = DropTotal(source, spec)) notes.push_back(*note);
+  if (const auto note = DropParamOffload(source, spec)) notes.push_back(*note);
   MarkOwnConfig(spec);
   return notes;
 }

@@ -6,13 +6,13 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <span>
+#include <iterator>
+#include <sstream>
 #include <string_view>
 #include <utility>
 
 #include "base/error.h"
 #include "base/files.h"
-#include "base/regex.h"
 #include "engine/config/keys.h"
 #include "engine/config/strategies.h"
 #include "engine/config/validate.h"
@@ -24,17 +24,12 @@
 namespace dsat {
 namespace {
 
-// True if `text` is "module.file:Trial", a trial class.
-bool NamesTrialClass(std::string_view text) {
-  static const RE2 kTrialClass(R"([A-Za-z_][\w.]*:[A-Za-z_]\w*)", RegexOptions());
-  return RE2::FullMatch(Piece(text), kTrialClass);
-}
-
-// The keys of each section: those that dsat reads, and those of a cluster that have no meaning
-// here.
+// The keys of each section: those that dsat reads, those that the ranks of a command read, and
+// those of a cluster that have no meaning here.
 struct Section {
   const char* pointer;
   const char* read;
+  const char* of_command;
   const char* without_meaning;
 };
 
@@ -42,36 +37,31 @@ constexpr std::array<Section, 4> kSections = {{
     {"",
      "name entrypoint resources searcher hyperparameters search_space where environment "
      "max_restarts",
-     "description labels workspace project data bind_mounts debug scheduling_unit "
-     "records_per_epoch min_validation_period min_checkpoint_period perform_initial_validation "
-     "checkpoint_policy checkpoint_storage tensorboard_storage optimizations profiling "
-     "reproducibility slurm pbs security internal integrations retention_policy log_policies "
-     "preemption_timeout"},
-    {"/resources", "slots_per_trial device device_memory host_memory",
+     "data scheduling_unit records_per_epoch min_validation_period min_checkpoint_period "
+     "perform_initial_validation reproducibility",
+     "description labels workspace project bind_mounts debug checkpoint_policy checkpoint_storage "
+     "tensorboard_storage optimizations profiling slurm pbs security internal integrations "
+     "retention_policy log_policies preemption_timeout"},
+    {"/resources", "slots_per_trial device device_memory host_memory", "",
      "agent_label devices max_slots native_parallel priority resource_pool shm_size weight "
      "is_single_node"},
-    {"/searcher", "name max_length",
-     "metric smaller_is_better time_metric max_time source_trial_id source_checkpoint_uuid"},
-    {"/environment", "environment_variables",
+    {"/searcher", "name max_length", "metric smaller_is_better",
+     "time_metric max_time source_trial_id source_checkpoint_uuid"},
+    {"/environment", "environment_variables", "",
      "image force_pull_image registry_auth pod_spec add_capabilities drop_capabilities ports "
      "proxy_ports"},
 }};
 
 constexpr char kHparams[] = "/hyperparameters";
 // Beside a ds_config file.
-constexpr Section kBuiltinHparams = {kHparams,
-                                     "model data deepspeed_config overwrite_deepspeed_args", ""};
+constexpr Section kBuiltinHparams = {
+    kHparams, "model data deepspeed_config overwrite_deepspeed_args", "", ""};
 constexpr char kConfigKey[] = "deepspeed_config";
 constexpr char kOverwriteKey[] = "overwrite_deepspeed_args";
 
-std::vector<std::string> Words(std::string_view text) {
-  std::vector<std::string> words;
-  while (!text.empty()) {
-    std::string_view word = text.substr(0, text.find(' '));
-    text.remove_prefix(std::min(word.size() + 1, text.size()));
-    words.emplace_back(word);
-  }
-  return words;
+std::vector<std::string> Words(const std::string& text) {
+  std::istringstream stream(text);
+  return {std::istream_iterator<std::string>(stream), {}};
 }
 
 // Builds the spec, one key at a time.
@@ -81,6 +71,8 @@ class SpecReader {
              std::vector<std::string>* warnings)
       : document_(document), warnings_(warnings) {
     spec_.model_dir = std::move(model_dir);
+    const Json* entrypoint = Find("/entrypoint");
+    is_builtin_ = entrypoint != nullptr && *entrypoint == Json("builtin");
   }
 
   ExperimentSpec Read() {
@@ -136,6 +128,9 @@ class SpecReader {
     if (!object->is_object()) Expect(section.pointer, *object, "an object");
     std::vector<std::string> read = Words(section.read);
     std::vector<std::string> without_meaning = Words(section.without_meaning);
+    const std::vector<std::string> of_command = Words(section.of_command);
+    std::vector<std::string>& theirs = is_builtin_ ? without_meaning : read;
+    theirs.insert(theirs.end(), of_command.begin(), of_command.end());
     for (const auto& [key, value] : object->items()) {
       std::string pointer = fmt::format("{}/{}", section.pointer, key);
       if (std::ranges::count(read, key) > 0) continue;
@@ -196,21 +191,39 @@ class SpecReader {
     const std::string pointer = "/searcher/max_length";
     const Json* length = Find(pointer);
     if (length == nullptr) return;
-    if (!length->is_object()) {
-      spec_.max_length_steps = Integer(pointer, *length, 1);
-      return;
-    }
-    if (length->size() != 1) Expect(pointer, *length, "one unit, such as {\"batches\": 100}");
-    const std::string& unit = length->begin().key();
-    const Json& count = length->begin().value();
+    const auto [unit, count] = ReadLength(pointer, *length, 1);
     if (unit == "batches") {
-      spec_.max_length_steps = Integer(pointer + "/batches", count, 1);
-    } else if (unit == "epochs" || unit == "records") {
+      spec_.max_length_steps = count;
+    } else if (is_builtin_) {
       Warn(pointer + "/" + unit, fmt::format("is ignored: a full run counts batches; it takes {}",
                                              spec_.max_length_steps));
-    } else {
-      Expect(pointer, *length, "the unit batches");
     }
+  }
+
+  // A number of batches, or one with its unit.
+  std::pair<std::string, int64_t> ReadLength(const std::string& pointer, const Json& length,
+                                             int64_t min) const {
+    if (!length.is_object()) return {"batches", Integer(pointer, length, min)};
+    if (length.size() != 1) Expect(pointer, length, "one unit, such as {\"batches\": 100}");
+    const std::string& unit = length.begin().key();
+    if (unit != "batches" && unit != "epochs" && unit != "records")
+      Expect(pointer, length, "one of the units batches, epochs and records");
+    return {unit, Integer(pointer + "/" + unit, length.begin().value(), min)};
+  }
+
+  // Keeps what the ranks of a command read of the file (python/dsat/_determined).
+  void KeepForRanks(Json hparams) {
+    if (is_builtin_) return;
+    for (const char* pointer : {"/min_validation_period", "/min_checkpoint_period"})
+      if (const Json* period = Find(pointer)) ReadLength(pointer, *period, 0);
+    if (const Json* records = Find("/records_per_epoch"))
+      Integer("/records_per_epoch", *records, 0);
+    spec_.file = document_.root;
+    spec_.file["hyperparameters"] = std::move(hparams);
+    for (const char* key : {"search_space", "where"})
+      spec_.file.erase(key);
+    if (Find("/searcher/max_length") == nullptr)
+      SetAtPointer(spec_.file, "/searcher/max_length", spec_.max_length_steps);
   }
 
   // A list of "NAME=VALUE", a map from name to value, or one of these for each kind of device.
@@ -262,7 +275,11 @@ class SpecReader {
       document_.Fail(pointer, "is missing; expected \"builtin\" or a command");
     }
     if (entrypoint->is_string()) {
-      spec_.entrypoint = Command(pointer, entrypoint->get<std::string>());
+      try {
+        spec_.entrypoint = SplitCommand(entrypoint->get<std::string>());
+      } catch (const Error& error) {
+        Expect(pointer, *entrypoint, fmt::format("a command; {}", error.what()));
+      }
     } else if (entrypoint->is_array()) {
       for (const Json& word : *entrypoint) {
         if (word.is_structured() || word.is_null()) Expect(pointer, word, "texts only");
@@ -273,18 +290,6 @@ class SpecReader {
     }
     if (spec_.entrypoint.empty() || spec_.entrypoint[0].empty()) {
       Expect(pointer, *entrypoint, "\"builtin\" or a command");
-    }
-  }
-
-  std::vector<std::string> Command(const std::string& pointer, const std::string& text) const {
-    if (NamesTrialClass(text)) {
-      Expect(pointer, text,
-             "a command such as \"python3 train.py\", because trial classes are not supported");
-    }
-    try {
-      return SplitCommand(text);
-    } catch (const Error& error) {
-      Expect(pointer, text, fmt::format("a command; {}", error.what()));
     }
   }
 
@@ -312,6 +317,7 @@ class SpecReader {
     const Json* given = Find(kHparams);
     if (given != nullptr && !given->is_object()) Expect(kHparams, *given, "an object");
     Json hparams = given == nullptr ? Json::object() : Constants(kHparams, *given);
+    KeepForRanks(hparams);
     Json overwrite = hparams.value(kOverwriteKey, Json());
     hparams.erase(kOverwriteKey);
     if (hparams.contains(kConfigKey)) {
@@ -328,6 +334,10 @@ class SpecReader {
 
   void ReadConfigFile(const Json& name) {
     const std::string pointer = fmt::format("{}/{}", kHparams, kConfigKey);
+    if (name.is_object() && !name.empty()) {
+      spec_.ds_config = name;
+      return;
+    }
     if (!name.is_string() || name.get_ref<const std::string&>().empty()) {
       Expect(pointer, name, "the path of a ds_config file, or a strategy");
     }
@@ -380,7 +390,7 @@ class SpecReader {
     const std::string pointer = fmt::format("{}/{}", kHparams, kOverwriteKey);
     if (overwrite.is_null()) return;
     if (!overwrite.is_object()) Expect(pointer, overwrite, "an object");
-    if (spec_.ds_config_path.empty() && !overwrite.empty()) {
+    if (Find(fmt::format("{}/{}", kHparams, kConfigKey)) == nullptr && !overwrite.empty()) {
       document_.Fail(pointer, fmt::format("overwrites nothing; expected {}/{} beside it", kHparams,
                                           kConfigKey));
     }
@@ -472,6 +482,7 @@ class SpecReader {
 
   const ExperimentDocument& document_;
   std::vector<std::string>* warnings_;
+  bool is_builtin_ = false;
   std::vector<std::string> without_meaning_;  // Pointers.
   ExperimentSpec spec_;
   Json overwritten_;  // The part of the ds_config that the experiment file overwrites.

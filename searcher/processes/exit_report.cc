@@ -33,8 +33,8 @@ std::string Quote(std::string_view line) {
 }
 
 std::string LastError(std::string_view text) {
-  static const RE2 kError(R"((^|\s)[A-Za-z_.]*(Error|Exception|Interrupt)\b|Fatal Python)",
-                          RegexOptions());
+  static const RE2 kError(
+      R"((^|\s)[A-Za-z_.]*(Error|Exception|Interrupt)\b|Fatal Python|^what\(\): )", RegexOptions());
   static const RE2 kLostPeer(
       R"(Connection (closed|reset) by peer|Broken pipe|gloo|ncclRemoteError|ProcessGroupNCCL)",
       RegexOptions());

@@ -140,6 +140,9 @@ std::map<std::string, std::string> CommandTarget::OwnEnvironment(
     env["DSAT_START_PROFILE_STEP"] = std::to_string(spec_.options.start_profile_step);
     env["DSAT_END_PROFILE_STEP"] = std::to_string(LastStep(request));
   }
+  Json file = spec_.file;
+  file.erase("hyperparameters");
+  env["DSAT_EXPERIMENT"] = file.dump();
   if (request.steps > 0 || PolicyOf(spec_.options).fixed_window) env["DSAT_FIXED_STEPS"] = "1";
   if (OthersMayReadConfig(spec_)) env["DSAT_CONFIG_READ"] = "1";
   const Json* steps = FindAtPointer(spec_.ds_config, kAccumulationKey);
@@ -188,7 +191,8 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
   const AttemptFiles files = FilesOf(request);
   Json config = ConfigForScript(spec_, request.ds_config, !python_.empty(), data_parallel_size_);
   config.erase(kLaunchSection);  // The command and its environment have it.
-  WriteJsonFile(files.config, request.full_run ? config : ConfigForTrial(config));
+  if (!request.full_run) config = ConfigForTrial(std::move(config));
+  WriteJsonFile(files.config, config);
   for (int64_t rank = 0; rank < spec_.slots_per_trial; ++rank)
     fs::remove(files.hook(rank));
   const std::vector<RankPlace> places = PlaceCommands(request);
@@ -203,7 +207,8 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
       places.size(),
       ArgvForTrial(spec_, request.ds_config, files.config, port, PythonPath(python_, "")));
   if (launcher_ && on_hosts) argvs = ArgvOfHosts(argvs[0], request, files.dir / "hostfile");
-  const std::map<std::string, std::string> own = OwnEnvironment(request);
+  std::map<std::string, std::string> own = OwnEnvironment(request);
+  own["DSAT_HPARAMS"] = HyperparametersForScript(spec_, config).dump();
   std::vector<RankCommand> commands;
   for (size_t i = 0; i < places.size(); ++i) {
     const RankPlace& place = places[i];
@@ -255,7 +260,7 @@ std::string CommandTarget::Misfit(const LaunchRequest& request,
         reports[0].samples, batch);
   }
   for (size_t rank = 0; rank < reports.size(); ++rank) {
-    const std::string batches = MisfitOfBatches(reports[rank], MicroBatchOf(request), fed_);
+    const std::string batches = MisfitOfBatches(reports[rank], MicroBatchOf(request), fed_, spec_);
     if (!batches.empty()) return batches;
     const std::vector<double>& losses = reports[rank].losses;
     if (!losses.empty() && !std::isfinite(losses.back())) {

@@ -99,6 +99,36 @@ std::optional<std::string> CompilerFailure(std::string_view text) {
   return reason;
 }
 
+// Whether the last error of a log is a mistake of the script or of its arguments, which the next
+// attempt makes again. An extension that another rank was still compiling is none.
+bool ComesAgain(std::string_view log) {
+  static const RE2 kMistake(
+      R"((^|[\s.])(Import|ModuleNotFound|Syntax|Indentation|Name|Attribute|Type|Value|Key)"
+      R"(|NotImplemented|Unreachable)Error\b)",
+      RegexOptions());
+  static const RE2 kUsage(R"((?m)^\S+: error: (unrecognized arguments|argument |the following ))",
+                          RegexOptions());
+  const std::string error = LastError(log);
+  const bool is_extension = error.find("shared object") != std::string::npos;
+  return (RE2::PartialMatch(error, kMistake) && !is_extension) ||
+         RE2::PartialMatch(Piece(log), kUsage);
+}
+
+// DescribeExit and, if the log of that rank does not say why, what another rank's says.
+std::string DescribeFailure(const ExitReport& exit, const std::vector<std::string>& logs,
+                            std::string_view process) {
+  static const RE2 kFollows(R"(Connection (closed|reset) by peer|Broken pipe)", RegexOptions());
+  std::string text = DescribeExit(exit, process);
+  const auto first = static_cast<size_t>(exit.first_failed_rank);
+  if (first < logs.size() && !LastError(logs[first]).empty()) return text;
+  for (size_t rank = 0; rank < logs.size(); ++rank) {
+    const std::string error = LastError(logs[rank]);
+    if (error.empty() || RE2::PartialMatch(error, kFollows)) continue;
+    return fmt::format("{}; {} {} says: {}", text, process, rank, error);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::optional<LogFinding> ClassifyLog(std::string_view log) {
@@ -184,7 +214,8 @@ Outcome ClassifyExit(const ExitReport& exit, const std::vector<std::string>& log
   }
   if (finding) return {finding->state, finding->reason, finding->recurs};
   if (exit.first_failed_rank < 0) return {TrialState::kFailed, "ended without a measurement"};
-  return {TrialState::kFailed, DescribeExit(exit, process)};
+  return {TrialState::kFailed, DescribeFailure(exit, logs, process),
+          first < logs.size() && ComesAgain(logs[first])};
 }
 
 }  // namespace dsat

@@ -39,7 +39,6 @@ Outcome ClassifyExit(const ExitReport& exit, const std::vector<std::string>& log
 // log does not show it.
 std::string WhyStuck(std::string_view log);
 
-
 }  // namespace dsat
 
 #endif  // DSAT_SEARCHER_SCRIPTS_EXIT_CLASSIFIER_H_

@@ -6,9 +6,34 @@
 #include <optional>
 
 #include "engine/config/batch.h"
+#include "searcher/command/command_words.h"
 #include "searcher/command/rank_launcher.h"
 
 namespace dsat {
+namespace {
+
+// Says how the script can feed the trial's batches: by the flag of the command that has the number
+// of samples, if there is one.
+std::string WayOutOf(int64_t fed, const ExperimentSpec& spec) {
+  const CommandWords command(spec.entrypoint);
+  for (size_t i = 0; i < command.words().size(); ++i) {
+    const std::string& word = command.words()[i].text;
+    const std::string flag = word.substr(0, word.find('='));
+    const auto value = ValueOfFlag(command, i, WithUnderscores(flag));
+    const bool evaluates = flag.find("eval") != flag.npos || flag.find("val_") != flag.npos;
+    if (!flag.starts_with("--") || flag.find("batch") == flag.npos || evaluates || !value ||
+        TextOf(command, *value) != std::to_string(fed))
+      continue;
+    return fmt::format(
+        "write {0} $(jq .train_micro_batch_size_per_gpu $DSAT_DS_CONFIG) in the entrypoint in "
+        "place of {0} {1}",
+        flag, fed);
+  }
+  return "build its data loader with dsat.get_ds_config(config)"
+         "[\"train_micro_batch_size_per_gpu\"]";
+}
+
+}  // namespace
 
 std::string MisfitOfRanks(const HookReport& report, const ExperimentSpec& spec) {
   if (report.world_size > 0 && report.world_size != spec.slots_per_trial) {
@@ -45,14 +70,14 @@ std::string MisfitOfRanks(const HookReport& report, const ExperimentSpec& spec) 
 }
 
 std::string MisfitOfBatches(const HookReport& report, int64_t micro_batch,
-                            const std::map<int64_t, int64_t>& others) {
+                            const std::map<int64_t, int64_t>& others, const ExperimentSpec& spec) {
   const int64_t fed = report.largest_batch;
   if (fed == 0) return "";
   if (fed < micro_batch) {
     return fmt::format(
         "the script fed batches of at most {} samples, and the config says {}: its data loader has "
-        "its own batch size, or too little data",
-        fed, micro_batch);
+        "its own batch size, or too little data; {}",
+        fed, micro_batch, WayOutOf(fed, spec));
   }
   // More samples than the micro-batch may be views of them, which grow with it. Fewer than another
   // size asked for are all that there are.
@@ -60,9 +85,8 @@ std::string MisfitOfBatches(const HookReport& report, int64_t micro_batch,
     if (size == micro_batch || other_fed != fed || fed < size) continue;
     return fmt::format(
         "the script feeds batches of {} samples, with train_micro_batch_size_per_gpu {} as with "
-        "{}: build its data loader with dsat.get_ds_config(config)"
-        "[\"train_micro_batch_size_per_gpu\"]",
-        fed, micro_batch, size);
+        "{}: {}",
+        fed, micro_batch, size, WayOutOf(fed, spec));
   }
   return "";
 }

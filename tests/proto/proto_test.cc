@@ -36,6 +36,7 @@ ExperimentSpec FullSpec() {
   spec.host_memory_bytes = 14;
   spec.environment = {{"NCCL_DEBUG", "INFO"}};
   spec.hyperparameters = {{"model", {{"type", "gpt2"}}}};
+  spec.file = {{"searcher", {{"metric", "loss"}}}};
   spec.ds_config_path = "/c/ds_config.json";
   spec.ds_config = {{"train_batch_size", 8}};
   spec.max_restarts = 3;
@@ -45,37 +46,36 @@ ExperimentSpec FullSpec() {
   spec.machine = {{"cpu", "c"}};
   spec.search_space = {{"bf16.enabled", {true, false}}};
   spec.where = {"/bf16/enabled == true"};
-  spec.options = {.max_trials = 11,
-                  .max_concurrent_trials = 12,
-                  .max_slots = 13,
-                  .metric = "latency",
-                  .zero_stages = {1, 3},
-                  .random_seed = 14,
-                  .start_profile_step = 4,
-                  .end_profile_step = 6,
-                  .run_full_experiment = true,
-                  .train_batch_size = 64,
-                  .divisible_by = 2,
-                  .confirm_rounds = 5,
-                  .confirm_looks = 2,
-                  .check_losses = true,
-                  .soak_steps = 7,
-                  .soak_in_budget = true,
-                  .loss_pattern = "loss: (.*)",
-                  .max_time_s = 60.5,
-                  .max_device_hours = 0.5,
-                  .compat_determined = true,
-                  .space = "wide",
-                  .allow_semantic = true,
-                  .auto_method = {.run_steps = 1000,
-                                  .warm_start = "auto",
-                                  .prior = {{"experiment", 1}}},
-                  .lineages = {.cover_stages = true, .search_range_factor = 1.5},
-                  .random = {.trials_per_random_config = 15, .early_stopping = 16},
-                  .asha = {.max_rungs = 17,
-                           .min_binary_search_trials = 18,
-                           .asha_early_stopping = 19,
-                           .divisor = 20}};
+  spec.options = {
+      .max_trials = 11,
+      .max_concurrent_trials = 12,
+      .max_slots = 13,
+      .metric = "latency",
+      .zero_stages = {1, 3},
+      .random_seed = 14,
+      .start_profile_step = 4,
+      .end_profile_step = 6,
+      .run_full_experiment = true,
+      .train_batch_size = 64,
+      .divisible_by = 2,
+      .confirm_rounds = 5,
+      .confirm_looks = 2,
+      .check_losses = true,
+      .soak_steps = 7,
+      .soak_in_budget = true,
+      .loss_pattern = "loss: (.*)",
+      .max_time_s = 60.5,
+      .max_device_hours = 0.5,
+      .compat_determined = true,
+      .space = "wide",
+      .allow_semantic = true,
+      .auto_method = {.run_steps = 1000, .warm_start = "auto", .prior = {{"experiment", 1}}},
+      .lineages = {.cover_stages = true, .search_range_factor = 1.5},
+      .random = {.trials_per_random_config = 15, .early_stopping = 16},
+      .asha = {.max_rungs = 17,
+               .min_binary_search_trials = 18,
+               .asha_early_stopping = 19,
+               .divisor = 20}};
   return spec;
 }
 

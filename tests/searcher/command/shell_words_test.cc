@@ -28,6 +28,7 @@ TEST(SplitCommandTest, SplitsAsAShellWould) {
       {"a \"\\$HOME\"", {"a", "$HOME"}},
       {"a --lr=0.1 x=y", {"a", "--lr=0.1", "x=y"}},
       {"a --config={ds_config} {ds_config}", {"a", "--config={ds_config}", "{ds_config}"}},
+      {"a --lr={lr}", {"a", "--lr={lr}"}},
       {"a \\\n  b", {"a", "b"}},
       {"", {}},
   };

@@ -265,6 +265,18 @@ TEST_F(TrainerCommandTest, TheFileThatAcceleratesConfigNamesBecomesAnArgument) {
   EXPECT_EQ(spec_.entrypoint, other);
 }
 
+TEST_F(TrainerCommandTest, OffloadedParametersBelowStage3AreLeftOutWithAWarning) {
+  const auto config = [](const Json& stage) {
+    return Json{{"train_batch_size", 4},
+                {"zero_optimization", {{"stage", stage}, {"offload_param", {{"device", "cpu"}}}}}};
+  };
+  EXPECT_THAT(Complete({"python3", "plain.py"}, config(2)),
+              Contains(HasSubstr("offload_param/device is \"cpu\", which DeepSpeed ignores")));
+  EXPECT_EQ(spec_.ds_config["zero_optimization"], (Json{{"stage", 2}}));
+  EXPECT_THAT(Complete({"python3", "plain.py"}, config(3)), IsEmpty());
+  EXPECT_TRUE(spec_.ds_config["zero_optimization"].contains("offload_param"));
+}
+
 TEST_F(TrainerCommandTest, ThePathOfTheOwnConfigBecomesAPlaceholder) {
   Complete({"python3", "plain.py", "--config=./ds.json", "ds.json", "--ds_config", "ds.json"},
            {{"train_batch_size", 4}});
@@ -290,11 +302,37 @@ TEST_F(TrainerCommandTest, TheClustersLauncherIsLeftOut) {
   EXPECT_EQ(spec_.entrypoint, (Argv{"python3", "plain.py"}));
   Complete({"python3", "-u", "-m", "determined.launch.deepspeed", "plain.py"}, config);
   EXPECT_EQ(spec_.entrypoint, (Argv{"python3", "-u", "plain.py"}));
-  for (const Argv& trial : {Argv{"--trial", "m:T"}, {"--trial=m:T"}}) {
-    Argv argv = {"python3", "-m", "determined.launch.deepspeed"};
+}
+
+TEST_F(TrainerCommandTest, ATrialClassIsDrivenByTheModuleOfItsLauncher) {
+  const Json config = {{"train_batch_size", 4}};
+  const Argv launch = {"python3", "-m", "determined.launch.deepspeed"};
+  for (const Argv& trial : {Argv{"--trial", "m:T"}, {"--no_ssh", "--trial=m:T"}}) {
+    Argv argv = launch;
     argv.insert(argv.end(), trial.begin(), trial.end());
-    EXPECT_THAT(ErrorOf(argv, config), HasSubstr("exp.yaml: /entrypoint runs a trial class"));
+    EXPECT_THAT(Complete(argv, config), IsEmpty());
+    EXPECT_EQ(spec_.entrypoint, argv);
   }
+  for (const char* name : {"model_def:MyTrial", "_a.b1:_C2"}) {
+    Complete({name}, config);
+    Argv argv = launch;
+    argv.insert(argv.end(), {"--trial", name});
+    EXPECT_EQ(spec_.entrypoint, argv);
+  }
+}
+
+TEST_F(TrainerCommandTest, HyperparametersAreFilledIn) {
+  const Json config = {{"train_batch_size", 4}};
+  spec_.hyperparameters = {{"lr", 0.5}, {"name", "a b"}, {"sizes", {1, 2}}, {"ds_config", 1}};
+  Complete({"python3", "plain.py", "--lr={lr}", "{name}:{lr}", "{sizes}", "{other}", "${lr}",
+            "{ds_config}"},
+           config);
+  EXPECT_EQ(spec_.entrypoint, (Argv{"python3", "plain.py", "--lr=0.5", "a b:0.5", "[1,2]",
+                                    "{other}", "${lr}", "{ds_config}"}));
+  Complete({"sh", "-c", "python3 plain.py {name} $X | cat"}, config);
+  EXPECT_EQ(spec_.entrypoint.back(), "python3 plain.py 'a b' $X | cat");
+  EXPECT_THAT(ErrorOf({"sh", "-c", "python3 plain.py $X{lr}"}, config),
+              HasSubstr("exp.yaml: /entrypoint has $X{lr}, in which a shell's variable"));
 }
 
 }  // namespace

@@ -375,6 +375,17 @@ TEST_F(CommandTargetTest, TheTrialsConfigHasMonitorsAndDeepSpeedsTunerOff) {
   EXPECT_THAT(spec_.entrypoint, Contains("ds.json"));
 }
 
+TEST_F(CommandTargetTest, RanksGetTheHyperparametersAndTheExperimentFile) {
+  spec_.file = {{"searcher", {{"metric", "loss"}}},
+                {"hyperparameters", {{"deepspeed_config", "ds.json"}, {"width", 4}}}};
+  const std::vector<RankCommand> commands = Commands();
+  const Json hparams = Json::parse(commands[1].env.at("DSAT_HPARAMS"));
+  EXPECT_EQ(hparams["width"], 4);
+  EXPECT_EQ(hparams["overwrite_deepspeed_args"], WrittenConfig());
+  EXPECT_EQ(Json::parse(commands[1].env.at("DSAT_EXPERIMENT")),
+            (Json{{"searcher", {{"metric", "loss"}}}}));
+}
+
 TEST_F(CommandTargetTest, StartsOneProcessPerSlotWithTorchsEnvironment) {
   const std::vector<RankCommand> commands = Commands();
   ASSERT_EQ(commands.size(), 2u);

@@ -10,6 +10,7 @@ namespace dsat {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 struct LogCase {
@@ -185,7 +186,34 @@ TEST(ExitClassifierTest, AnExtensionThatDoesNotCompileIsShownByItsFirstErrorAndN
   EXPECT_TRUE(no_ninja.recurs);
   EXPECT_THAT(no_ninja.reason, HasSubstr("ninja-build"));
   // Warnings of a build that has worked out, and an error of the script that looks like one.
-  EXPECT_FALSE(ClassifyExit(exit, {"/x/a.cpp:1:2: error: handled\nValueError: x\n"}).recurs);
+  EXPECT_FALSE(ClassifyExit(exit, {"/x/a.cpp:1:2: error: handled\nRuntimeError: x\n"}).recurs);
+}
+
+TEST(ExitClassifierTest, MistakesOfTheScriptAreNotTriedAgain) {
+  const ExitReport exit = {.first_failed_rank = 1, .exit_code = 2};
+  const auto recurs = [&](const std::string& log) { return ClassifyExit(exit, {"", log}).recurs; };
+  for (const char* log : {"ModuleNotFoundError: No module named 'x'\n", "  KeyError: 'lr'\n",
+                          "[rank1]: ValueError: bad\n", "dsat._hook.batches.UnreachableError: x\n",
+                          "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --x\n"})
+    EXPECT_TRUE(recurs(log)) << log;
+  for (const char* log :
+       {"ImportError: /x/shm.so: cannot open shared object file\n", "OSError: a server is away\n",
+        "RuntimeError: [c10d] timeout\n", "step 1: error: 0.5\n"})
+    EXPECT_FALSE(recurs(log)) << log;
+}
+
+TEST(ExitClassifierTest, AnotherRanksLogExplainsADeathWithoutWords) {
+  const ExitReport exit = {.first_failed_rank = 0, .exit_code = 128 + SIGABRT};
+  const std::string mismatch =
+      "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n"
+      "  what():  [pair.cc:534] Received data size doesn't match expected size\n";
+  EXPECT_THAT(
+      ClassifyExit(exit, {"step 3\n", "RuntimeError: Connection closed by peer\n", mismatch})
+          .reason,
+      HasSubstr("rank 0 was killed by signal 6 (Aborted); rank 2 says: what():  [pair.cc:534] "
+                "Received data size"));
+  EXPECT_THAT(ClassifyExit(exit, {"RuntimeError: own words\n", mismatch}).reason,
+              Not(HasSubstr("says")));
 }
 
 TEST(ExitClassifierTest, AKillByTheKernelIsNoEvidence) {

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "searcher/scripts/device_memory.h"
+#include "searcher/scripts/ran_config.h"
 
 namespace dsat {
 namespace {
@@ -140,6 +141,20 @@ TEST(DeviceMemoryTest, TheSmallestDeviceCounts) {
   EXPECT_EQ(SmallestMib("[N/A]\n"), std::nullopt);
   EXPECT_EQ(SmallestMib("81559\nfailed\n"), std::nullopt);
   EXPECT_GT(HostMemoryBytes(), 1 << 26);
+}
+
+TEST(RanConfigTest, AFlagThatFeedsTheBatchIsNamedWithItsWayOut) {
+  ExperimentSpec spec;
+  spec.entrypoint = {"python3", "train.py", "--eval_batch_size", "4", "--batch-size=4"};
+  HookReport report;
+  report.largest_batch = 4;
+  EXPECT_EQ(MisfitOfBatches(report, 4, {}, spec), "");
+  EXPECT_THAT(MisfitOfBatches(report, 8, {}, spec),
+              HasSubstr("write --batch-size $(jq .train_micro_batch_size_per_gpu $DSAT_DS_CONFIG) "
+                        "in the entrypoint in place of --batch-size 4"));
+  EXPECT_THAT(MisfitOfBatches(report, 2, {{1, 4}}, spec), HasSubstr("--batch-size $(jq"));
+  spec.entrypoint.pop_back();
+  EXPECT_THAT(MisfitOfBatches(report, 8, {}, spec), HasSubstr("dsat.get_ds_config(config)"));
 }
 
 }  // namespace

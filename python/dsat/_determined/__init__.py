@@ -1,0 +1,1 @@
+"""What the names of Determined's API do here (dsat/determined.py)."""
