@@ -81,14 +81,14 @@ struct Runner::Impl {
   double Clock() const;
   std::optional<std::string> WhyOver() const;
   void EndSearchIfOver();
-  void WithdrawWaiting();
+  void Withdraw();
 
   // Recording.
   std::optional<Point> Record(Attempt& attempt, const std::optional<PointResult>& result,
                               const std::optional<ModelProfile>& profile);
   void OnEnd(const LaunchRequest& request, const AttemptEnd& end);
   Outcome ReturnSlots(const LaunchRequest& request, const AttemptEnd& end);
-  void NoteLoad();
+  void NoteLoad(TrialId id);
   bool EndsTrial(TrialId id, const Outcome& outcome) const;
   void Tell(TrialId id, const Outcome& outcome);
   void Notify(RunnerEvent::Kind kind, TrialId trial, int64_t attempt, int64_t step,
@@ -113,8 +113,9 @@ struct Runner::Impl {
   std::chrono::steady_clock::time_point opened = std::chrono::steady_clock::now();
   std::map<TrialId, double> started_s;  // Starts of running trials, later by what they have waited.
   std::map<TrialId, double> spent_s;    // By earlier attempts of a trial.
+  std::map<TrialId, double> others;     // The load by other processes while it ran last.
   LoadWatch load;
-  std::set<TrialId> withdrawn;  // From Slurm's queue, because the search is over.
+  std::set<TrialId> withdrawn;  // Because the search is over.
 };
 
 Runner::Runner(Experiment& experiment, RunnerOptions options, RunnerWatcher watcher)
@@ -136,6 +137,10 @@ ExperimentState Runner::Impl::Run() {
   Open();
   const auto failed = [this](ErrorCode code, const std::string& what) {
     attempts.clear();
+    try {
+      WriteResults(experiment, options.out_dir);
+    } catch (const std::exception&) {  // The cause of the failure may be a full disk.
+    }
     return Error(code, fmt::format("{}; every running trial was stopped: fix this, then run "
                                    "`dsat resume {}`, which runs again what is not recorded",
                                    what, experiment.id()));
@@ -170,11 +175,10 @@ void Runner::Impl::Open() {
   pool = options.jobs ? SlotPool(std::numeric_limits<int64_t>::max())
                       : SlotPool::On(hosts, spec.slots_per_trial, are_known);
   if (const int64_t num_slots = NumSlots(hosts); spec.slots_per_trial > num_slots) {
-    Notify(
-        RunnerEvent::Kind::kNote, -1, 0, 0,
-        fmt::format("a trial needs {} slots, more than the {} to use here: trials run one at a "
-                    "time and their ranks share cores, which makes them slower",
-                    spec.slots_per_trial, num_slots));
+    Notify(RunnerEvent::Kind::kNote, -1, 0, 0,
+           fmt::format("a trial needs {} slots, more than the {} to use here: trials run one at a "
+                       "time and their ranks share cores, which makes them slower",
+                       spec.slots_per_trial, num_slots));
   }
 }
 
@@ -186,7 +190,7 @@ void Runner::Impl::Loop() {
   while (true) {
     HearCancel();
     EndSearchIfOver();
-    WithdrawWaiting();
+    Withdraw();
     while (cancels == 0 && pool->HasFree(Clock())) {
       const std::optional<Trial> trial = NextTrial();
       if (!trial) break;
@@ -243,20 +247,23 @@ void Runner::Impl::EndSearchIfOver() {
   if (!experiment.search().MayGoOn()) return;
   const std::optional<std::string> why = WhyOver();
   if (!why) return;
-  const Confirmation* confirmation = experiment.search().confirmation();
-  const char* const what = confirmation == nullptr     ? "the search ends: "
-                           : confirmation->MayExtend() ? "the confirmation is not extended: "
-                                                       : "only what compares losses is still run: ";
   experiment.EndSearch(*why);
-  Notify(RunnerEvent::Kind::kNote, -1, 0, 0, what + *why);
+  Notify(RunnerEvent::Kind::kNote, -1, 0, 0, "the search ends: " + *why);
 }
 
-// A trial that still waits for a job of Slurm when the search is over is not launched any more.
-void Runner::Impl::WithdrawWaiting() {
+// Ends trials that still wait for a job of Slurm when the search is over, and those that run when
+// the time is: without them there is an answer, but not without the profile and the submitted
+// configuration.
+void Runner::Impl::Withdraw() {
   if (experiment.search().EndReason().empty()) return;
+  const SearchState& search = experiment.search();
+  const std::optional<double>& max_time_s = search.spec.options.max_time_s;
+  const bool has_time = !max_time_s || search.ignores_limits || Clock() < *max_time_s;
   for (auto& [id, attempt] : attempts) {
-    if (RunsAgain(attempt.request().kind) || attempt.started()) continue;
-    if (withdrawn.insert(id).second) attempt.Cancel(std::chrono::seconds{0});
+    const TrialKind kind = attempt.request().kind;
+    const bool waits = !RunsAgain(kind) && !attempt.started();
+    const bool is_late = !has_time && kind != TrialKind::kProfile && kind != TrialKind::kSubmitted;
+    if ((waits || is_late) && withdrawn.insert(id).second) attempt.Cancel(std::chrono::seconds{0});
   }
 }
 
@@ -421,14 +428,15 @@ std::optional<Point> Runner::Impl::Record(Attempt& attempt,
 void Runner::Impl::OnEnd(const LaunchRequest& request, const AttemptEnd& end) {
   server->Dismiss({request.experiment, request.trial, request.attempt});
   if (request.kind == TrialKind::kSoak) std::filesystem::remove_all(SoakCheckpointDir(request));
-  NoteLoad();
+  NoteLoad(request.trial);
   const Outcome outcome = ReturnSlots(request, end);
   experiment.EndAttempt(request.trial, request.attempt, outcome, end.log_tail);
   const auto started = started_s.extract(request.trial);
   if (started) spent_s[request.trial] = Clock() - started.mapped();
   if (withdrawn.contains(request.trial)) {
     Tell(request.trial,
-         {TrialState::kStopped, fmt::format("it waited in Slurm's queue when the search ended: {}",
+         {TrialState::kStopped, fmt::format("it {} when the search ended: {}",
+                                            started ? "ran" : "waited in Slurm's queue",
                                             experiment.search().EndReason())});
   } else if (EndsTrial(request.trial, outcome)) {
     Tell(request.trial, outcome);
@@ -456,10 +464,11 @@ Outcome Runner::Impl::ReturnSlots(const LaunchRequest& request, const AttemptEnd
   return {TrialState::kStopped, end.outcome.reason};
 }
 
-// Once, if trials on this machine's processors share them with other processes.
-void Runner::Impl::NoteLoad() {
-  const bool runs_here = options.machines.hosts.empty() && !UsesGpus(experiment.search().spec());
-  const std::string news = runs_here ? load.News() : "";
+// If trials run on this machine's processors: what other processes used of them, and a note once.
+void Runner::Impl::NoteLoad(TrialId id) {
+  if (!options.machines.hosts.empty() || UsesGpus(experiment.search().spec())) return;
+  others[id] = load.OthersPart().value_or(0);
+  const std::string news = load.News();
   if (!news.empty()) Notify(RunnerEvent::Kind::kNote, -1, 0, 0, news);
 }
 
@@ -474,21 +483,14 @@ bool Runner::Impl::EndsTrial(TrialId id, const Outcome& outcome) const {
 void Runner::Impl::Tell(TrialId id, const Outcome& outcome) {
   const std::optional<TrialId> best = experiment.search().Best();
   TrialTimes times;
-  if (spent_s[id] > 0) times = {.started_s = Clock() - spent_s[id], .ended_s = Clock()};
+  if (spent_s[id] > 0)
+    times = {.started_s = Clock() - spent_s[id], .ended_s = Clock(), .others = others[id]};
   experiment.Tell(id, outcome, times);
   const int64_t attempt = std::max<int64_t>(0, experiment.NumAttempts(id) - 1);
   const Trial& told = experiment.search().trials().at(id);
   Notify(RunnerEvent::Kind::kTrialEnded, id, attempt, 0, told.reason);
   const bool profiled = told.kind == TrialKind::kProfile && told.state == TrialState::kSucceeded;
   if (profiled) Notify(RunnerEvent::Kind::kProfiled, id, attempt, 0, "");
-  const Confirmation* confirmation = experiment.search().confirmation();
-  if (told.kind == TrialKind::kConfirm && confirmation != nullptr && confirmation->GoesOn()) {
-    Notify(RunnerEvent::Kind::kNote, -1, 0, 0,
-           fmt::format("{} are inconclusive: the confirmation is extended",
-                       confirmation->NumRounds() == 1
-                           ? "the launches of one round"
-                           : fmt::format("{} rounds", confirmation->NumRounds())));
-  }
   if (experiment.search().Best() != best) WriteResults(experiment, options.out_dir);
 }
 
