@@ -193,8 +193,12 @@ std::string ShortPath(const std::string& path) {
 std::string AnswerAndNext(const Experiment& experiment, const std::string& out_dir) {
   const Search& search = experiment.search();
   const std::string folder = ShortPath(out_dir);
+  const Verdict verdict = VerdictOf(search);
+  if (!verdict.pick && !PredictedConfig(search)) return "";
+  if (!verdict.pick)
+    return fmt::format("predicted to be the fastest, not measured: {}/ds_config.json\n", folder);
   return ShortAnswer(
-      search, VerdictOf(search), experiment.id(),
+      search, verdict, experiment.id(),
       {"sh " + folder + "/command.txt", fmt::format("dsat report {}", experiment.id()),
        "dsat check " + folder + "/ds_config.json"});
 }
@@ -210,7 +214,7 @@ int RunSearch(const Flags& flags, const RunFlags& run, RunnerOptions options,
   ExperimentState state = ExperimentState::kActive;
   try {
     state = RunShown(options, experiment);
-  } catch (const Error&) {  // What was measured until then has an answer, too.
+  } catch (const Error&) {  // The measurements until then have an answer, too.
     Say(stderr, AnswerAndNext(experiment, out_dir));
     throw;
   }

@@ -251,19 +251,18 @@ void Runner::Impl::EndSearchIfOver() {
   Notify(RunnerEvent::Kind::kNote, -1, 0, 0, "the search ends: " + *why);
 }
 
-// Ends trials that still wait for a job of Slurm when the search is over, and those that run when
-// the time is: without them there is an answer, but not without the profile and the submitted
-// configuration.
+// Ends trials that wait for a job of Slurm when the search is over, and those that run when the
+// time is, except for those without which there is no answer.
 void Runner::Impl::Withdraw() {
-  if (experiment.search().EndReason().empty()) return;
   const SearchState& search = experiment.search();
-  const std::optional<double>& max_time_s = search.spec.options.max_time_s;
-  const bool has_time = !max_time_s || search.ignores_limits || Clock() < *max_time_s;
+  const double most_s = search.spec.options.max_time_s.value_or(INFINITY);
+  const bool is_late = !search.ignores_limits && Clock() >= most_s;
   for (auto& [id, attempt] : attempts) {
     const TrialKind kind = attempt.request().kind;
-    const bool waits = !RunsAgain(kind) && !attempt.started();
-    const bool is_late = !has_time && kind != TrialKind::kProfile && kind != TrialKind::kSubmitted;
-    if ((waits || is_late) && withdrawn.insert(id).second) attempt.Cancel(std::chrono::seconds{0});
+    const bool waits = !search.end_reason.empty() && !RunsAgain(kind) && !attempt.started();
+    const bool is_needed = kind == TrialKind::kProfile || kind == TrialKind::kSubmitted;
+    if ((waits || (is_late && !is_needed)) && withdrawn.insert(id).second)
+      attempt.Cancel(std::chrono::seconds{0});
   }
 }
 
@@ -433,11 +432,11 @@ void Runner::Impl::OnEnd(const LaunchRequest& request, const AttemptEnd& end) {
   experiment.EndAttempt(request.trial, request.attempt, outcome, end.log_tail);
   const auto started = started_s.extract(request.trial);
   if (started) spent_s[request.trial] = Clock() - started.mapped();
-  if (withdrawn.contains(request.trial)) {
+  if (withdrawn.contains(request.trial) && outcome.state != TrialState::kSucceeded) {
     Tell(request.trial,
-         {TrialState::kStopped, fmt::format("it {} when the search ended: {}",
-                                            started ? "ran" : "waited in Slurm's queue",
-                                            experiment.search().EndReason())});
+         {TrialState::kStopped, started ? "it ran when the time of --max-time was over"
+                                        : "it waited in Slurm's queue when the search ended: " +
+                                              experiment.search().EndReason()});
   } else if (EndsTrial(request.trial, outcome)) {
     Tell(request.trial, outcome);
   } else if (end.outcome.state == TrialState::kFailed) {
@@ -468,8 +467,8 @@ Outcome Runner::Impl::ReturnSlots(const LaunchRequest& request, const AttemptEnd
 void Runner::Impl::NoteLoad(TrialId id) {
   if (!options.machines.hosts.empty() || UsesGpus(experiment.search().spec())) return;
   others[id] = load.OthersPart().value_or(0);
-  const std::string news = load.News();
-  if (!news.empty()) Notify(RunnerEvent::Kind::kNote, -1, 0, 0, news);
+  if (const std::string news = load.News(); !news.empty())
+    Notify(RunnerEvent::Kind::kNote, -1, 0, 0, news);
 }
 
 // After a canceled attempt, and after a failed one with restarts left that may end otherwise,

@@ -82,7 +82,7 @@ std::string ProbabilityText(const Factor& factor) {
                      std::clamp(std::floor(100 * factor.faster), 1.0, 99.0));
 }
 
-// What is known of the best other configuration where the submitted one is the answer.
+// Describes the best other configuration where the submitted one is the answer.
 std::string BestOtherText(const Verdict& verdict) {
   const Factor& factor = *verdict.factor;
   if (factor.rounds == 0)
@@ -197,7 +197,7 @@ int64_t NumTried(const Search& search) {
                                [](const auto& entry) { return !RunsAgain(entry.second.kind); });
 }
 
-// What the configurations that were not measured may gain.
+// Says how much better other configurations may be.
 std::string OthersText(const Search& search, const Verdict& verdict) {
   if (!verdict.probability_near_best) return "";
   const SearchOptions& options = search.spec().options;
@@ -325,7 +325,7 @@ std::string FirstPart(const std::string& text) {
   return text.substr(0, std::min(text.find(" ("), text.find(';')));
 }
 
-// What makes the answer less than it could be, the most important first.
+// Lists the weaknesses of the answer, the most important first.
 std::vector<std::string> Notes(const Search& search, const Verdict& verdict, ExperimentId id) {
   std::vector<std::string> notes;
   const auto add = [&notes](std::string note) {

@@ -18,7 +18,7 @@ std::string IntervalText(const Factor& factor);
 // `verdict` is VerdictOf(search), here and below.
 std::string Headline(const Search& search, const Verdict& verdict);
 
-// What a person needs to decide, the most important first: the headline, what changes, how it
+// The facts that a person decides by, the most important first: the headline, what changes, how it
 // trains, how sure it is, its cost, and what else is to be known. Empty if there is no pick. `id`
 // is the number of the experiment.
 std::vector<std::string> AnswerSentences(const Search& search, const Verdict& verdict,
@@ -34,7 +34,7 @@ struct AnswerLine {
   std::string name;
   std::string text;
 };
-// What the short answer leaves out or shortens. Empty if there is no pick.
+// The details that the short answer leaves out or shortens. Empty if there is no pick.
 std::vector<AnswerLine> AnswerLines(const Search& search, const Verdict& verdict);
 
 // The submitted config as a trial resolves it.

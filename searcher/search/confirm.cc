@@ -17,8 +17,8 @@ constexpr int64_t kMostFailures = 2;
 constexpr int64_t kManyRounds = 6;
 // A finalist that is slower than the best by less than this is as fast.
 constexpr double kAsFast = 0.01;
-// What was known of the noise of launches before does not count where the rounds vary so many times
-// as much.
+// Knowledge of the noise from before the rounds does not count where these vary so many times as
+// much, as a variance.
 constexpr double kContradicts = 2.5;
 // A pair that varies more than the others has a variance of its own, of which the others are as
 // good as so many degrees of freedom.
@@ -246,7 +246,7 @@ Center Confirmation::LogSpeed(TrialId arm) const {
   Center center = CenterOf(LogSpeeds(arm));
   const TrialId other = HasBase() && arm != plan_.base ? *plan_.base : BestOther().value_or(arm);
   if (other == arm) return center;
-  // What both have in common, such as drift, is in the error of a speed, too.
+  // Drift that both arms have in common is in the error of a speed, too.
   const Variance known = VarianceOf(arm, other);
   const auto count = static_cast<double>(center.dof + 1);
   const double own =

@@ -82,7 +82,7 @@ struct ConfirmPlan {
   std::optional<TrialId> base;  // The submitted configuration, if it is an arm.
   std::vector<int64_t> looks;   // As LooksUpTo.
   LaunchNoise noise = {};
-  // What a round of two launches costs, as a share of the training to come.
+  // The cost of a round of two launches, as a share of the training to come.
   double round_cost = 0;
   int64_t seed = 0;
   std::string metric;

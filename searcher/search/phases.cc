@@ -82,7 +82,7 @@ void MethodPhase::Tell(const Trial& finished) {
       return state_.proposer->Observe(finished);
     case TrialKind::kReference:
       return;
-    case TrialKind::kSoak:  // What trains otherwise is no evidence about memory.
+    case TrialKind::kSoak:  // Other losses are no evidence about memory.
       if (finished.state != TrialState::kInfeasible || finished.points.empty())
         state_.proposer->Observe(finished);
   }

@@ -33,8 +33,8 @@ std::optional<Trial> ConfirmPhase::Next() {
   return state_.RunAgain(TrialKind::kConfirm, *arm);
 }
 
-// What proves the arm that is next, if it is the pick as things stand and this takes the place of
-// its launch.
+// Returns the run that proves the arm which is next, if that is the pick as things stand. It takes
+// the place of its launch.
 std::optional<Trial> ConfirmPhase::ProofIn(const Confirmation& confirmation, TrialId arm) const {
   if (!confirmation.MayEndWithNext()) return std::nullopt;
   std::optional<Trial> proof = ProofOf(state_, arm);

@@ -102,53 +102,41 @@ LossCheck CheckOf(const SearchState& search, TrialId id, const std::optional<Tri
   return CheckLosses(search, run);
 }
 
-// The trial with the least peak memory below that of the pick, of those that are about as fast and
-// are not known to train otherwise.
-std::optional<Alternative> Safest(const SearchState& search, const Findings& found, TrialId pick) {
+// Offers the first one of these trials, the best of which has the smallest value, that is not known
+// to train otherwise.
+void Offer(const SearchState& search, const char* name,
+           std::vector<std::pair<double, TrialId>> trials, Verdict& verdict) {
+  std::ranges::sort(trials);
+  for (const auto& [value, id] : trials) {
+    Alternative other{name, id, CheckOf(search, id, search.SoakOf(id))};
+    if (other.losses.result == LossCheck::Result::kDiffers) continue;
+    verdict.alternatives.push_back(std::move(other));
+    return;
+  }
+}
+
+// The arm that was fastest in the rounds, and the trial with the least peak memory below that of
+// the pick, of those that are about as fast.
+void AddAlternatives(const SearchState& search, const Findings& found, Verdict& verdict) {
+  const TrialId pick = *verdict.pick;
+  std::vector<std::pair<double, TrialId>> faster, safer;
+  for (const TrialId arm :
+       search.confirmation ? search.confirmation->Arms() : std::vector<TrialId>()) {
+    const auto factor = arm == pick ? std::nullopt : search.confirmation->Believe(arm, pick);
+    if (factor && factor->mean > 0) faster.emplace_back(-factor->mean, arm);
+  }
+  Offer(search, "fastest", std::move(faster), verdict);
   const std::map<TrialId, std::string> dropped = search.Dropped();
   const auto pick_peak = PeakBytes(search, pick);
-  if (!pick_peak) return std::nullopt;
-  std::vector<std::pair<int64_t, TrialId>> safer;
   for (const auto& [id, trial] : search.trials) {
     if (trial.kind != TrialKind::kSearch && trial.kind != TrialKind::kSubmitted) continue;
     if (trial.state != TrialState::kSucceeded || dropped.contains(id)) continue;
     const auto [speed, pick_speed] = SpeedsOf(search, found, id, pick);
     const auto peak = PeakBytes(search, id);
     if (!speed || !pick_speed || *speed < kSafeWithin * *pick_speed) continue;
-    if (!peak || *peak >= *pick_peak) continue;
-    safer.emplace_back(*peak, id);
+    if (peak && pick_peak && *peak < *pick_peak) safer.emplace_back(static_cast<double>(*peak), id);
   }
-  std::ranges::sort(safer);
-  for (const auto& [peak, id] : safer) {
-    Alternative safest{"safest", id, CheckOf(search, id, search.SoakOf(id))};
-    if (safest.losses.result != LossCheck::Result::kDiffers) return safest;
-  }
-  return std::nullopt;
-}
-
-// The arm that was fastest in the rounds, likewise.
-std::optional<Alternative> Fastest(const SearchState& search, TrialId pick) {
-  const Confirmation& confirmation = *search.confirmation;
-  std::vector<std::pair<double, TrialId>> faster;
-  for (const TrialId arm : confirmation.Arms()) {
-    const auto factor = arm == pick ? std::nullopt : confirmation.Believe(arm, pick);
-    if (factor && factor->mean > 0) faster.emplace_back(-factor->mean, arm);
-  }
-  std::ranges::sort(faster);
-  for (const auto& [speed, id] : faster) {
-    Alternative fastest{"fastest", id, CheckOf(search, id, search.SoakOf(id))};
-    if (fastest.losses.result != LossCheck::Result::kDiffers) return fastest;
-  }
-  return std::nullopt;
-}
-
-void AddAlternatives(const SearchState& search, const Findings& found, Verdict& verdict) {
-  const TrialId pick = *verdict.pick;
-  const auto add = [&verdict](std::optional<Alternative> alternative) {
-    if (alternative) verdict.alternatives.push_back(*std::move(alternative));
-  };
-  if (search.confirmation) add(Fastest(search, pick));
-  add(Safest(search, found, pick));
+  Offer(search, "safest", std::move(safer), verdict);
 }
 
 // Adds what is known of the pick from its longer run.
@@ -161,71 +149,52 @@ void AddProof(const SearchState& search, Verdict& verdict) {
                                 : search.end_reason;
   if (!verdict.soak && options.soak_steps > 0) verdict.no_soak = limit;
   if (verdict.num_rounds == 0 && options.confirm_rounds > 0) verdict.no_confirmation = limit;
-  if (!verdict.soak || !verdict.log_speed) return;
-  // The rounds without the soak, whose noise is that of all.
+  // Its speed beside that of the other launches of the pick.
+  const auto soaked = verdict.soak ? SearchSpeed(search, *verdict.soak) : std::nullopt;
+  std::vector<double> others;
+  for (const auto& [id, trial] : search.trials) {
+    const auto speed = SearchSpeed(search, id);
+    if (trial.kind == TrialKind::kConfirm && trial.confirms == verdict.pick && speed)
+      others.push_back(std::log(*speed));
+  }
+  if (!soaked || others.empty()) return;
+  constexpr double kDeviations = 3;
+  const Center center = CenterOf(others);
+  const auto count = static_cast<double>(others.size());
+  const double noise = std::max(search.Noise().sd, std::sqrt(center.variance * count));
+  const double change = std::log(*soaked) - center.mean;
+  if (std::abs(change) > kDeviations * noise * std::sqrt(1 + 1 / count))
+    verdict.soak_speed = std::exp(change);
+}
+
+// The mean load by other processes of the launches that confirm, or of all without them.
+double OthersOf(const SearchState& search, bool confirmed) {
   double sum = 0, count = 0;
   for (const auto& [id, trial] : search.trials) {
-    if (trial.kind != TrialKind::kConfirm || trial.confirms != verdict.pick) continue;
-    const auto speed = SearchSpeed(search, id);
-    if (trial.state != TrialState::kSucceeded || !speed) continue;
-    sum += std::log(*speed);
+    if (confirmed && !RunsAgain(trial.kind)) continue;
+    sum += trial.times.others;
     ++count;
   }
-  const auto soaked = SearchSpeed(search, *verdict.soak);
-  if (!soaked || count == 0) return;
-  constexpr double kDeviations = 3;
-  const double launches = static_cast<double>(verdict.log_speed->dof + 1);
-  const double change = std::log(*soaked) - sum / count;
-  const double error = std::sqrt(verdict.log_speed->variance * launches * (1 + 1 / count));
-  if (std::abs(change) > kDeviations * error) verdict.soak_speed = std::exp(change);
+  return count > 0 ? sum / count : 0;
 }
 
-// The mean load by other processes of the launches that confirm, or of those of the search.
-double OthersOf(const SearchState& search) {
-  double sum = 0, count = 0;
-  for (const bool confirms : {true, false}) {
-    for (const auto& [id, trial] : search.trials) {
-      if (RunsAgain(trial.kind) != confirms || trial.state != TrialState::kSucceeded) continue;
-      sum += trial.times.others;
-      ++count;
-    }
-    if (count > 0) return sum / count;
-  }
-  return 0;
-}
-
-// The search has cost slot-seconds; the samples of every submitted step save some with the pick.
+// The search has cost slot-seconds; every submitted step of the pick saves some.
 std::optional<int64_t> RepaidAfter(const SearchState& search, const Verdict& verdict) {
   if (verdict.certainty == Certainty::kNone) return std::nullopt;
-  // A shorter step of a smaller batch saves nothing.
-  const auto batch = static_cast<double>(GlobalBatch(search.BestConfigOf(*verdict.pick)));
-  const auto submitted_batch =
-      static_cast<double>(GlobalBatch(search.trials.at(*search.submitted).ds_config));
-  if (SmallerIsBetter(search.spec.options.metric) && batch != submitted_batch) return std::nullopt;
   const std::string& metric = search.spec.options.metric;
-  // ms, as confirmed if that was done: a launch of the search may have been a lucky one.
-  const auto latency_of = [&](TrialId id) -> std::optional<double> {
-    double sum = 0;
-    int64_t count = 0;
-    for (const auto& [other, trial] : search.trials) {
-      if (trial.kind != TrialKind::kConfirm || trial.confirms != id) continue;
-      const auto latency = ValueAtBest(trial, metric, "latency");
-      sum += latency.value_or(0);
-      count += latency ? 1 : 0;
-    }
-    if (verdict.num_rounds > 0 && count > 0) return sum / static_cast<double>(count);
-    return ValueAtBest(search.trials.at(id), metric, "latency");
-  };
-  const auto latency = latency_of(*verdict.pick), was = latency_of(*search.submitted);
-  if (!latency || !was || verdict.device_seconds <= 0) return std::nullopt;
-  // The factor of a pass is not that of the step.
-  const bool is_of_step = !SmallerIsBetter(metric) || metric == "latency";
+  const auto batch =
+      static_cast<double>(GlobalBatch(search.trials.at(*search.submitted).ds_config));
   const Factor& factor = *verdict.factor;
   const double surely = factor.is_gain() ? factor.low : factor.value;
-  const double saved_ms = is_of_step ? *latency * (surely - 1) : *was - *latency;
-  if (saved_ms <= 0) return std::nullopt;
-  const double saved_s =
-      saved_ms / 1e3 * (submitted_batch / batch) * static_cast<double>(search.spec.slots_per_trial);
+  // Samples of a smaller batch that take less time save nothing, nor does a pass alone.
+  double step_s = 0;
+  if (!SmallerIsBetter(metric) &&
+      ValueAtBest(search.trials.at(*verdict.pick), metric, "throughput"))
+    step_s = batch / *verdict.speed;
+  const bool same_batch = batch == GlobalBatch(search.BestConfigOf(*verdict.pick));
+  if (metric == "latency" && same_batch) step_s = 1e-3 / *verdict.speed;
+  const double saved_s = step_s * (surely - 1) * static_cast<double>(search.spec.slots_per_trial);
+  if (saved_s <= 0 || verdict.device_seconds <= 0) return std::nullopt;
   return static_cast<int64_t>(std::ceil(verdict.device_seconds / saved_s));
 }
 
@@ -260,7 +229,7 @@ Verdict VerdictOf(const SearchState& search) {
   if (confirmed) verdict.log_speed = confirmation->LogSpeed(*verdict.pick);
   AddAlternatives(search, found, verdict);
   AddProof(search, verdict);
-  verdict.others = OthersOf(search);
+  verdict.others = OthersOf(search, verdict.num_rounds > 0);
   auto peak = PeakBytes(search, *verdict.pick);
   if (peak && verdict.soak) peak = std::max(*peak, PeakBytes(search, *verdict.soak).value_or(0));
   // On the CPU the peak of a script is its whole process, which the budget does not bound.

@@ -239,6 +239,18 @@ TEST_F(ResumeTest, ASearchThatHasEndedGoesOnWithNewLimits) {
   EXPECT_EQ(work.Dsat({"show", "1"}).exit_code, 0);  // Its log replays.
 }
 
+TEST_F(ResumeTest, ASearchWithTimeForItsProfileOnlyLeavesWhatIsPredicted) {
+  const Finished search =
+      work.Dsat({"auto", "deepspeed.yaml", "--max-time", "0.3s", "--out", "out"});
+  EXPECT_EQ(search.exit_code, 1);
+  EXPECT_THAT(search.err, HasSubstr("experiment failed: --max-time: the search has run for "));
+  EXPECT_EQ(search.out, "predicted to be the fastest, not measured: out/ds_config.json\n");
+  EXPECT_EQ(work.Dsat({"train", "deepspeed.yaml", "--ds-config", "out/ds_config.json", "--steps",
+                       "1", "--out", "trained"})
+                .exit_code,
+            0);
+}
+
 TEST_F(ResumeTest, RoundsThatAreMissingAreRunAndNothingElse) {
   ASSERT_EQ(work.Dsat({"grid", "deepspeed.yaml", "--max-trials", "3", "--confirm", "1"}).exit_code,
             0);

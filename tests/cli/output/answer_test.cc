@@ -26,7 +26,7 @@ using ::testing::Not;
 using ::testing::Pair;
 using ::testing::StartsWith;
 
-// What is said of a search in which only the submitted configuration runs.
+// The texts for a search in which only the submitted configuration runs.
 struct Said {
   std::string summary;
   std::map<std::string, std::string> lines;  // By name.

@@ -19,9 +19,9 @@ constexpr int kRuns = 1000;
 // The launches of a machine.
 struct Machine {
   std::string name;
-  double sd = 0;                // Of the logarithm of the speed of a launch.
+  double sd = 0;                // The standard deviation of the logarithm of the speed.
   std::vector<double> factors;  // The speeds; the submitted configuration is the first.
-  double known_sd = 1;          // What the search knows of `sd`, as a part of it; 0: nothing.
+  double known_sd = 1;          // The part of `sd` that the search knows; 0: nothing is known.
   double outliers = 0;          // The share of launches that are slowed down by 10 to 50 %.
   double slow_kind = 0;         // The share of launches of the submitted one at 0.6 of its speed.
   double others_sd = 0;         // Not 0: the noise of the other configurations.
@@ -140,7 +140,9 @@ TEST(ConfirmSimulationTest, IntervalsAreRightOnMachinesOfAllKinds) {
     EXPECT_LE(result.covered, 0.998) << machine.name;
     // An interval that is wrong on the other side is no false gain.
     const bool is_null = *std::ranges::max_element(machine.factors) == 1;
-    if (is_null) EXPECT_LE(result.gains, 0.08) << machine.name;
+    if (is_null) {
+      EXPECT_LE(result.gains, 0.08) << machine.name;
+    }
   }
 }
 

@@ -44,21 +44,19 @@ TEST(VerdictTest, TheFactorComesFromTheConfirmationAlone) {
 TEST(VerdictTest, WhatAStepSavesIsWhatTheConfirmationHasProven) {
   Search search(ConfirmedSpec());
   const EndTrial end_of = [](const Trial& trial) {
-    Ending end = Success(trial, trial.confirms == 5 ? 150.0 : trial.id == 5 ? 170.0 : 100.0);
-    const double latency = trial.confirms == 5 ? 20 : trial.id == 5 ? 6 : 30;
-    for (PointResult& point : end.points)
-      point.measurement["latency"] = {latency, 0, 3};
-    return end;
+    return Success(trial, trial.confirms == 5 ? 150.0 : trial.id == 5 ? 170.0 : 100.0);
   };
   while (const std::optional<Trial> trial = search.Ask()) {
     const Ending end = end_of(*trial);
     search.Tell(trial->id, end.outcome, end.points, end.profile, std::nullopt, {1, 3});
   }
   const Verdict verdict = VerdictOf(search);
-  ASSERT_EQ(verdict.pick, 5);  // Its batch is 46.5 times the submitted one.
+  ASSERT_EQ(verdict.pick, 5);
   ASSERT_TRUE(verdict.repaid_after_steps);
+  // In each step of the submitted batch, at 150 samples/s.
+  const auto batch = static_cast<double>(GlobalBatch(search.BestConfigOf(*search.Submitted())));
   const double saved_s =
-      0.020 * (verdict.factor->low - 1) / 46.5 * static_cast<double>(search.spec().slots_per_trial);
+      batch / 150 * (verdict.factor->low - 1) * static_cast<double>(search.spec().slots_per_trial);
   EXPECT_NEAR(static_cast<double>(*verdict.repaid_after_steps), verdict.device_seconds / saved_s,
               1);
 }
@@ -224,7 +222,7 @@ TEST(VerdictTest, AnEndedSearchConfirmsWhatItHas) {
   search.EndSearch("--max-time: over");
   RunToEnd(search, end);
   EXPECT_EQ(NumOf(search, TrialKind::kSearch), 3);
-  EXPECT_EQ(VerdictOf(search).num_rounds, 3);
+  EXPECT_GE(VerdictOf(search).num_rounds, kFirstLook);
 }
 
 TEST(VerdictTest, RaisedLimitsContinueTheSearchAndConfirmAnew) {
