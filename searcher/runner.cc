@@ -251,8 +251,7 @@ void Runner::Impl::EndSearchIfOver() {
   Notify(RunnerEvent::Kind::kNote, -1, 0, 0, "the search ends: " + *why);
 }
 
-// Ends trials that wait for a job of Slurm when the search is over, and those that run when the
-// time is, except for those without which there is no answer.
+// Ends trials in Slurm's queue once the search is over, and at --max-time all but the first ones.
 void Runner::Impl::Withdraw() {
   const SearchState& search = experiment.search();
   const double most_s = search.spec.options.max_time_s.value_or(INFINITY);

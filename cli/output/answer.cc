@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <iterator>
 #include <sstream>
 #include <utility>
 
@@ -283,14 +285,21 @@ std::string PickText(const Search& search, const Verdict& verdict) {
                      DescribeMetric(metric, value));
 }
 
-// The pick as a difference to the submitted configuration.
+// The pick as a difference to the submitted configuration, with the stage and the sizes first.
 std::string ChangesText(const Search& search, const Verdict& verdict) {
-  constexpr size_t kMostChanges = 5;
+  constexpr size_t kMostChanges = 4;
+  constexpr std::array kFirst = {"stage", "train_micro_batch_size_per_gpu",
+                                 "gradient_accumulation_steps", "train_batch_size"};
   const Json was = SubmittedConfig(search.spec()), is = search.BestConfigOf(*verdict.pick);
   std::vector<KeyChange> changes = ChangesOf(was, is);
-  if (changes.empty()) return "";
+  std::ranges::stable_sort(changes, {}, [&](const KeyChange& change) {
+    return std::ranges::find(kFirst, change.name) - kFirst.begin();
+  });
   const size_t more = changes.size() - std::min(changes.size(), kMostChanges);
   changes.resize(changes.size() - more);
+  for (KeyChange& change : changes) {
+    if (change.name == kFirst[1]) change.name = "micro-batch";
+  }
   const bool other_batch = GlobalBatch(was) != GlobalBatch(is);
   return Describe(changes) + (more > 0 ? fmt::format(" and {} more", more) : "") +
          (other_batch ? " (--train-batch-size keep fixes it)" : "");
@@ -308,8 +317,8 @@ std::string ShortTrainingText(const Search& search, const Verdict& verdict) {
         text = "does not train like the submitted configuration";
         break;
       case LossCheck::Result::kNotChecked:
-        text = "its losses were not compared: " +
-               (verdict.losses.why.empty() ? "nothing was confirmed" : verdict.losses.why);
+        if (!verdict.losses.why.empty())
+          text = "its losses were not compared: " + verdict.losses.why;
     }
   }
   if (verdict.free_bytes) {
@@ -325,6 +334,12 @@ std::string FirstPart(const std::string& text) {
   return text.substr(0, std::min(text.find(" ("), text.find(';')));
 }
 
+// Whether more rounds may decide what these have not.
+bool IsOpen(const Search& search, const Verdict& verdict) {
+  return search.spec().candidate.is_null() && verdict.factor && !verdict.factor->is_gain() &&
+         (verdict.factor->rounds < 2 || verdict.factor->high >= 1);
+}
+
 // Lists the weaknesses of the answer, the most important first.
 std::vector<std::string> Notes(const Search& search, const Verdict& verdict, ExperimentId id) {
   std::vector<std::string> notes;
@@ -336,11 +351,9 @@ std::vector<std::string> Notes(const Search& search, const Verdict& verdict, Exp
       verdict.others > kBusy
           ? fmt::format("the machine was busy: others used {:.0f} % of it", 100 * verdict.others)
           : "";
-  const bool is_open = verdict.factor && !verdict.factor->is_gain() && verdict.factor->high >= 1;
-  if (is_open && search.spec().candidate.is_null()) {
-    const int64_t rounds = std::max<int64_t>(9, 2 * verdict.num_rounds);
+  if (IsOpen(search, verdict)) {
     add(fmt::format("{}{}dsat resume {} --confirm {} would settle it", busy,
-                    busy.empty() ? "" : "; ", id, rounds));
+                    busy.empty() ? "" : "; ", id, std::max<int64_t>(9, 2 * verdict.num_rounds)));
   } else if (!busy.empty() && verdict.factor && verdict.factor->has_interval()) {
     add(fmt::format("{}; the interval is {:.0f} % wide", busy,
                     100 * (verdict.factor->high / verdict.factor->low - 1)));
@@ -357,20 +370,27 @@ std::vector<std::string> Notes(const Search& search, const Verdict& verdict, Exp
   return notes;
 }
 
-// Wraps a text at blanks and indents its first line and the others.
-std::vector<std::string> Wrapped(const std::string& text, size_t first, size_t others) {
+// Lines of at most 80 columns with these words, after `first` and with a blank between them or
+// more. Further lines are indented.
+std::vector<std::string> Wrapped(const std::vector<std::string>& words, const std::string& first,
+                                 const std::string& blank, size_t indent) {
   constexpr size_t kColumns = 80;
-  std::vector<std::string> lines = {std::string(first, ' ')};
-  std::istringstream words(text);
+  std::vector<std::string> lines = {first};
   bool is_empty = true;
-  for (std::string word; words >> word; is_empty = false) {
-    if (!is_empty && lines.back().size() + 1 + word.size() > kColumns) {
-      lines.emplace_back(others, ' ');
+  for (const std::string& word : words) {
+    if (!is_empty && lines.back().size() + blank.size() + word.size() > kColumns) {
+      lines.emplace_back(indent, ' ');
       is_empty = true;
     }
-    lines.back() += (is_empty ? "" : " ") + word;
+    lines.back() += (is_empty ? "" : blank) + word;
+    is_empty = false;
   }
   return lines;
+}
+
+std::vector<std::string> WordsOf(const std::string& text) {
+  std::istringstream words(text);
+  return {std::istream_iterator<std::string>(words), {}};
 }
 
 }  // namespace
@@ -417,8 +437,14 @@ std::vector<std::string> AnswerSentences(const Search& search, const Verdict& ve
       ShortTrainingText(search, verdict),
       certainty + (certainty.empty() || bound.empty() ? "" : "; ") + bound,
       CostText(verdict)};
-  std::ranges::move(Notes(search, verdict, id), std::back_inserter(sentences));
   std::erase(sentences, "");
+  std::vector<std::string> notes = Notes(search, verdict, id);
+  // How to settle an open question belongs to the question.
+  if (IsOpen(search, verdict)) {
+    sentences.insert(sentences.begin() + (verdict.nothing_better ? 2 : 1), notes.front());
+    notes.erase(notes.begin());
+  }
+  std::ranges::move(notes, std::back_inserter(sentences));
   return sentences;
 }
 
@@ -426,11 +452,11 @@ std::string ShortAnswer(const Search& search, const Verdict& verdict, Experiment
                         const std::vector<std::string>& next) {
   constexpr size_t kIndent = 2;
   std::vector<std::string> lines, last;
-  if (!next.empty())
-    last = Wrapped("next: " + fmt::format("{}", fmt::join(next, "   ")), 0, 3 * kIndent);
+  if (!next.empty()) last = Wrapped(next, "next: ", "   ", 3 * kIndent);
   for (const std::string& sentence : AnswerSentences(search, verdict, id)) {
     const size_t indent = lines.empty() ? 0 : kIndent;
-    const std::vector<std::string> more = Wrapped(sentence, indent, indent + kIndent);
+    const std::vector<std::string> more =
+        Wrapped(WordsOf(sentence), std::string(indent, ' '), " ", indent + kIndent);
     if (lines.size() + more.size() + last.size() > kMostSummaryLines) continue;
     lines.insert(lines.end(), more.begin(), more.end());
   }

@@ -14,7 +14,7 @@
 namespace dsat {
 namespace {
 
-constexpr int kRuns = 1000;
+constexpr int kRuns = 500;
 
 // The launches of a machine.
 struct Machine {
