@@ -41,6 +41,24 @@ double StudentQuantile(double probability, int64_t dof) {
   return (low + high) / 2;
 }
 
+double StudentProbability(double value, int64_t dof) {
+  const double tail = (1 - CentralProbability(std::abs(value), dof)) / 2;
+  return value < 0 ? tail : 1 - tail;
+}
+
+// With f and F, the density and the probability of t: for a = -mean / scale, the integral of
+// (t - a) f(t) from a on is f(a) (dof + a^2) / (dof - 1) - a (1 - F(a)).
+double StudentGain(double mean, double scale, int64_t dof) {
+  if (scale <= 0) return std::max(mean, 0.0);
+  DSAT_CHECK(dof >= 2, "{}", dof);
+  const auto n = static_cast<double>(dof);
+  const double a = -mean / scale;
+  const double density = std::exp(std::lgamma((n + 1) / 2) - std::lgamma(n / 2) -
+                                  (n + 1) / 2 * std::log1p(a * a / n)) /
+                         std::sqrt(n * std::numbers::pi);
+  return scale * (density * (n + a * a) / (n - 1) - a * StudentProbability(-a, dof));
+}
+
 Center CenterOf(std::vector<double> values) {
   DSAT_CHECK(!values.empty(), "no values");
   constexpr double kDisturbed = 6;

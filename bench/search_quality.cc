@@ -275,7 +275,7 @@ const std::vector<Flag>& FlagTable() {
       {"--concurrency", "1,4,16", "how many trials run at once"},
       {"--seeds", "20", "searches of each method, family and concurrency"},
       {"--trials", "64", "most launches of a search, with the profiling trial"},
-      {"--confirm", "3", "rounds of confirmation"},
+      {"--confirm", "9", "the most rounds of confirmation"},
       {"--space", "published", "published or wide"},
       {"--warm-start", "off", "off, same, other-seed, other-model or slower: the earlier search"},
       {"--trace", "0", "1 prints each launch"}};
@@ -429,7 +429,6 @@ int Main(int argc, char** argv) {
           spec.options.max_trials = std::stoll(flags["--trials"]);
           spec.options.max_concurrent_trials = std::stoll(concurrency);
           spec.options.confirm_rounds = std::stoll(flags["--confirm"]);
-          spec.options.confirm_looks = 3;
           spec.options.auto_method.prior =
               EarlierLog(flags["--warm-start"], family, seed, spec.options.max_trials);
           runs.push_back(Simulation(*surface, spec, flags["--trace"] == "1").Run());

@@ -225,7 +225,7 @@ std::string Text(const CheckFlags& check, const Search& search, const Finding& f
     text = fmt::format("it cannot be told from {}: {:.2f} times as fast{}, {}\n", base,
                        found.factor->value, IntervalText(*found.factor), how);
   } else {
-    text = fmt::format("{} as fast as {}{}, {}\n", TimesText(*found.factor), base,
+    text = fmt::format("{:.2f} times as fast as {}{}, {}\n", found.factor->value, base,
                        IntervalText(*found.factor), how);
   }
   if (!found.of_recorded)

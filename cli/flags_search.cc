@@ -30,9 +30,7 @@ void AddRunFlags(CLI::App& app, RunFlags& run) {
       ->capture_default_str();
 }
 
-constexpr int64_t kConfirmRounds = 3;
-// The rounds of a confirmation that decides nothing, in terms of --confirm.
-constexpr int64_t kConfirmLooks = 3;
+constexpr int64_t kConfirmRounds = 9;
 constexpr int64_t kSoakSteps = 50;
 
 // The options of a search before any is given.
@@ -48,7 +46,6 @@ SearchOptions DefaultOptions(const std::string& method, int64_t confirm_rounds) 
   // The methods that were published keep their space.
   if (method == "auto" || method == "grid") options.space = "wide";
   options.confirm_rounds = confirm_rounds;
-  options.confirm_looks = kConfirmLooks;
   // Other programs report no losses, and cannot be asked for a longer run.
   options.check_losses = confirm_rounds > 0;
   options.lineages.cover_stages = true;
@@ -79,14 +76,21 @@ void AddLimits(CLI::App& app, Limits& limits) {
           ->check(WholeNumberFrom1());
   if constexpr (std::same_as<Limits, SearchOptions>) max_trials->capture_default_str();
   app.add_option("--max-time", limits.max_time_s,
-                 "End the search when it and the first rounds of its confirmation take this time "
-                 "(90s, 10m, 2h)")
+                 "The time that the search and its proof may take (90s, 10m, 2h)")
       ->transform(Duration());
-  app.add_option(
-         "--max-device-hours", limits.max_device_hours,
-         "End the search when its trials and the first rounds of its confirmation use this many "
-         "slot hours")
+  app.add_option("--max-device-hours", limits.max_device_hours,
+                 "The slot hours that the trials of the search and its proof may use")
       ->check(NumberAbove0());
+}
+
+template <typename Rounds>
+CLI::Option* AddConfirm(CLI::App& app, Rounds& rounds) {
+  return app
+      .add_option("--confirm", rounds,
+                  "The most rounds in which the best configurations and the submitted one are "
+                  "measured again after the search; they end when they have decided "
+                  "(docs/methods.md)")
+      ->check(WholeNumberFrom0());
 }
 
 // Adds the options of the objective that all trials have in common.
@@ -170,13 +174,7 @@ void AddSearchOptions(CLI::App& app, const std::string& method, SearchOptions& o
   // Below --compat, which CLI11 reads first and which changes the defaults.
   AddSpaceOption(app, options)->capture_default_str();
   AddAllowOption(app, options);
-  app.add_option(
-         "--confirm", options.confirm_rounds,
-         "Rounds in which the best configurations and the submitted one are measured again "
-         "after the search; up to 3 times as many rounds (6 times where launches are short) "
-         "while the result is inconclusive")
-      ->check(WholeNumberFrom0())
-      ->capture_default_str();
+  AddConfirm(app, options.confirm_rounds)->capture_default_str();
 }
 
 // Options of the last runs, which prove the pick.
@@ -379,6 +377,11 @@ void AddSearchCommands(Parser& parser) {
                  parser.resume);
   AddExperiment(resume, parser.resume.experiment);
   AddLimits(resume, parser.resume.limits);
+  AddConfirm(resume, parser.resume.limits.confirm_rounds)
+      ->description(
+          "Measure the best configurations again in up to so many rounds, with those that "
+          "have been; without other limits nothing more is searched")
+      ->check(WholeNumberFrom1());
   AddRunFlags(resume, parser.resume.run);
   AddCheckCommand(parser);
 }

@@ -48,7 +48,11 @@ void ProgressDisplay::DrawStatus(const Experiment& experiment) {
     const Trial& trial = entry.second;
     return trial.state != TrialState::kRunning && !RunsAgain(trial.kind);
   });
-  std::vector<std::string> parts = {fmt::format("{}/{} trials", ended, options.max_trials)};
+  const std::string left = TimeLeft(search, ended);
+  std::vector<std::string> parts = {
+      search.confirmation() != nullptr
+          ? fmt::format("{} rounds of confirmation", search.confirmation()->NumRounds())
+          : fmt::format("{}/{} trials", ended, options.max_trials)};
   for (const TrialId id : search.Running()) {
     const auto step = steps_.find(id);
     parts.push_back(
@@ -61,13 +65,33 @@ void ProgressDisplay::DrawStatus(const Experiment& experiment) {
         ", best " +
         DescribeMetric(options.metric, *MetricValue(search.trials().at(*best), options.metric)));
   }
-  if (ended_ > 0 && ended < options.max_trials) {
-    const double left = SecondsLeft(started_, ended_, ended_ + options.max_trials - ended);
-    parts.push_back(fmt::format(", at most {} left", DescribeDuration(left)));
-  }
+  if (!left.empty()) parts.push_back(", " + left);
   const int64_t infeasible = CountState(search, TrialState::kInfeasible);
   if (infeasible > 0) parts.push_back(fmt::format(", {} infeasible", infeasible));
   status_.Draw(parts);
+}
+
+// How long the present phase takes: "at most 3 min 05 s left", or up to the next look of the
+// confirmation; "" if nothing says.
+std::string ProgressDisplay::TimeLeft(const Search& search, int64_t ended) const {
+  const SearchState& state = search;
+  if (const Confirmation* confirmation = search.confirmation()) {
+    const std::vector<TrialId> arms = confirmation->Arms();
+    if (arms.empty() || !confirmation->Next()) return "";
+    const int64_t rounds = confirmation->NumRounds();
+    double round_s = 0;
+    for (const TrialId arm : arms)
+      round_s += state.LaunchSeconds(arm);
+    if (rounds >= kFirstLook) round_s *= 2 / static_cast<double>(arms.size());
+    const double look_s = round_s * static_cast<double>(confirmation->NextLook() - rounds);
+    return fmt::format("{} to the look after {}", DescribeDuration(look_s),
+                       confirmation->NextLook());
+  }
+  const int64_t left = search.spec().options.max_trials - ended;
+  if (ended_ == 0 || left <= 0) return "";
+  const double seconds =
+      std::min(SecondsLeft(started_, ended_, ended_ + left), state.SecondsLeft());
+  return fmt::format("at most {} left", DescribeDuration(std::max(seconds, 0.0)));
 }
 
 void ProgressDisplay::OnEvent(const Experiment& experiment, const RunnerEvent& event) {

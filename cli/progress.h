@@ -22,6 +22,7 @@ class ProgressDisplay {
  private:
   void PrintLine(const std::string& line);
   void DrawStatus(const Experiment& experiment);
+  std::string TimeLeft(const Search& search, int64_t ended) const;
 
   StatusLine status_;
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();

@@ -8,6 +8,7 @@
 #include "base/files.h"
 #include "base/table.h"
 #include "cli/commands.h"
+#include "cli/output/answer.h"
 #include "cli/output/describe.h"
 #include "cli/output/output.h"
 #include "cli/status_line.h"
@@ -116,6 +117,8 @@ int RunCommand(const Flags& flags, const BestFlags& best) {
     json["verdict"] = ToJson(VerdictOf(experiment.search()));
     fmt::print("{}\n", json.dump(2));
   } else {
+    // A script reads the configuration from standard output.
+    Say(stderr, ShortAnswer(experiment.search(), VerdictOf(experiment.search()), experiment.id()));
     fmt::print("{}\n", ConfigToKeep(experiment.search(), *id).dump(2));
   }
   return 0;

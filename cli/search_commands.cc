@@ -17,7 +17,7 @@
 #include "cli/full_run.h"
 #include "cli/interrupt.h"
 #include "cli/machine_facts.h"
-#include "cli/output/describe.h"
+#include "cli/output/answer.h"
 #include "cli/output/output.h"
 #include "cli/progress.h"
 #include "cli/read_spec.h"
@@ -184,44 +184,50 @@ std::optional<FullRun> RunBest(const Flags& flags, RunnerOptions options,
                  fmt::format("dsat resume {} --db {}", experiment.id(), ShellWord(flags.db)));
 }
 
-// The line for a search that was interrupted, "" if no trial has succeeded.
-std::string BestSoFar(const dsat::Search& search, const std::string& out_dir) {
-  const std::optional<TrialId> best = VerdictOf(search).pick;
-  if (!best) return "";
-  const Trial& trial = search.trials().at(*best);
-  const std::string& metric = search.spec().options.metric;
-  return fmt::format("Best so far: trial {}, {}, {}: {}/ds_config.json\n", trial.id,
-                     DescribeConfig(trial, metric),
-                     DescribeMetric(metric, *MetricValue(trial, metric)), out_dir);
+// A path as it is shorter to type.
+std::string ShortPath(const std::string& path) {
+  const std::string relative = fs::path(path).lexically_relative(fs::current_path()).string();
+  return ShellWord(relative.empty() || relative.starts_with("..") ? path : relative);
 }
 
-// Searches, prints the ranking and the path of the best configuration, and trains with it if
-// requested. `options` is the result of MakeRunnerOptions for `run`.
+// The answer with the commands that use it.
+std::string AnswerAndNext(const Experiment& experiment, const std::string& out_dir) {
+  const Search& search = experiment.search();
+  const std::string folder = ShortPath(out_dir);
+  const Verdict verdict = VerdictOf(search);
+  if (!verdict.pick && !PredictedConfig(search)) return "";
+  if (!verdict.pick)
+    return fmt::format("predicted to be the fastest, not measured: {}/ds_config.json\n", folder);
+  return ShortAnswer(
+      search, verdict, experiment.id(),
+      {"sh " + folder + "/command.txt", fmt::format("dsat report {}", experiment.id()),
+       "dsat check " + folder + "/ds_config.json"});
+}
+
+// Searches, prints the answer, and trains with the pick if requested. `options` is the result of
+// MakeRunnerOptions for `run`.
 int RunSearch(const Flags& flags, const RunFlags& run, RunnerOptions options,
               Experiment& experiment) {
   const std::string out_dir = OutDir(run, experiment);
   options.out_dir = out_dir;
   const std::string warning = SharedSlotsWarning(experiment.search().spec(), options);
   if (!warning.empty()) Log(LogLevel::kWarn, warning);
-  if (RunShown(options, experiment) == ExperimentState::kActive) {
+  ExperimentState state = ExperimentState::kActive;
+  try {
+    state = RunShown(options, experiment);
+  } catch (const Error&) {  // The measurements until then have an answer, too.
+    Say(stderr, AnswerAndNext(experiment, out_dir));
+    throw;
+  }
+  if (state == ExperimentState::kActive) {
     Say(stderr,
         fmt::format("\n{}Interrupted; nothing is lost: continue with dsat resume {} --db {}{}{}\n",
-                    BestSoFar(experiment.search(), out_dir), experiment.id(), ShellWord(flags.db),
+                    AnswerAndNext(experiment, out_dir), experiment.id(), ShellWord(flags.db),
                     OutDir({}, experiment) == out_dir ? "" : " --out " + ShellWord(out_dir),
                     RunOptions(run)));
     return kExitInterrupted;
   }
-  if (!flags.json) {
-    Say(stdout, SummaryText(experiment, TerminalColumns(STDOUT_FILENO)) + "\n");
-    const Search& search = experiment.search();
-    const std::optional<TrialId> pick = VerdictOf(search).pick;
-    if (pick && !IsBuiltin(search.spec())) {
-      const std::string command = ProductionCommand(search.spec(), ConfigToKeep(search, *pick),
-                                                    out_dir, ByHook(search, *pick));
-      Say(stdout, "train: " + Printable(command) + "\n");
-    }
-    if (pick) Say(stdout, out_dir + "/ds_config.json\n");
-  }
+  if (!flags.json) Say(stdout, AnswerAndNext(experiment, out_dir));
   const std::optional<FullRun> full = RunBest(flags, options, experiment);
   if (flags.json) {
     Json summary = SummaryJson(experiment, out_dir);
@@ -240,7 +246,7 @@ int RunSearch(const Flags& flags, const RunFlags& run, RunnerOptions options,
 // known.
 int RaiseTheirLimits(const ResumeFlags& resume, Experiment& experiment) {
   const LimitsRaised& limits = resume.limits;
-  if (!limits.max_trials || limits.max_time_s || limits.max_device_hours) {
+  if (!limits.max_trials || limits.max_time_s || limits.max_device_hours || limits.confirm_rounds) {
     Throw(ErrorCode::kFailedPrecondition,
           "experiment {}: the program that has asked for its trials runs them (dsat ask and tell, "
           "or dsat serve), and only its --max-trials can be raised; a search of your own begins "
@@ -333,7 +339,7 @@ int RunCommand(const Flags& flags, const ResumeFlags& resume) {
   CheckSameMachines(experiment.search().spec(), options);
   CheckSpec(experiment.search().spec(), AreElsewhere(options.machines.hosts));
   const LimitsRaised& limits = resume.limits;
-  if (limits.max_trials || limits.max_time_s || limits.max_device_hours) {
+  if (limits.max_trials || limits.max_time_s || limits.max_device_hours || limits.confirm_rounds) {
     const RunnerLock no_other = RunnerLock::Acquire(store.path(), experiment.id());
     experiment.RaiseLimits(limits);
   }

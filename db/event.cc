@@ -109,6 +109,7 @@ Event ToldEvent(TrialId trial, const Outcome& outcome, const std::optional<Searc
   Json payload{{"state", ToString(outcome.state)}, {"reason", ValidUtf8(outcome.reason)}};
   if (times.started_s > 0) payload["started_s"] = times.started_s;
   if (times.ended_s > 0) payload["ended_s"] = times.ended_s;
+  if (times.others > 0) payload["others"] = times.others;
   if (space) payload["space"] = ToJson(*space);
   return {0, EventKind::kTold, trial, std::move(payload)};
 }
@@ -121,9 +122,11 @@ Event LimitsRaisedEvent(const LimitsRaised& limits, const SearchOptions& was) {
   Json payload{{"was", {{"max_trials", was.max_trials}}}};
   WriteOptional(payload["was"], "max_time_s", was.max_time_s);
   WriteOptional(payload["was"], "max_device_hours", was.max_device_hours);
+  payload["was"]["confirm_rounds"] = was.confirm_rounds;
   WriteOptional(payload, "max_trials", limits.max_trials);
   WriteOptional(payload, "max_time_s", limits.max_time_s);
   WriteOptional(payload, "max_device_hours", limits.max_device_hours);
+  WriteOptional(payload, "confirm_rounds", limits.confirm_rounds);
   return {0, EventKind::kLimitsRaised, -1, std::move(payload)};
 }
 
@@ -200,7 +203,8 @@ Outcome OutcomeOf(const Event& event) {
 
 TrialTimes ToldTimes(const Event& event) {
   return ReadPayload(event, [](const Json& payload) {
-    return TrialTimes{payload.value("started_s", 0.0), payload.value("ended_s", 0.0)};
+    return TrialTimes{payload.value("started_s", 0.0), payload.value("ended_s", 0.0),
+                      payload.value("others", 0.0)};
   });
 }
 
@@ -208,7 +212,8 @@ LimitsRaised LimitsOf(const Event& event) {
   return ReadPayload(event, [](const Json& payload) {
     return LimitsRaised{OptionalInteger(payload, "max_trials"),
                         OptionalNumber(payload, "max_time_s"),
-                        OptionalNumber(payload, "max_device_hours")};
+                        OptionalNumber(payload, "max_device_hours"),
+                        OptionalInteger(payload, "confirm_rounds")};
   });
 }
 
@@ -218,6 +223,8 @@ void UndoLimits(const Event& event, SearchOptions& options) {
     options.max_trials = IntegerIn(was.at("max_trials"));
     options.max_time_s = OptionalNumber(was, "max_time_s");
     options.max_device_hours = OptionalNumber(was, "max_device_hours");
+    if (const auto rounds = OptionalInteger(was, "confirm_rounds"))
+      options.confirm_rounds = *rounds;
   });
 }
 

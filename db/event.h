@@ -30,11 +30,11 @@ enum class EventKind {
   // profile?
   kMeasured,
   kAttemptEnded,  // A launch ended. payload: attempt, state, reason, log_tail
-  // The trial's end, as the method is told. payload: state, reason; started_s?, ended_s?; space?,
-  // the search space that was built from the profile
+  // The trial's end, as the method is told. payload: state, reason; started_s?, ended_s?, others?
+  // (TrialTimes); space?, the search space that was built from the profile
   kTold,
   // The trial is -1 in the following ones.
-  // The method is asked for no more trials, and no confirmation is extended. payload: reason
+  // The method is asked for no more trials. payload: reason
   kSearchEnded,
   // The experiment continues with new limits. payload: as LimitsRaised, each key?; was, the limits
   // before the event

@@ -145,6 +145,11 @@ std::string AutoMethod::BoundOf(const Trial& pick) const {
   return found ? belief_.BoundOf(record_.measured[*found].config) : "";
 }
 
+std::optional<double> AutoMethod::LaunchNoise() const {
+  if (belief_.num_observations() < 2) return std::nullopt;
+  return std::sqrt(belief_.NoiseVariance());
+}
+
 std::optional<double> AutoMethod::ProbabilityNearBest(const Trial& pick) const {
   const std::optional<int64_t> found = MeasuredOf(pick);
   if (!found) return std::nullopt;

@@ -32,6 +32,7 @@ class AutoMethod : public Method {
   Conclusion Conclude() const override;
   std::optional<double> ProbabilityNearBest(const Trial& pick) const override;
   std::string BoundOf(const Trial& pick) const override;
+  std::optional<double> LaunchNoise() const override;
 
   // A configuration that would be proposed if everything that promises less were left out.
   struct Expected {

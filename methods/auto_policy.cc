@@ -336,7 +336,7 @@ double AutoPolicy::ProbabilityNearBest(int64_t pick) const {
 // drops out, and a further one if the training to come gains what its launches cost.
 std::vector<int64_t> AutoPolicy::Finalists(const std::vector<int64_t>& ranked) const {
   const int64_t pick = ranked[0];
-  const double rounds = std::max<int64_t>(options_.confirm_rounds, 1);
+  const double rounds = std::clamp<int64_t>(options_.confirm_rounds, 1, 2);
   const double noise = 2 * belief_.NoiseVariance() / rounds;
   std::vector<std::pair<double, int64_t>> others;
   for (const int64_t i : std::span(ranked).subspan(1)) {

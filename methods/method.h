@@ -81,6 +81,9 @@ class Method {
   // One line on what bounds the speed of `pick`, and what would help next; "" if the method does
   // not know.
   virtual std::string BoundOf(const Trial& /*pick*/) const { return ""; }
+  // The standard deviation of the logarithm of the speed between two launches of one configuration.
+  // nullopt, the default, if the method does not know.
+  virtual std::optional<double> LaunchNoise() const { return std::nullopt; }
   // A method that is so sure of its pick needs no further trial.
   static constexpr double kSure = 0.95;
 };

@@ -93,7 +93,6 @@ void ValidateOptions(const SearchOptions& options) {
   CheckRange("--divisible-by", options.divisible_by, 1);
   constexpr int64_t kMostRounds = 100;
   CheckRange("--confirm", options.confirm_rounds, 0, kMostRounds);
-  CheckRange("confirm_looks", options.confirm_looks, 1, kMostRounds);
   CheckRange("--soak", options.soak_steps, 0, kMostSteps);
   CheckLossPattern(options.loss_pattern);
   CheckPositive("--max-time", options.max_time_s);

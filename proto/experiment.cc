@@ -24,7 +24,6 @@ void VisitFields(Visitor& visit, T& options) {
   visit("train_batch_size", options.train_batch_size);
   visit("divisible_by", options.divisible_by);
   visit("confirm_rounds", options.confirm_rounds);
-  visit("confirm_looks", options.confirm_looks);
   visit("check_losses", options.check_losses);
   visit("soak_steps", options.soak_steps);
   visit("soak_in_budget", options.soak_in_budget);

@@ -19,6 +19,8 @@ struct LimitsRaised {
   std::optional<int64_t> max_trials;
   std::optional<double> max_time_s;
   std::optional<double> max_device_hours;
+  // The confirmation gets so many rounds, with time for them if no other limit is raised.
+  std::optional<int64_t> confirm_rounds = {};
 };
 
 // The options of asha, binary and random, which draw configurations.
@@ -66,22 +68,20 @@ struct SearchOptions {
   // batch follows the micro-batch size, and the accumulation stays as submitted.
   std::optional<int64_t> train_batch_size;
   int64_t divisible_by = 1;    // Micro-batch sizes are multiples of it.
-  int64_t confirm_rounds = 0;  // Rounds in which the best configurations are measured again.
-  // The confirmation has at most this many times `confirm_rounds` rounds, or twice as many where
-  // launches are short (searcher/search/confirm.h). In older logs, which lack the key, it has
-  // `confirm_rounds`.
-  int64_t confirm_looks = 1;
+  // The most rounds in which the best configurations are measured again
+  // (searcher/search/confirm.h).
+  int64_t confirm_rounds = 0;
   // After a confirmation, the losses of the pick are compared with those of the submitted
   // configuration (searcher/search/loss_check.h).
   bool check_losses = false;
-  // The optimizer steps of the last run of the pick; 0: only as many as the comparison of losses
+  // The optimizer steps of a longer run of the pick; 0: only as many as the comparison of losses
   // needs. `soak_in_budget`: fewer if they would take longer than the confirmation has.
   int64_t soak_steps = 0;
   bool soak_in_budget = false;
   // For the user's command, a regular expression whose first group matches the loss of a step in
   // the output of rank 0; "": the losses are those that the Python helper reports.
   std::string loss_pattern;
-  // Budgets of the search with the first rounds of its confirmation; nullopt: none.
+  // Budgets of the search with its proof; nullopt: none.
   std::optional<double> max_time_s;        // Wall-clock time.
   std::optional<double> max_device_hours;  // Slots times the time that trials run.
   // True: the methods behave exactly as Determined's published ones (docs/methods.md lists the

@@ -140,6 +140,10 @@ struct Outcome {
 struct TrialTimes {
   double started_s = 0;
   double ended_s = 0;
+  // The part in [0, 1] of the machine's processor time that other processes used meanwhile; 0 if
+  // unknown, and of trials on other hosts or on GPUs.
+  double others = 0;
+  double seconds() const { return ended_s - started_s; }
 };
 
 struct Trial {

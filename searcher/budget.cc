@@ -50,19 +50,23 @@ std::string FailureOfSubmitted(const Experiment& experiment) {
   return reasons.size() >= 2 && std::ranges::all_of(reasons, is_alike) ? reasons[0] : "";
 }
 
-// The seconds that the first rounds of the confirmation will take if it has as many arms as it can
+// The part of the limits that is kept for the proof.
+constexpr double kProofPart = 0.5;
+
+// The seconds that the confirmation will take up to its first look if it has as many arms as it can
 // and launches take as long as so far; 0 once it has begun.
 double SecondsToConfirm(const Search& search) {
   constexpr double kMostArms = kMostFinalists + 1;  // With the submitted configuration.
   if (search.confirmation() != nullptr) return 0;
   double seconds = 0, launches = 0;
   for (const auto& [id, trial] : search.trials()) {
-    const double took = trial.times.ended_s - trial.times.started_s;
+    const double took = trial.times.seconds();
     if (took <= 0) continue;
     seconds += took;
     ++launches;
   }
-  const auto rounds = static_cast<double>(search.spec().options.confirm_rounds);
+  const auto rounds =
+      static_cast<double>(std::min(search.spec().options.confirm_rounds, kFirstLook));
   return launches > 0 ? kMostArms * rounds * seconds / launches : 0;
 }
 
@@ -76,7 +80,7 @@ std::optional<std::string> WhySearchIsOver(const Experiment& experiment, const S
   }
   const double confirm_s = SecondsToConfirm(search);
   const auto is_used = [](const std::optional<double>& limit, double used, double reserved) {
-    return limit && used + std::min(reserved, kConfirmsPart * *limit) >= *limit;
+    return limit && used + std::min(reserved, kProofPart * *limit) >= *limit;
   };
   const std::string next =
       confirm_s > 0 ? fmt::format(", and its confirmation takes about {:.0f} s", confirm_s) : "";

@@ -16,8 +16,8 @@ struct Spent {
 };
 
 // The reason why the method must not be asked for more trials: a budget of the options is used but
-// for what the first rounds of the confirmation need, or the submitted configuration has failed in
-// every launch, at least twice, with the same reason. nullopt if the search may continue.
+// for what the confirmation needs up to its first look, or the submitted configuration has failed
+// in every launch, at least twice, with the same reason. nullopt if the search may continue.
 std::optional<std::string> WhySearchIsOver(const Experiment& experiment, const Spent& spent);
 
 }  // namespace dsat

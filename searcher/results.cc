@@ -15,6 +15,7 @@
 #include "searcher/command/command_words.h"
 #include "searcher/command/deepspeed_command.h"
 #include "searcher/command/rank_launcher.h"
+#include "searcher/search/outlook.h"
 #include "searcher/search/verdict.h"
 #include "searcher/stated_defaults.h"
 
@@ -121,9 +122,8 @@ std::vector<std::string> StandaloneCommand(const ExperimentSpec& spec, const Jso
   return command.Changed();
 }
 
-// A trial's config with the batch sizes of its best point and with stated defaults.
-Json StatedConfig(const Search& search, TrialId id) {
-  const Json config = search.BestConfigOf(id);
+// A resolved config with stated defaults.
+Json StatedConfig(const Search& search, const Json& config) {
   const Json* stage = FindAtPointer(config, kStageKey);
   std::vector<Knob> knobs;
   for (size_t i = 0; search.space() && i < search.space()->stages.size(); ++i) {
@@ -167,13 +167,30 @@ Json MetricsJson(const Experiment& experiment, const Verdict& verdict, const Jso
 
 std::optional<Json> BestConfig(const Search& search) {
   const std::optional<TrialId> pick = VerdictOf(search).pick;
-  return pick ? std::optional(StatedConfig(search, *pick)) : std::nullopt;
+  return pick ? std::optional(StatedConfig(search, search.BestConfigOf(*pick))) : std::nullopt;
+}
+
+static Json WithScript(const ExperimentSpec& spec, const Json& config) {
+  return IsBuiltin(spec) ? config : ConfigForScript(spec, config, /*has_hook=*/false);
+}
+
+std::optional<Json> PredictedConfig(const Search& search) {
+  const bool has_tried = std::ranges::any_of(search.trials(), [](const auto& entry) {
+    const Trial& trial = entry.second;
+    return trial.kind != TrialKind::kProfile && trial.state != TrialState::kStopped;
+  });
+  if (has_tried || !search.space()) return std::nullopt;
+  try {
+    const std::vector<EstimatedConfig> best = LookAhead(search, 1).best;
+    if (best.empty()) return std::nullopt;
+    return WithScript(search.spec(), StatedConfig(search, best.front().ds_config));
+  } catch (const Error&) {  // The model's files are not there any more.
+    return std::nullopt;
+  }
 }
 
 Json ConfigToKeep(const Search& search, TrialId id) {
-  const ExperimentSpec& spec = search.spec();
-  const Json config = StatedConfig(search, id);
-  return IsBuiltin(spec) ? config : ConfigForScript(spec, config, /*has_hook=*/false);
+  return WithScript(search.spec(), StatedConfig(search, search.BestConfigOf(id)));
 }
 
 std::string MachineName() {
@@ -197,10 +214,14 @@ void WriteResults(const Experiment& experiment, const std::string& out_dir) {
   Json config;
   if (verdict.pick) {
     config = ConfigToKeep(search, *verdict.pick);
+  } else if (const std::optional<Json> predicted = PredictedConfig(search)) {
+    config = *predicted;
+  }
+  if (!config.is_null()) {
+    const bool by_hook = verdict.pick && ByHook(search, *verdict.pick);
     WriteJsonFile(out_dir + "/ds_config.json", config);
-    WriteFileAtomic(
-        out_dir + "/command.txt",
-        ProductionCommand(search.spec(), config, out_dir, ByHook(search, *verdict.pick)) + "\n");
+    WriteFileAtomic(out_dir + "/command.txt",
+                    ProductionCommand(search.spec(), config, out_dir, by_hook) + "\n");
   } else {  // The former answer has dropped out.
     std::filesystem::remove(out_dir + "/ds_config.json");
     std::filesystem::remove(out_dir + "/command.txt");

@@ -16,6 +16,11 @@ namespace dsat {
 // leaves to defaults that may change (searcher/stated_defaults.h); nullopt before a trial succeeds.
 std::optional<Json> BestConfig(const Search& search);
 
+// The config that is predicted to be the fastest, as ConfigToKeep has it, of a search that has
+// ended before anything but the profile was measured. nullopt if something was, and if nothing can
+// be predicted.
+std::optional<Json> PredictedConfig(const Search& search);
+
 // A trial's config as WriteResults writes it to a file: with all that BestConfig states, and with
 // what the user's script needs. REQUIRES: the trial has succeeded.
 Json ConfigToKeep(const Search& search, TrialId id);
@@ -36,7 +41,8 @@ std::string MachineName();
 // if it is not known.
 std::string MachineOf(const ExperimentSpec& spec);
 
-// Writes out_dir/metrics.json and, once a trial has succeeded, out_dir/ds_config.json, command.txt,
+// Writes out_dir/metrics.json and, once a trial has succeeded or if there is a PredictedConfig,
+// out_dir/ds_config.json, command.txt,
 // and ds_config.fastest.json and ds_config.safest.json where these alternatives differ from the
 // pick; each atomically, with the configs as ConfigToKeep has them. Throws if out_dir is not
 // writable. metrics.json has these keys:

@@ -80,14 +80,14 @@ struct Runner::Impl {
   double Clock() const;
   std::optional<std::string> WhyOver() const;
   void EndSearchIfOver();
-  void WithdrawWaiting();
+  void Withdraw();
 
   // Recording.
   std::optional<Point> Record(Attempt& attempt, const std::optional<PointResult>& result,
                               const std::optional<ModelProfile>& profile);
   void OnEnd(const LaunchRequest& request, const AttemptEnd& end);
   Outcome ReturnSlots(const LaunchRequest& request, const AttemptEnd& end);
-  void NoteLoad();
+  void NoteLoad(TrialId id);
   bool EndsTrial(TrialId id, const Outcome& outcome) const;
   void Tell(TrialId id, const Outcome& outcome);
   void Notify(RunnerEvent::Kind kind, TrialId trial, int64_t attempt, int64_t step,
@@ -113,8 +113,9 @@ struct Runner::Impl {
   std::map<TrialId, double> started_s;  // Starts of running trials, later by what they have waited.
   std::map<TrialId, double> spent_s;    // By earlier attempts of a trial.
   double paused_until_s = 0;            // After a failed attempt nothing is started until then.
+  std::map<TrialId, double> others;     // The load by other processes while it ran last.
   LoadWatch load;
-  std::set<TrialId> withdrawn;  // From Slurm's queue, because the search is over.
+  std::set<TrialId> withdrawn;  // Because the search is over.
 };
 
 Runner::Runner(Experiment& experiment, RunnerOptions options, RunnerWatcher watcher)
@@ -136,6 +137,10 @@ ExperimentState Runner::Impl::Run() {
   Open();
   const auto failed = [this](ErrorCode code, const std::string& what) {
     attempts.clear();
+    try {
+      WriteResults(experiment, options.out_dir);
+    } catch (const std::exception&) {  // The cause of the failure may be a full disk.
+    }
     return Error(code, fmt::format("{}; every running trial was stopped: fix this, then run "
                                    "`dsat resume {}`, which runs again what is not recorded",
                                    what, experiment.id()));
@@ -185,7 +190,7 @@ void Runner::Impl::Loop() {
   while (true) {
     HearCancel();
     EndSearchIfOver();
-    WithdrawWaiting();
+    Withdraw();
     while (cancels == 0 && pool->HasFree(Clock())) {
       const std::optional<Trial> trial = NextTrial();
       if (!trial) break;
@@ -243,20 +248,21 @@ void Runner::Impl::EndSearchIfOver() {
   if (!experiment.search().MayGoOn()) return;
   const std::optional<std::string> why = WhyOver();
   if (!why) return;
-  const Confirmation* confirmation = experiment.search().confirmation();
-  const char* const what = confirmation == nullptr     ? "the search ends: "
-                           : confirmation->MayExtend() ? "the confirmation is not extended: "
-                                                       : "only what compares losses is still run: ";
   experiment.EndSearch(*why);
-  Notify(RunnerEvent::Kind::kNote, -1, 0, 0, what + *why);
+  Notify(RunnerEvent::Kind::kNote, -1, 0, 0, "the search ends: " + *why);
 }
 
-// A trial that still waits for a job of Slurm when the search is over is not launched any more.
-void Runner::Impl::WithdrawWaiting() {
-  if (experiment.search().EndReason().empty()) return;
+// Ends trials in Slurm's queue once the search is over, and at --max-time all but the first ones.
+void Runner::Impl::Withdraw() {
+  const SearchState& search = experiment.search();
+  const double most_s = search.spec.options.max_time_s.value_or(INFINITY);
+  const bool is_late = !search.ignores_limits && Clock() >= most_s;
   for (auto& [id, attempt] : attempts) {
-    if (RunsAgain(attempt.request().kind) || attempt.started()) continue;
-    if (withdrawn.insert(id).second) attempt.Cancel(std::chrono::seconds{0});
+    const TrialKind kind = attempt.request().kind;
+    const bool waits = !search.end_reason.empty() && !RunsAgain(kind) && !attempt.started();
+    const bool is_needed = kind == TrialKind::kProfile || kind == TrialKind::kSubmitted;
+    if ((waits || (is_late && !is_needed)) && withdrawn.insert(id).second)
+      attempt.Cancel(std::chrono::seconds{0});
   }
 }
 
@@ -409,15 +415,16 @@ std::optional<Point> Runner::Impl::Record(Attempt& attempt,
 void Runner::Impl::OnEnd(const LaunchRequest& request, const AttemptEnd& end) {
   server->Dismiss({request.experiment, request.trial, request.attempt});
   if (request.kind == TrialKind::kSoak) std::filesystem::remove_all(SoakCheckpointDir(request));
-  NoteLoad();
+  NoteLoad(request.trial);
   const Outcome outcome = ReturnSlots(request, end);
   experiment.EndAttempt(request.trial, request.attempt, outcome, end.log_tail);
   const auto started = started_s.extract(request.trial);
   if (started) spent_s[request.trial] = Clock() - started.mapped();
-  if (withdrawn.contains(request.trial)) {
+  if (withdrawn.contains(request.trial) && outcome.state != TrialState::kSucceeded) {
     Tell(request.trial,
-         {TrialState::kStopped, fmt::format("it waited in Slurm's queue when the search ended: {}",
-                                            experiment.search().EndReason())});
+         {TrialState::kStopped, started ? "it ran when the time of --max-time was over"
+                                        : "it waited in Slurm's queue when the search ended: " +
+                                              experiment.search().EndReason()});
   } else if (EndsTrial(request.trial, outcome)) {
     Tell(request.trial, outcome);
   } else if (end.outcome.state == TrialState::kFailed) {
@@ -445,11 +452,12 @@ Outcome Runner::Impl::ReturnSlots(const LaunchRequest& request, const AttemptEnd
   return {TrialState::kStopped, end.outcome.reason};
 }
 
-// Once, if trials on this machine's processors share them with other processes.
-void Runner::Impl::NoteLoad() {
-  const bool runs_here = options.machines.hosts.empty() && !UsesGpus(experiment.search().spec());
-  const std::string news = runs_here ? load.News() : "";
-  if (!news.empty()) Notify(RunnerEvent::Kind::kNote, -1, 0, 0, news);
+// If trials run on this machine's processors: what other processes used of them, and a note once.
+void Runner::Impl::NoteLoad(TrialId id) {
+  if (!options.machines.hosts.empty() || UsesGpus(experiment.search().spec())) return;
+  others[id] = load.OthersPart().value_or(0);
+  if (const std::string news = load.News(); !news.empty())
+    Notify(RunnerEvent::Kind::kNote, -1, 0, 0, news);
 }
 
 // After a canceled attempt, and after a failed one with restarts left that may end otherwise,
@@ -468,21 +476,14 @@ bool Runner::Impl::EndsTrial(TrialId id, const Outcome& outcome) const {
 void Runner::Impl::Tell(TrialId id, const Outcome& outcome) {
   const std::optional<TrialId> best = experiment.search().Best();
   TrialTimes times;
-  if (spent_s[id] > 0) times = {.started_s = Clock() - spent_s[id], .ended_s = Clock()};
+  if (spent_s[id] > 0)
+    times = {.started_s = Clock() - spent_s[id], .ended_s = Clock(), .others = others[id]};
   experiment.Tell(id, outcome, times);
   const int64_t attempt = std::max<int64_t>(0, experiment.NumAttempts(id) - 1);
   const Trial& told = experiment.search().trials().at(id);
   Notify(RunnerEvent::Kind::kTrialEnded, id, attempt, 0, told.reason);
   const bool profiled = told.kind == TrialKind::kProfile && told.state == TrialState::kSucceeded;
   if (profiled) Notify(RunnerEvent::Kind::kProfiled, id, attempt, 0, "");
-  const Confirmation* confirmation = experiment.search().confirmation();
-  if (told.kind == TrialKind::kConfirm && confirmation != nullptr && confirmation->GoesOn()) {
-    Notify(RunnerEvent::Kind::kNote, -1, 0, 0,
-           fmt::format("{} are inconclusive: the confirmation is extended",
-                       confirmation->NumRounds() == 1
-                           ? "the launches of one round"
-                           : fmt::format("{} rounds", confirmation->NumRounds())));
-  }
   if (experiment.search().Best() != best) WriteResults(experiment, options.out_dir);
 }
 

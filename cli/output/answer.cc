@@ -4,7 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <iterator>
+#include <sstream>
 #include <utility>
 
 #include "base/files.h"
@@ -23,8 +26,7 @@ std::string DeviceTime(double seconds) {
   return fmt::format("{:.1f} device-hours", seconds / 3600);
 }
 
-// Says which configuration factors compare with: the submitted one, whose trial may have other
-// sizes.
+// "submitted", with the sizes of its trial where these are others.
 std::string BaseText(const Search& search) {
   const Json was = SubmittedConfig(search.spec()), is = search.BestConfigOf(*search.Submitted());
   const auto size_of = [](const Json& config, const char* key) { return config.at(key).dump(); };
@@ -33,17 +35,17 @@ std::string BaseText(const Search& search) {
     if (size_of(was, key) != size_of(is, key))
       sizes += fmt::format("{}{} {}", sizes.empty() ? " with " : " and ", key, size_of(is, key));
   }
-  return "the submitted configuration" + sizes;
+  return "submitted" + sizes;
 }
 
 // Why the submitted configuration is the pick, without a factor.
 std::string WhyNoOther(const Search& search, const Verdict& verdict) {
-  const std::optional<TrialId> submitted = search.Submitted();
-  if (!verdict.left_out.empty()) return "none, the faster configurations dropped out";
+  if (!verdict.left_out.empty()) return "the faster configurations dropped out";
   if (const Trial* failed = FailedLikeAllOthers(search)) {
-    return fmt::format("none, no other configuration could be measured; trial {} failed: {}",
-                       failed->id, Printable(failed->reason));
+    return fmt::format("no other configuration could be measured; trial {} failed: {}", failed->id,
+                       Printable(failed->reason));
   }
+  const std::optional<TrialId> submitted = search.Submitted();
   const std::string& metric = search.spec().options.metric;
   const double own = submitted ? SpeedOf(search.trials().at(*submitted), metric).value_or(0) : 0;
   std::pair<double, TrialId> fastest{0, 0};
@@ -51,51 +53,47 @@ std::string WhyNoOther(const Search& search, const Verdict& verdict) {
     if (trial.kind == TrialKind::kSearch && trial.state == TrialState::kSucceeded)
       fastest = std::max(fastest, {SpeedOf(trial, metric).value_or(0), id});
   }
-  if (own <= 0 || fastest.first <= own)
-    return "none, no other configuration was measured to be faster";
-  return fmt::format("none, trial {} was once {:.2f} times as fast, by chance according to {}",
+  if (own <= 0 || fastest.first <= own) return "no other configuration was measured to be faster";
+  return fmt::format("trial {} was once {:.2f} times as fast, by chance according to {}",
                      fastest.second, fastest.first / own, search.spec().method);
 }
 
-// How the pick compares with the submitted configuration.
-std::string FactorText(const Search& search, const Verdict& verdict) {
-  if (!search.SubmittedMisfit().empty()) {
-    return "none, the submitted configuration does not fit: " + Printable(search.SubmittedMisfit());
+// Why nothing compares the pick with the submitted configuration.
+std::string WhyNoFactor(const Search& search) {
+  if (!search.SubmittedMisfit().empty())
+    return "the submitted one does not fit: " + Printable(search.SubmittedMisfit());
+  const auto& submitted = search.Submitted();
+  const TrialState state =
+      submitted ? search.trials().at(*submitted).state : TrialState::kSucceeded;
+  if (state == TrialState::kInfeasible || state == TrialState::kFailed) {
+    return fmt::format("the submitted one (trial {}) {}: {}", *submitted,
+                       state == TrialState::kFailed ? "failed" : "does not fit",
+                       Printable(search.trials().at(*submitted).reason));
   }
-  if (!verdict.factor) {
-    if (verdict.nothing_better) return WhyNoOther(search, verdict);
-    const auto& submitted = search.Submitted();
-    const TrialState state =
-        submitted ? search.trials().at(*submitted).state : TrialState::kSucceeded;
-    if (state == TrialState::kInfeasible || state == TrialState::kFailed) {
-      return fmt::format("none, the submitted configuration (trial {}) {}: {}", *submitted,
-                         state == TrialState::kFailed ? "failed" : "does not fit",
-                         Printable(search.trials().at(*submitted).reason));
-    }
-    return submitted && search.Dropped().contains(*submitted)
-               ? "none, the submitted configuration dropped out"
-               : "none, the submitted configuration was not measured";
-  }
-  const std::string how =
-      verdict.num_rounds > 0
-          ? fmt::format("measured again in {} alternating round{}", verdict.num_rounds,
-                        verdict.num_rounds == 1 ? ", which has no interval" : "s")
-          : "not confirmed: the best of many noisy measurements is partly luck";
-  if (verdict.nothing_better && verdict.num_rounds > 0) {
+  return submitted && search.Dropped().contains(*submitted) ? "the submitted one dropped out"
+                                                            : "the submitted one was not measured";
+}
+
+std::string RoundsText(int64_t rounds) {
+  return rounds == 1 ? "one round" : fmt::format("{} rounds", rounds);
+}
+
+// "faster with probability 97 %"; nothing is certain.
+std::string ProbabilityText(const Factor& factor) {
+  return fmt::format("faster with probability {:.0f} %",
+                     std::clamp(std::floor(100 * factor.faster), 1.0, 99.0));
+}
+
+// Describes the best other configuration where the submitted one is the answer.
+std::string BestOtherText(const Verdict& verdict) {
+  const Factor& factor = *verdict.factor;
+  if (factor.rounds == 0)
     return fmt::format(
-        "nothing better was found; the best other configuration is {:.2f} times as fast{}, {}{}",
-        verdict.factor->value, IntervalText(*verdict.factor), how,
-        verdict.factor->high > kWorthMore ? "; more rounds (--confirm) would narrow the interval"
-                                          : "");
-  }
-  const std::string& metric = search.spec().options.metric;
-  const std::string times = TimesText(*verdict.factor);
-  if (SmallerIsBetter(metric)) {
-    return fmt::format("the {} of {} is {} as long{}, {}", metric, BaseText(search), times,
-                       IntervalText(*verdict.factor), how);
-  }
-  return fmt::format("{} the samples/s of {}{}, {}", times, BaseText(search),
-                     IntervalText(*verdict.factor), how);
+        "the best other one was measured up to {:.2f} times as fast, which is "
+        "within the noise of launches",
+        factor.value);
+  return fmt::format("the best other one is {:.2f} times as fast{} in {}, {}", factor.value,
+                     IntervalText(factor), RoundsText(factor.rounds), ProbabilityText(factor));
 }
 
 // The configurations that dropped out of the confirmation or the soak, "" if none did.
@@ -156,13 +154,7 @@ std::string AlternativeTrainingText(const Search& search, const Alternative& alt
 
 // Says what the soak has shown.
 std::string SoakText(const Search& search, const Verdict& verdict) {
-  if (!verdict.no_soak.empty()) {
-    return fmt::format("{}, because the search has ended ({})",
-                       verdict.soak ? fmt::format("only {} steps, to compare losses",
-                                                  search.trials().at(*verdict.soak).steps)
-                                    : "not run",
-                       Printable(verdict.no_soak));
-  }
+  if (!verdict.no_soak.empty()) return "not run: " + Printable(verdict.no_soak);
   if (!verdict.soak || search.spec().options.soak_steps == 0) return "";
   const Trial& soak = search.trials().at(*verdict.soak);
   if (soak.state != TrialState::kSucceeded) {
@@ -197,29 +189,41 @@ std::string BatchText(const Search& search, const Verdict& verdict) {
       is, was);
 }
 
-std::string CertaintyText(const Search& search, const Verdict& verdict) {
+// The search has ended by itself.
+bool IsOver(const Search& search) {
+  return search.Finished() && search.EndReason().empty();
+}
+
+int64_t NumTried(const Search& search) {
+  return std::ranges::count_if(search.trials(),
+                               [](const auto& entry) { return !RunsAgain(entry.second.kind); });
+}
+
+// Says how much better other configurations may be.
+std::string OthersText(const Search& search, const Verdict& verdict) {
+  if (!verdict.probability_near_best) return "";
   const SearchOptions& options = search.spec().options;
-  const auto num_tried = std::ranges::count_if(
-      search.trials(), [](const auto& entry) { return !RunsAgain(entry.second.kind); });
+  std::string text =
+      fmt::format("within 1 % of the best of {:.0f} configurations with probability {:.0f} %",
+                  verdict.num_considered, 100 * *verdict.probability_near_best);
+  if (*verdict.probability_near_best < Method::kSure && IsOver(search)) {
+    if (NumTried(search) >= options.max_trials) {
+      text += " (--max-trials N searches longer)";
+    } else if (!options.auto_method.run_steps) {
+      text += " (--run-steps N searches longer for a longer training)";
+    }
+  }
+  return text;
+}
+
+std::string CertaintyText(const Search& search, const Verdict& verdict) {
   const bool searched = std::ranges::any_of(
       search.trials(), [](const auto& entry) { return entry.second.kind == TrialKind::kSearch; });
-  const bool is_over = search.Finished() && search.EndReason().empty();
-  if (!searched && is_over && num_tried < options.max_trials) {
+  if (!searched && IsOver(search) && NumTried(search) < search.spec().options.max_trials) {
     return "nothing was compared: no other configuration of the space is legal and predicted to "
            "fit (dsat space shows it)";
   }
-  std::string text;
-  if (verdict.probability_near_best) {
-    text += fmt::format("within 1 % of the best of {:.0f} configurations with probability {:.0f} %",
-                        verdict.num_considered, 100 * *verdict.probability_near_best);
-    if (*verdict.probability_near_best < Method::kSure && is_over) {
-      if (num_tried >= options.max_trials) {
-        text += " (--max-trials N searches longer)";
-      } else if (!options.auto_method.run_steps) {
-        text += " (--run-steps N searches longer for a longer training)";
-      }
-    }
-  }
+  std::string text = OthersText(search, verdict);
   if (!verdict.ties.empty()) {
     text += fmt::format("{}trial{} {} cannot be told from it", text.empty() ? "" : "; ",
                         verdict.ties.size() == 1 ? "" : "s", fmt::join(verdict.ties, ", "));
@@ -242,10 +246,10 @@ std::string DriftText(const Verdict& verdict) {
 
 std::string CostText(const Verdict& verdict) {
   if (verdict.device_seconds <= 0) return "";
-  std::string text = DeviceTime(verdict.device_seconds);
+  std::string text = "cost " + DeviceTime(verdict.device_seconds);
   if (verdict.repaid_after_steps)
-    text += fmt::format(", repaid after {} training steps of the submitted batch size",
-                        *verdict.repaid_after_steps);
+    text +=
+        fmt::format(", repaid after {} steps of the submitted batch", *verdict.repaid_after_steps);
   return text;
 }
 
@@ -269,29 +273,126 @@ std::string MemoryText(const Search& search, const Verdict& verdict) {
   return text;
 }
 
-// The pick as a difference to the submitted configuration.
-std::string BestText(const Search& search, const Verdict& verdict) {
+// The confirmed speed counts, not the measurement that the trial was chosen by.
+std::string PickText(const Search& search, const Verdict& verdict) {
   const Trial& trial = search.trials().at(*verdict.pick);
   const std::string& metric = search.spec().options.metric;
-  const std::string change =
-      DescribeChange(SubmittedConfig(search.spec()), search.BestConfigOf(trial.id));
-  // The confirmed speed counts, not the measurement that the trial was chosen by.
   const double measured = MetricValue(trial, metric).value_or(0);
-  const double change_of_speed =
+  const double change =
       verdict.speed.value_or(1) / SpeedOf(trial, metric).value_or(verdict.speed.value_or(1));
-  const double value =
-      SmallerIsBetter(metric) ? measured / change_of_speed : measured * change_of_speed;
-  return fmt::format("trial {}, {}, {}; {}", trial.id, DescribeConfig(trial, metric),
-                     DescribeMetric(metric, value),
-                     change.empty() ? "this is the submitted configuration" : "changes " + change);
+  const double value = SmallerIsBetter(metric) ? measured / change : measured * change;
+  return fmt::format("trial {}, {}, {}", trial.id, DescribeConfig(trial, metric),
+                     DescribeMetric(metric, value));
+}
+
+// The pick as a difference to the submitted configuration, with the stage and the sizes first.
+std::string ChangesText(const Search& search, const Verdict& verdict) {
+  constexpr size_t kMostChanges = 4;
+  constexpr std::array kFirst = {"stage", "train_micro_batch_size_per_gpu",
+                                 "gradient_accumulation_steps", "train_batch_size"};
+  const Json was = SubmittedConfig(search.spec()), is = search.BestConfigOf(*verdict.pick);
+  std::vector<KeyChange> changes = ChangesOf(was, is);
+  std::ranges::stable_sort(changes, {}, [&](const KeyChange& change) {
+    return std::ranges::find(kFirst, change.name) - kFirst.begin();
+  });
+  const size_t more = changes.size() - std::min(changes.size(), kMostChanges);
+  changes.resize(changes.size() - more);
+  for (KeyChange& change : changes) {
+    if (change.name == kFirst[1]) change.name = "micro-batch";
+  }
+  const bool other_batch = GlobalBatch(was) != GlobalBatch(is);
+  return Describe(changes) + (more > 0 ? fmt::format(" and {} more", more) : "") +
+         (other_batch ? " (--train-batch-size keep fixes it)" : "");
+}
+
+// How the pick trains and how much memory it leaves, in few words.
+std::string ShortTrainingText(const Search& search, const Verdict& verdict) {
+  std::string text;
+  if (verdict.pick != search.Submitted()) {
+    switch (verdict.losses.result) {
+      case LossCheck::Result::kAlike:
+        text = "trains like the submitted configuration";
+        break;
+      case LossCheck::Result::kDiffers:
+        text = "does not train like the submitted configuration";
+        break;
+      case LossCheck::Result::kNotChecked:
+        if (!verdict.losses.why.empty())
+          text = "its losses were not compared: " + verdict.losses.why;
+    }
+  }
+  if (verdict.free_bytes) {
+    text += fmt::format("{}{} of {} stay free", text.empty() ? "" : "; ",
+                        HumanBytes(*verdict.free_bytes),
+                        HumanBytes(search.profile()->device_memory_bytes));
+  }
+  return text;
+}
+
+// The part before details: "bound by compute".
+std::string FirstPart(const std::string& text) {
+  return text.substr(0, std::min(text.find(" ("), text.find(';')));
+}
+
+// Whether more rounds may decide what these have not.
+bool IsOpen(const Search& search, const Verdict& verdict) {
+  return search.spec().candidate.is_null() && verdict.factor && !verdict.factor->is_gain() &&
+         (verdict.factor->rounds < 2 || verdict.factor->high >= 1);
+}
+
+// Lists the weaknesses of the answer, the most important first.
+std::vector<std::string> Notes(const Search& search, const Verdict& verdict, ExperimentId id) {
+  std::vector<std::string> notes;
+  const auto add = [&notes](std::string note) {
+    if (!note.empty()) notes.push_back(std::move(note));
+  };
+  constexpr double kBusy = 0.1;
+  const std::string busy =
+      verdict.others > kBusy ? fmt::format("the machine was busy ({:.0f} %)", 100 * verdict.others)
+                             : "";
+  if (IsOpen(search, verdict)) {
+    add(fmt::format("{}{}dsat resume {} --confirm {} would settle it", busy,
+                    busy.empty() ? "" : "; ", id, std::max<int64_t>(9, 2 * verdict.num_rounds)));
+  } else if (!busy.empty() && verdict.factor && verdict.factor->has_interval()) {
+    add(fmt::format("{}; the interval is {:.0f} % wide", busy,
+                    100 * (verdict.factor->high / verdict.factor->low - 1)));
+  } else {
+    add(busy);
+  }
+  if (verdict.two_kinds) add("launches of the submitted configuration run at two speeds");
+  if (verdict.soak_speed)
+    add(fmt::format("its longer run had {:.2f} times the speed of the others",
+                    *verdict.soak_speed));
+  add(LeftOutText(verdict));
+  if (!verdict.no_confirmation.empty()) add("not confirmed: " + Printable(verdict.no_confirmation));
+  if (!verdict.no_soak.empty()) add("not run for longer: " + Printable(verdict.no_soak));
+  return notes;
+}
+
+// Lines of at most 80 columns with these words, after `first` and with a blank between them or
+// more. Further lines are indented.
+std::vector<std::string> Wrapped(const std::vector<std::string>& words, const std::string& first,
+                                 const std::string& blank, size_t indent) {
+  constexpr size_t kColumns = 80;
+  std::vector<std::string> lines = {first};
+  bool is_empty = true;
+  for (const std::string& word : words) {
+    if (!is_empty && lines.back().size() + blank.size() + word.size() > kColumns) {
+      lines.emplace_back(indent, ' ');
+      is_empty = true;
+    }
+    lines.back() += (is_empty ? "" : blank) + word;
+    is_empty = false;
+  }
+  return lines;
+}
+
+std::vector<std::string> WordsOf(const std::string& text) {
+  std::istringstream words(text);
+  return {std::istream_iterator<std::string>(words), {}};
 }
 
 }  // namespace
-
-std::string TimesText(const Factor& factor) {
-  return factor.is_gain() && factor.is_vague() ? fmt::format("at least {:.2f} times", factor.low)
-                                               : fmt::format("{:.2f} times", factor.value);
-}
 
 std::string IntervalText(const Factor& factor) {
   if (!factor.has_interval()) return "";
@@ -300,17 +401,73 @@ std::string IntervalText(const Factor& factor) {
       factor.low < 1 / kMost ? "less than 0.01" : fmt::format("{:.2f}", factor.low);
   const std::string high =
       factor.high > kMost ? "more than 100" : fmt::format("{:.2f}", factor.high);
-  return fmt::format(" (95 % interval {} to {})", low, high);
+  return fmt::format(" ({} to {})", low, high);
 }
 
 Json SubmittedConfig(const ExperimentSpec& spec) {
   return engine::ConfigForTrial(spec.ds_config, {}, spec.slots_per_trial);
 }
 
+std::string Headline(const Search& search, const Verdict& verdict) {
+  if (verdict.nothing_better) {
+    return verdict.factor ? "keep the submitted configuration: no gain worth having was found"
+                          : "keep the submitted configuration: " + WhyNoOther(search, verdict);
+  }
+  if (!verdict.factor) return fmt::format("trial {} runs; {}", *verdict.pick, WhyNoFactor(search));
+  const Factor& factor = *verdict.factor;
+  const std::string& metric = search.spec().options.metric;
+  const std::string times = fmt::format(
+      "{}{:.2f} times as fast as {}{}", factor.rounds == 0 ? "up to " : "", factor.value,
+      BaseText(search), SmallerIsBetter(metric) ? fmt::format(" by {}", metric) : "");
+  if (factor.rounds == 0) return times + ", not confirmed";
+  if (!factor.is_gain()) return times + IntervalText(factor) + ", " + ProbabilityText(factor);
+  return fmt::format("{}{}, proven in {}", times, IntervalText(factor), RoundsText(factor.rounds));
+}
+
+std::vector<std::string> AnswerSentences(const Search& search, const Verdict& verdict,
+                                         ExperimentId id) {
+  if (!verdict.pick) return {};
+  const std::string certainty = CertaintyText(search, verdict), bound = FirstPart(verdict.bound);
+  std::vector<std::string> sentences = {
+      Headline(search, verdict),
+      verdict.nothing_better && verdict.factor ? BestOtherText(verdict) : "",
+      ChangesText(search, verdict),
+      ShortTrainingText(search, verdict),
+      certainty + (certainty.empty() || bound.empty() ? "" : "; ") + bound,
+      CostText(verdict)};
+  std::erase(sentences, "");
+  std::vector<std::string> notes = Notes(search, verdict, id);
+  // How to settle an open question belongs to the question.
+  if (IsOpen(search, verdict)) {
+    sentences.insert(sentences.begin() + (verdict.nothing_better ? 2 : 1), notes.front());
+    notes.erase(notes.begin());
+  }
+  std::ranges::move(notes, std::back_inserter(sentences));
+  return sentences;
+}
+
+std::string ShortAnswer(const Search& search, const Verdict& verdict, ExperimentId id,
+                        const std::vector<std::string>& next) {
+  constexpr size_t kIndent = 2;
+  std::vector<std::string> lines, last;
+  if (!next.empty()) last = Wrapped(next, "next: ", "   ", 3 * kIndent);
+  for (const std::string& sentence : AnswerSentences(search, verdict, id)) {
+    const size_t indent = lines.empty() ? 0 : kIndent;
+    const std::vector<std::string> more =
+        Wrapped(WordsOf(sentence), std::string(indent, ' '), " ", indent + kIndent);
+    if (lines.size() + more.size() + last.size() > kMostSummaryLines) continue;
+    lines.insert(lines.end(), more.begin(), more.end());
+  }
+  lines.insert(lines.end(), last.begin(), last.end());
+  std::string text;
+  for (const std::string& line : lines)
+    text += line + "\n";
+  return text;
+}
+
 std::vector<AnswerLine> AnswerLines(const Search& search, const Verdict& verdict) {
   if (!verdict.pick) return {};
-  std::vector<AnswerLine> lines = {{"best", BestText(search, verdict)},
-                                   {"factor", FactorText(search, verdict)},
+  std::vector<AnswerLine> lines = {{"best", PickText(search, verdict)},
                                    {"finalists", LeftOutText(verdict)},
                                    {"training", TrainingText(search, verdict)},
                                    {"soak", SoakText(search, verdict)},

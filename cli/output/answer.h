@@ -11,19 +11,30 @@
 
 namespace dsat::cli {
 
-// A line of the answer: "factor" and "1.44 times the samples/s of the submitted configuration ...".
+// " (1.08 to 1.12)", the 95 % interval; "" if there is none.
+std::string IntervalText(const Factor& factor);
+
+// The answer in one line: "1.39 times as fast as submitted (1.33 to 1.46), proven in 3 rounds".
+// `verdict` is VerdictOf(search), here and below.
+std::string Headline(const Search& search, const Verdict& verdict);
+
+// The facts that a person decides by, the most important first: the headline, what changes, how it
+// trains, how sure it is, its cost, and what else is to be known. Empty if there is no pick. `id`
+// is the number of the experiment.
+std::vector<std::string> AnswerSentences(const Search& search, const Verdict& verdict,
+                                         ExperimentId id);
+// The same in at most kMostSummaryLines lines of 80 columns; a longer word has a line of its own.
+// `next` are commands for the end.
+inline constexpr size_t kMostSummaryLines = 9;
+std::string ShortAnswer(const Search& search, const Verdict& verdict, ExperimentId id,
+                        const std::vector<std::string>& next = {});
+
+// A detail of the answer: "soak" and "trial 37 ran 50 steps and saved checkpoints, ...".
 struct AnswerLine {
   std::string name;
   std::string text;
 };
-
-// "1.44 times", or "at least 1.08 times" if the gain is_vague().
-std::string TimesText(const Factor& factor);
-// " (95 % interval 1.08 to 1.12)", "" if there is none.
-std::string IntervalText(const Factor& factor);
-
-// The lines that a person needs to decide: the pick, its factor, how sure it is, its cost, its
-// memory. Empty if there is no pick. `verdict` is VerdictOf(search).
+// The details that the short answer leaves out or shortens. Empty if there is no pick.
 std::vector<AnswerLine> AnswerLines(const Search& search, const Verdict& verdict);
 
 // The submitted config as a trial resolves it.

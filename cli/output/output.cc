@@ -118,10 +118,11 @@ std::string SummaryText(const Experiment& experiment, size_t columns) {
   const std::string& metric = search.spec().options.metric;
   const Store& store = experiment.store();
   const std::string state = StateText(store, store.GetExperiment(experiment.id()));
-  std::string text =
-      fmt::format("experiment {} ({}), {}, {}{}{}\n", experiment.id(),
-                  Printable(search.spec().name), search.spec().method, state,
-                  experiment.reason().empty() ? "" : ": ", Printable(experiment.reason()));
+  const Verdict verdict = VerdictOf(search);
+  std::string text = ShortAnswer(search, verdict, experiment.id());
+  text += fmt::format("{}experiment {} ({}), {}, {}{}{}\n", text.empty() ? "" : "\n",
+                      experiment.id(), Printable(search.spec().name), search.spec().method, state,
+                      experiment.reason().empty() ? "" : ": ", Printable(experiment.reason()));
   if (search.profile())
     text += DescribeProfile(experiment.search()) + DescribeLeftOut(experiment.search()) + "\n";
   const Assignment common_settings = CommonSettings(search);
@@ -137,7 +138,7 @@ std::string SummaryText(const Experiment& experiment, size_t columns) {
   if (search.NumRefused() > 0)
     text += fmt::format("not launched: {} configurations that are predicted not to fit\n",
                         search.NumRefused());
-  for (const AnswerLine& line : AnswerLines(search, VerdictOf(search)))
+  for (const AnswerLine& line : AnswerLines(search, verdict))
     text += line.name + ": " + line.text + "\n";
   return text;
 }
@@ -154,7 +155,8 @@ Json TrialJson(const Search& search, TrialId id) {
             {"ds_config", search.BestConfigOf(id)},
             {"metrics", nullptr},
             {"losses", nullptr},
-            {"rank_peak_bytes", nullptr}};
+            {"rank_peak_bytes", nullptr},
+            {"other_processes", trial.times.others}};
   if (trial.confirms) json["confirms"] = *trial.confirms;
   if (best == nullptr) return json;
   json["metrics"] = ToJson(best->measurement);

@@ -19,8 +19,8 @@ std::string StateText(const Store& store, const ExperimentRow& row);
 // `without`. The stage and the micro-batch size are none, because tables have columns for them.
 std::string SettingsText(const Assignment& assignment, const Assignment& without = {});
 
-// The ranking of all trials, the profile and the factor over the submitted configuration. Settings
-// are wrapped at `columns`; 0 = one line per trial.
+// The answer in short, the profile, the ranking of all trials and the details of the answer.
+// Settings are wrapped at `columns`; 0 = one line per trial.
 std::string SummaryText(const Experiment& experiment, size_t columns);
 // The same as JSON.
 Json SummaryJson(const Experiment& experiment, const std::string& out_dir);

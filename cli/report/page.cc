@@ -73,28 +73,23 @@ std::pair<std::string, std::string> Split(const std::string& text) {
   return {text.substr(0, at), text.substr(at)};
 }
 
-void DrawHero(const Report& report, const AnswerLine& best, const std::string& factor,
-              Markup& page) {
+// The answer in short, with the factor in large figures.
+void DrawHero(const Report& report, Markup& page) {
   const Verdict& verdict = report.verdict;
-  const bool is_faster = verdict.factor && !verdict.nothing_better;
   page.Open("div", {{"class", "hero"}});
-  if (is_faster) {
+  if (verdict.certainty != Certainty::kNone) {
     page.Open("p", {{"class", "factor"}})
-        .Text(verdict.factor->is_vague() ? fmt::format("\u2265 {:.2f}", verdict.factor->low)
-                                         : fmt::format("{:.2f}", verdict.factor->value));
+        .Text(fmt::format("{}{:.2f}", verdict.num_rounds > 0 ? "" : "\u2264 ",
+                          verdict.factor->value));
     page.Element("span", "\u00d7").Close();
   } else if (verdict.pick == report.search->Submitted()) {
     page.Element("p", "Keep", {{"class", "factor"}});
   }
-  // The changes, which follow in the line, are in the table.
-  const size_t end = best.text.find("; ");
-  page.Open("div").Element("h2", best.text.substr(0, end));
-  if (!is_faster) page.Element("p", best.text.substr(end + 2));
-  constexpr std::string_view kNone = "none, ";
-  page.Element("p",
-               factor.starts_with(kNone) ? "no factor: " + factor.substr(kNone.size()) : factor)
-      .Close()
-      .Close();
+  page.Open("div");
+  const char* tag = "h2";
+  for (const std::string& sentence : AnswerSentences(*report.search, verdict, report.row.id))
+    page.Element(std::exchange(tag, "p"), Clipped(sentence));
+  page.Close().Close();
 }
 
 void DrawChanges(const Report& report, Markup& page) {
@@ -140,19 +135,12 @@ void DrawAnswer(const Report& report, Markup& page) {
     page.Close();
     return;
   }
-  std::string factor;
-  std::vector<AnswerLine> lines = AnswerLines(*report.search, report.verdict);
-  const AnswerLine best = lines.front();
-  std::erase_if(lines, [&](const AnswerLine& line) {
-    if (line.name == "factor") factor = line.text;
-    return line.name == "factor" || line.name == "best";
-  });
   if (report.row.state == ExperimentState::kActive)
     page.Element("p", "This is the best answer so far; the search has not ended.",
                  {{"class", "notice"}});
-  DrawHero(report, best, factor, page);
+  DrawHero(report, page);
   page.Open("dl", {{"class", "cards"}});
-  for (const AnswerLine& line : lines) {
+  for (const AnswerLine& line : AnswerLines(*report.search, report.verdict)) {
     const auto [lead, rest] = Split(line.text);
     page.Open("div").Element("dt", line.name);
     page.Open("dd").Element("strong", Clipped(lead)).Text(Clipped(rest)).Close().Close();

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <memory>
 
 #include "base/error.h"
@@ -243,17 +244,6 @@ class PredictionPlots {
   Plot time_;
 };
 
-// The speeds that a configuration had in its rounds of the confirmation.
-std::vector<double> SpeedsInRounds(const Report& report, TrialId arm) {
-  std::vector<double> speeds;
-  for (const auto& [id, trial] : report.trials) {
-    if (trial.kind != TrialKind::kConfirm || trial.confirms != arm) continue;
-    const auto speed = SpeedOf(trial, report.spec.options.metric);
-    if (trial.state == TrialState::kSucceeded && speed) speeds.push_back(*speed);
-  }
-  return speeds;
-}
-
 Plot ConfirmPlot(const Report& report, const Confirmation& confirmation) {
   const std::vector<TrialId> arms = confirmation.Arms();
   const std::optional<TrialId> submitted = report.search->Submitted();
@@ -264,16 +254,16 @@ Plot ConfirmPlot(const Report& report, const Confirmation& confirmation) {
   Plot plot{.id = "plot-confirm",
             .title = "Confirmation",
             .caption = fmt::format("How many times as fast as {} each finalist was in each of {} "
-                                   "alternating rounds, with the mean and its 95 % interval.",
+                                   "rounds, with the mean and its 95 % interval.",
                                    base_name, confirmation.NumRounds()),
             .x = {.label = "times as fast as " + base_name},
             .y = {.is_rows = true}};
-  const std::vector<double> base_speeds = SpeedsInRounds(report, base);
   Series rounds{.name = "a round", .color = "soft", .shape = Shape::kRing};
   Series means{.name = "mean and interval", .color = "best", .shape = Shape::kDiamond};
   double row = 0;
   for (const TrialId arm : arms) {
-    if (arm == base) continue;
+    const std::map<int64_t, double> factors = confirmation.LogFactors(arm, base);
+    if (arm == base || factors.empty()) continue;
     const Trial& trial = report.search->trials().at(arm);
     const Factor factor = confirmation.Compare(arm, base);
     const std::string interval =
@@ -281,12 +271,12 @@ Plot ConfirmPlot(const Report& report, const Confirmation& confirmation) {
     plot.row_labels.push_back({row, fmt::format("trial {}, {}: {:.2f}{}", arm,
                                                 DescribeConfig(trial, report.spec.options.metric),
                                                 factor.value, interval)});
-    const std::vector<double> speeds = SpeedsInRounds(report, arm);
-    for (size_t i = 0; i < std::min(speeds.size(), base_speeds.size()); ++i) {
-      rounds.marks.push_back({.x = speeds[i] / base_speeds[i],
-                              .y = row,
-                              .title = fmt::format("trial {}, round {}: {:.3f}", arm, i + 1,
-                                                   speeds[i] / base_speeds[i])});
+    for (const auto& [round, log_factor] : factors) {
+      const double in_round = std::exp(log_factor);
+      rounds.marks.push_back(
+          {.x = in_round,
+           .y = row,
+           .title = fmt::format("trial {}, round {}: {:.3f}", arm, round, in_round)});
     }
     means.marks.push_back({.x = factor.value,
                            .y = row,

@@ -86,18 +86,16 @@ std::optional<double> LoadWatch::OthersPart() {
   const int64_t total = last_.machine.total - before.machine.total;
   if (total <= 0) return std::nullopt;
   const int64_t others = (last_.machine.busy - before.machine.busy) - (last_.own - before.own);
-  return std::clamp(static_cast<double>(others) / static_cast<double>(total), 0.0, 1.0);
+  return part_ = std::clamp(static_cast<double>(others) / static_cast<double>(total), 0.0, 1.0);
 }
 
 std::string LoadWatch::News() {
   constexpr double kWorthANote = 0.1;
-  if (was_told_) return "";
-  const std::optional<double> part = OthersPart();
-  if (!part || *part <= kWorthANote) return "";
+  if (was_told_ || part_ <= kWorthANote) return "";
   was_told_ = true;
   return fmt::format(
       "other processes use {:.0f} % of this machine's processors: measurements are less certain",
-      100 * *part);
+      100 * part_);
 }
 
 }  // namespace dsat

@@ -28,7 +28,7 @@ class LoadWatch {
   // used other than this one and its descendants. nullopt if this is less than a second ago, too
   // short for ticks, or if the machine does not say.
   std::optional<double> OthersPart();
-  // The same in words, once, if that is more than a tenth; else "".
+  // The last result in words, once, if that is more than a tenth; else "".
   std::string News();
 
  private:
@@ -41,6 +41,7 @@ class LoadWatch {
 
   const std::set<int> cpus_;
   Reading last_;
+  double part_ = 0;
   bool was_told_ = false;
 };
 

@@ -1,23 +1,35 @@
-// Alternating rounds and what they say, on the logarithm of the speed.
+// Rounds in random order and what they say, on the logarithm of the speed.
 #include "searcher/search/confirm.h"
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
+#include <tuple>
 
 #include "base/error.h"
+#include "base/rng.h"
 
 namespace dsat {
 namespace {
 
 constexpr double kError = 0.05;
 constexpr int64_t kMostFailures = 2;
-// So many rounds seldom agree by chance, even where launches are of two kinds.
+// The rounds that launches of two kinds are given, which seldom agree by chance in so many.
 constexpr int64_t kManyRounds = 6;
-// A configuration whose search measurement is slower than this part of the best is no finalist.
-constexpr double kMayWin = 0.9;
+// A finalist that is slower than the best by less than this is as fast.
+constexpr double kAsFast = 0.01;
+// Knowledge of the noise from before the rounds does not count where these vary so many times as
+// much, as a variance.
+constexpr double kContradicts = 2.5;
+// A pair that varies more than the others has a variance of its own, of which the others are as
+// good as so many degrees of freedom.
+constexpr int64_t kOwnDof = 2;
 
 }  // namespace
+
+double Posterior::Faster() const {
+  if (scale <= 0) return mean > 0 ? 1 : mean < 0 ? 0 : 0.5;
+  return StudentProbability(mean / scale, dof);
+}
 
 std::optional<double> SpeedOf(const Trial& trial, const std::string& metric) {
   if (SmallerIsBetter(metric)) {
@@ -40,7 +52,8 @@ std::vector<TrialId> FastestTrials(const std::vector<const Trial*>& trials,
   std::vector<TrialId> fastest;
   bool has_other = false;  // Than the submitted configuration, to compare it with.
   for (const auto& [speed, id] : by_speed) {
-    const bool may_win = speed <= kMayWin * by_speed[0].first;
+    // A configuration that is a tenth slower than the best does not win.
+    const bool may_win = speed <= 0.9 * by_speed[0].first;
     if (fastest.size() >= kMostFinalists || (has_other && !may_win)) break;
     fastest.push_back(id);
     has_other = has_other || id != submitted;
@@ -48,155 +61,181 @@ std::vector<TrialId> FastestTrials(const std::vector<const Trial*>& trials,
   return fastest;
 }
 
-int64_t NumLooks(const std::map<TrialId, Trial>& trials, const std::vector<TrialId>& arms,
-                 const SearchOptions& options) {
-  constexpr double kShortSeconds = 10;
-  constexpr int64_t kTimesAsMany = 2;
-  double round_s = 0;
-  for (const TrialId arm : arms)
-    round_s += trials.at(arm).times.ended_s - trials.at(arm).times.started_s;
-  // Trials that were told have no times.
-  const bool is_short =
-      round_s > 0 && round_s * static_cast<double>(options.confirm_rounds) < kShortSeconds;
-  return options.confirm_looks * (is_short && options.confirm_looks > 1 ? kTimesAsMany : 1);
+std::vector<int64_t> LooksUpTo(int64_t rounds) {
+  std::vector<int64_t> looks;
+  for (int64_t look = kFirstLook; look < rounds; look += std::max<int64_t>(1, look / 2))
+    looks.push_back(look);
+  looks.push_back(rounds);
+  return looks;
 }
 
-size_t NumArmsInLimits(const std::map<TrialId, Trial>& trials, const std::vector<TrialId>& arms,
-                       const ExperimentSpec& spec) {
-  const SearchOptions& options = spec.options;
-  double most_s = options.max_time_s.value_or(INFINITY);
-  if (options.max_device_hours) {
-    const auto slots = static_cast<double>(spec.slots_per_trial);
-    most_s = std::min(most_s, *options.max_device_hours * 3600 / slots);
+std::optional<TrialId> Confirmation::Waiting() const {
+  if (rounds_.empty()) return std::nullopt;
+  const Round& round = rounds_.back();
+  for (const TrialId trial : round.order) {
+    if (IsLeft(trial) && !round.log_speeds.contains(trial)) return trial;
   }
-  double seconds = 0;
-  size_t count = 0;
-  for (const TrialId arm : arms) {
-    const TrialTimes& times = trials.at(arm).times;
-    seconds += static_cast<double>(options.confirm_rounds) * (times.ended_s - times.started_s);
-    if (count >= 2 && seconds > kConfirmsPart * most_s) break;
-    ++count;
-  }
-  return count;
+  return std::nullopt;
 }
 
-bool ConfirmsTooLong(const std::map<TrialId, Trial>& trials, const SearchOptions& options) {
-  constexpr double kNeverTooLongSeconds = 60;
-  double confirm_s = 0, search_s = 0, training_s = INFINITY;
-  for (const auto& [id, trial] : trials) {
-    double& sum = trial.kind == TrialKind::kConfirm ? confirm_s : search_s;
-    sum += trial.times.ended_s - trial.times.started_s;
-    const auto step_ms = ValueAtBest(trial, options.metric, "latency");
-    if (trial.kind == TrialKind::kSubmitted && step_ms && options.auto_method.run_steps)
-      training_s = static_cast<double>(*options.auto_method.run_steps) * *step_ms / 1e3;
-  }
-  return confirm_s > std::min(std::max(search_s, kNeverTooLongSeconds), training_s);
-}
-
-Confirmation::Confirmation(std::vector<TrialId> arms, std::optional<TrialId> base, int64_t rounds,
-                           int64_t looks, std::string metric)
-    : base_(base), rounds_(rounds), looks_(looks), metric_(std::move(metric)) {
-  for (const TrialId trial : arms)
-    arms_.push_back({.trial = trial, .log_speeds = {}, .searched = {}, .left_out = {}});
+// The round after those that are there. REQUIRES: these are complete.
+Confirmation::Round Confirmation::Upcoming() const {
+  Round round;
+  round.order = Arms();
+  const auto number = std::ssize(rounds_);
+  const std::optional<TrialId> best = BestOther();
+  if (number >= plan_.looks.front() && HasBase() && best) round.order = {*plan_.base, *best};
+  Rng rng(static_cast<uint64_t>(plan_.seed), static_cast<uint64_t>(number), "round");
+  for (size_t i = round.order.size(); i > 1; --i)
+    std::swap(round.order[i - 1], round.order[rng.Below(i)]);
+  return round;
 }
 
 std::optional<TrialId> Confirmation::Next() const {
-  const int64_t round = NumRounds();
-  const size_t left = Arms().size();
-  if (left < std::clamp<size_t>(arms_.size(), 1, 2) || round >= rounds_ * looks_)
-    return std::nullopt;
-  const bool is_look = round > 0 && round % rounds_ == 0;
-  if (is_look && HasDecided()) return std::nullopt;
-  if (round >= rounds_ && !may_extend_) return std::nullopt;
-  std::vector<TrialId> waiting;
-  for (const Arm& arm : arms_) {
-    if (arm.left_out.empty() && static_cast<int64_t>(arm.log_speeds.size()) == round)
-      waiting.push_back(arm.trial);
-  }
-  return round % 2 == 0 ? waiting.front() : waiting.back();
+  if (Arms().size() < std::clamp<size_t>(arms_.size(), 1, 2)) return std::nullopt;
+  if (const std::optional<TrialId> waiting = Waiting()) return waiting;
+  if (NumRounds() >= plan_.looks.back() || (IsLook() && HasDecided())) return std::nullopt;
+  return Upcoming().order.front();
 }
 
-bool Confirmation::GoesOn() const {
-  const int64_t round = NumRounds();
-  const auto has_ended = [round](const Arm& arm) {
-    return !arm.left_out.empty() || static_cast<int64_t>(arm.log_speeds.size()) == round;
-  };
-  return round > 0 && round % rounds_ == 0 && std::ranges::all_of(arms_, has_ended) &&
-         Next().has_value();
+bool Confirmation::MayEndWithNext() const {
+  const bool is_open = Waiting().has_value();
+  return std::ranges::find(plan_.looks, std::ssize(rounds_) + (is_open ? 0 : 1)) !=
+             plan_.looks.end() &&
+         Next() == BestOther();
 }
 
-bool Confirmation::MayExtend() const {
-  return looks_ > 1 && HasBase() && may_extend_ && Next().has_value();
+bool Confirmation::IsLook() const {
+  return IsBetweenRounds() && std::ranges::find(plan_.looks, NumRounds()) != plan_.looks.end();
 }
 
-bool Confirmation::HasBase() const {
-  return base_ && Of(*base_).left_out.empty();
+bool Confirmation::IsBetweenRounds() const {
+  return !Waiting();
+}
+
+int64_t Confirmation::NextLook() const {
+  const auto next = std::ranges::upper_bound(plan_.looks, NumRounds());
+  return next == plan_.looks.end() ? plan_.looks.back() : *next;
+}
+
+void Confirmation::Extend(std::vector<int64_t> looks) {
+  plan_.looks = std::move(looks);
+  plan_.round_cost = 0;
 }
 
 // REQUIRES: this is a look, and there are two arms.
 bool Confirmation::HasDecided() const {
-  if (!HasBase()) return true;
-  const Factor factor = Compare(*BestOther(), *base_);
-  if (!factor.has_interval()) return false;
-  return (factor.low > 1 && !factor.is_vague()) || factor.high < kWorthMore;
+  const std::optional<TrialId> best = BestOther();
+  if (!HasBase() || !best) return true;
+  if (HasTwoKinds() && NumRounds() < kManyRounds) return false;
+  const Factor factor = Compare(*best, *plan_.base);
+  if (factor.has_interval() && (factor.low > 1 || factor.high < 1)) return true;
+  const Posterior belief = *Believe(*best, *plan_.base);
+  const double regret = belief.Utility() > 0 ? Posterior::kCaution * belief.Loss() : belief.Gain();
+  return regret <= plan_.round_cost * static_cast<double>(NextLook() - NumRounds());
 }
 
-void Confirmation::AddSearched(TrialId trial, const Trial& searched) {
-  const std::optional<double> speed = SpeedOf(searched, metric_);
-  if (speed) std::ranges::find(arms_, trial, &Arm::trial)->searched = std::log(*speed);
+void Confirmation::AddSearched(const Trial& searched) {
+  if (const auto speed = SpeedOf(searched, plan_.metric)) searched_ = std::log(*speed);
 }
 
-void Confirmation::Add(TrialId trial, const Trial& finished) {
-  Arm& arm = *std::ranges::find(arms_, trial, &Arm::trial);
-  const std::optional<double> speed = SpeedOf(finished, metric_);
+void Confirmation::Add(TrialId trial, const Trial& finished, bool forgives) {
+  Arm& arm = arms_.at(trial);
+  if (IsBetweenRounds()) rounds_.push_back(Upcoming());
+  const std::optional<double> speed = SpeedOf(finished, plan_.metric);
   if (finished.state == TrialState::kSucceeded && speed) {
-    arm.log_speeds.push_back(std::log(*speed));
-    return;
+    rounds_.back().log_speeds[trial] = std::log(*speed);
+  } else if (finished.state != TrialState::kStopped) {
+    ++arm.num_failed;
+    const bool is_final = finished.state == TrialState::kInfeasible && !forgives;
+    if (is_final || arm.num_failed >= kMostFailures)
+      arm.left_out = fmt::format("{}: {}", ToString(finished.state), finished.reason);
   }
-  const bool is_final =
-      finished.state == TrialState::kInfeasible || ++arm.num_failed >= kMostFailures;
-  if (is_final) arm.left_out = fmt::format("{}: {}", ToString(finished.state), finished.reason);
+  two_kinds_ = two_kinds_ || (IsLook() && IsFarFromSearched());
 }
 
 void Confirmation::LeaveOut(TrialId trial, const std::string& reason) {
-  const auto arm = std::ranges::find(arms_, trial, &Arm::trial);
-  if (arm != arms_.end()) arm->left_out = reason;
+  if (arms_.contains(trial)) arms_.at(trial).left_out = reason;
 }
 
 std::vector<TrialId> Confirmation::Arms() const {
-  std::vector<TrialId> trials;
-  for (const Arm& arm : arms_) {
-    if (arm.left_out.empty()) trials.push_back(arm.trial);
-  }
-  return trials;
+  std::vector<TrialId> left;
+  std::ranges::copy_if(plan_.arms, std::back_inserter(left),
+                       [this](TrialId trial) { return IsLeft(trial); });
+  return left;
 }
 
 int64_t Confirmation::NumRounds() const {
-  size_t rounds = static_cast<size_t>(rounds_ * looks_);
-  for (const Arm& arm : arms_) {
-    if (arm.left_out.empty()) rounds = std::min(rounds, arm.log_speeds.size());
-  }
-  return static_cast<int64_t>(rounds);
+  return std::ssize(rounds_) - (Waiting() ? 1 : 0);
 }
 
 std::vector<std::pair<TrialId, std::string>> Confirmation::LeftOut() const {
   std::vector<std::pair<TrialId, std::string>> left_out;
-  for (const Arm& arm : arms_) {
-    if (!arm.left_out.empty()) left_out.emplace_back(arm.trial, arm.left_out);
+  for (const TrialId trial : plan_.arms) {
+    if (!IsLeft(trial)) left_out.emplace_back(trial, arms_.at(trial).left_out);
   }
   return left_out;
 }
 
-std::optional<TrialId> Confirmation::BestOther() const {
-  // A noisy arm may have a larger mean than one that is certainly faster.
-  const auto rank = [this](TrialId arm) {
-    return std::pair(HasBase() && Compare(arm, *base_).is_gain(), MeanSpeed(arm));
-  };
-  std::optional<TrialId> best;
+// By how much the search believes more of a finalist than the rounds show, beside the others.
+double Confirmation::BelievedShift(TrialId trial) const {
+  double shift = 0, count = 0;
   for (const TrialId arm : Arms()) {
-    if (arm != base_ && (!best || rank(arm) > rank(*best))) best = arm;
+    if (arm == plan_.base) continue;
+    if (!arms_.at(arm).belief || LogSpeeds(arm).empty()) return 0;
+    const double own = std::log(*arms_.at(arm).belief) - CenterOf(LogSpeeds(arm)).mean;
+    shift += own;
+    ++count;
   }
-  return best;
+  return std::log(*arms_.at(trial).belief) - CenterOf(LogSpeeds(trial)).mean - shift / count;
+}
+
+std::optional<TrialId> Confirmation::BestOther() const {
+  std::vector<TrialId> others;
+  for (const TrialId arm : Arms()) {
+    const bool is_measured =
+        HasBase() ? Believe(arm, *plan_.base).has_value() : !LogSpeeds(arm).empty();
+    if (arm != plan_.base && is_measured) others.push_back(arm);
+  }
+  if (others.empty()) return std::nullopt;
+  std::map<TrialId, double> means, utilities;
+  for (const TrialId arm : others) {
+    // The search counts as another round.
+    const auto rounds = static_cast<double>(LogSpeeds(arm).size());
+    const double shift = BelievedShift(arm) / (rounds + 1);
+    Posterior belief =
+        HasBase() ? *Believe(arm, *plan_.base) : Posterior{.mean = CenterOf(LogSpeeds(arm)).mean};
+    belief.mean += shift;
+    means[arm] = belief.mean;
+    utilities[arm] = HasBase() ? belief.Utility() : belief.mean;
+  }
+  const TrialId best =
+      *std::ranges::max_element(others, {}, [&](TrialId a) { return utilities[a]; });
+  return *std::ranges::find_if(others, [&](TrialId arm) {
+    const bool may_win = arm == best || !HasBase() || utilities[arm] > 0;
+    return may_win && means[arm] >= means[best] - kAsFast;
+  });
+}
+
+bool Confirmation::IsFarFromSearched() const {
+  constexpr double kMostDeviations = 3;
+  constexpr double kDrift = 0.02;  // The machine may have changed since the search.
+  const std::optional<TrialId> best = BestOther();
+  if (!searched_ || !HasBase() || !best) return false;
+  const std::vector<double> speeds = LogSpeeds(*plan_.base);
+  const double error =
+      std::sqrt(kDrift * kDrift + VarianceOf(*best, *plan_.base).of_launch *
+                                      (1 + 1 / static_cast<double>(speeds.size())));
+  return std::abs(*searched_ - CenterOf(speeds).mean) > kMostDeviations * error;
+}
+
+std::vector<double> Confirmation::LogSpeeds(TrialId arm) const {
+  std::vector<double> speeds;
+  for (const Round& round : rounds_) {
+    const auto found = round.log_speeds.find(arm);
+    if (found != round.log_speeds.end()) speeds.push_back(found->second);
+  }
+  return speeds;
 }
 
 double Confirmation::MeanSpeed(TrialId arm) const {
@@ -204,76 +243,100 @@ double Confirmation::MeanSpeed(TrialId arm) const {
 }
 
 Center Confirmation::LogSpeed(TrialId arm) const {
-  return CenterOf(Complete(Of(arm)));
+  Center center = CenterOf(LogSpeeds(arm));
+  const TrialId other = HasBase() && arm != plan_.base ? *plan_.base : BestOther().value_or(arm);
+  if (other == arm) return center;
+  // Drift that both arms have in common is in the error of a speed, too.
+  const Variance known = VarianceOf(arm, other);
+  const auto count = static_cast<double>(center.dof + 1);
+  const double own =
+      (kOwnDof * known.of_launch + center.variance * count * static_cast<double>(center.dof)) /
+      static_cast<double>(kOwnDof + center.dof);
+  center.variance = std::max(known.of_launch, own) / count;
+  center.dof = known.dof;
+  return center;
+}
+
+// The variance of a launch. In each round the contrasts of Helmert, of each arm with the mean of
+// those before it, are independent and have this variance; that of the pair is the first one.
+Confirmation::Variance Confirmation::VarianceOf(TrialId arm, TrialId base) const {
+  std::vector<TrialId> order = {base, arm};
+  for (const TrialId other : Arms()) {
+    if (other != arm && other != base) order.push_back(other);
+  }
+  double squares = 0, own_squares = 0;
+  int64_t dof = 0, own_dof = 0;
+  for (size_t i = 1; i < order.size(); ++i) {
+    std::vector<double> contrasts;
+    for (const Round& round : rounds_) {
+      double mean = 0;
+      const bool has_all = std::all_of(order.begin(), order.begin() + i + 1, [&](TrialId trial) {
+        return round.log_speeds.contains(trial);
+      });
+      if (!has_all) continue;
+      const auto count = static_cast<double>(i);
+      for (size_t j = 0; j < i; ++j)
+        mean += round.log_speeds.at(order[j]) / count;
+      contrasts.push_back((round.log_speeds.at(order[i]) - mean) * std::sqrt(count / (count + 1)));
+    }
+    if (contrasts.empty()) continue;
+    const Center center = CenterOf(contrasts);
+    const double sum = center.variance * static_cast<double>(center.dof * (center.dof + 1));
+    squares += sum;
+    dof += center.dof;
+    if (i == 1) std::tie(own_squares, own_dof) = std::pair(sum, center.dof);
+  }
+  LaunchNoise known = plan_.noise;
+  const auto count = static_cast<double>(dof);
+  const bool contradicts = squares > kContradicts * known.sd * known.sd * count;
+  // Without two degrees of freedom there is no expectation.
+  if (dof > 0 && (known.is_guess || contradicts))
+    known.dof = std::max<int64_t>(0, LaunchNoise::kGuessDof - dof);
+  const auto prior = static_cast<double>(known.dof);
+  Variance variance{(prior * known.sd * known.sd + squares) / (prior + count), known.dof + dof};
+  const double own =
+      (kOwnDof * variance.of_launch + own_squares) / static_cast<double>(kOwnDof + own_dof);
+  variance.of_launch = std::max(variance.of_launch, own);
+  return variance;
+}
+
+std::map<int64_t, double> Confirmation::LogFactors(TrialId arm, TrialId base) const {
+  std::map<int64_t, double> factors;
+  int64_t number = 0;
+  for (const Round& round : rounds_) {
+    ++number;
+    const auto is = round.log_speeds.find(arm), was = round.log_speeds.find(base);
+    if (is != round.log_speeds.end() && was != round.log_speeds.end())
+      factors[number] = is->second - was->second;
+  }
+  return factors;
+}
+
+std::optional<Posterior> Confirmation::Believe(TrialId arm, TrialId base) const {
+  std::vector<double> differences;
+  for (const auto& [round, difference] : LogFactors(arm, base))
+    differences.push_back(difference);
+  if (differences.empty()) return std::nullopt;
+  const Center center = CenterOf(differences);
+  const Variance variance = VarianceOf(arm, base);
+  return Posterior{.mean = center.mean,
+                   .scale = std::sqrt(2 * variance.of_launch / static_cast<double>(center.dof + 1)),
+                   .dof = variance.dof};
 }
 
 Factor Confirmation::Compare(TrialId arm, TrialId base) const {
-  const double mean = CenterOf(Differences(Of(arm), Of(base), false)).mean;
-  Factor factor{.value = std::exp(mean)};
-  std::optional<double> half = HalfWidth(arm, base, false);
-  if (!half) return factor;
-  const std::vector<TrialId> arms = Arms();
-  const auto is_searched = [this](TrialId id) { return Of(id).searched.has_value(); };
-  if (NumRounds() < kManyRounds && std::ranges::all_of(arms, is_searched))
-    half = std::max(half, HalfWidth(arm, base, true));
-  factor.low = std::exp(mean - *half);
-  factor.high = std::exp(mean + *half);
+  const std::optional<Posterior> belief = Believe(arm, base);
+  DSAT_CHECK(belief, "trials {} and {} have no round in common", arm, base);
+  Factor factor{.value = std::exp(belief->mean),
+                .faster = belief->Faster(),
+                .rounds = std::ssize(LogFactors(arm, base))};
+  if (factor.rounds < 2) return factor;
+  const auto others = static_cast<double>(std::max<size_t>(plan_.arms.size(), 2) - 1);
+  const double error = kError / static_cast<double>(plan_.looks.size()) / others;
+  const double half = StudentQuantile(1 - error / 2, belief->dof) * belief->scale;
+  factor.low = std::exp(belief->mean - half);
+  factor.high = std::exp(belief->mean + half);
   return factor;
-}
-
-// Half the width of the interval of the factor's logarithm, nullopt if there are too few rounds for
-// one; or the width that it would have if the rounds varied as they do together with what the
-// search has measured.
-std::optional<double> Confirmation::HalfWidth(TrialId arm, TrialId base, bool with_searched) const {
-  const auto center_of = [&](TrialId one, TrialId other) {
-    return CenterOf(Differences(Of(one), Of(other), with_searched));
-  };
-  const std::vector<TrialId> arms = Arms();
-  const Center difference = center_of(arm, base);
-  double variance = 0, pairs = 0;
-  int64_t dof = difference.dof;
-  for (size_t i = 0; i < arms.size(); ++i) {
-    for (size_t j = 0; j < i; ++j, ++pairs) {
-      const Center pair = center_of(arms[i], arms[j]);
-      variance += pair.variance;
-      dof = std::min(dof, pair.dof);
-    }
-  }
-  const auto others = static_cast<int64_t>(arms.size()) - 1;
-  dof *= others;
-  if (dof < 1) return std::nullopt;
-  const double probability = 1 - ErrorOfLook() / 2 / static_cast<double>(others);
-  // Launches of one configuration may vary more than those of another.
-  double error = std::sqrt(std::max(variance / pairs, difference.variance));
-  const auto rounds = static_cast<double>(NumRounds());
-  if (with_searched) error *= std::sqrt((rounds + 1) / rounds);  // The mean is that of the rounds.
-  return StudentQuantile(probability, dof) * error;
-}
-
-// The part of kError that the present look has.
-double Confirmation::ErrorOfLook() const {
-  if (looks_ == 1) return kError;
-  const bool is_first = NumRounds() <= rounds_;
-  return kError / 2 / static_cast<double>(is_first ? 1 : looks_ - 1);
-}
-
-const Confirmation::Arm& Confirmation::Of(TrialId trial) const {
-  const auto found = std::ranges::find(arms_, trial, &Arm::trial);
-  DSAT_CHECK(found != arms_.end(), "trial {} is no arm", trial);
-  return *found;
-}
-
-std::vector<double> Confirmation::Complete(const Arm& arm) const {
-  return {arm.log_speeds.begin(), arm.log_speeds.begin() + NumRounds()};
-}
-
-std::vector<double> Confirmation::Differences(const Arm& arm, const Arm& base,
-                                              bool with_searched) const {
-  std::vector<double> differences = Complete(arm);
-  for (size_t round = 0; round < differences.size(); ++round)
-    differences[round] -= base.log_speeds[round];
-  if (with_searched) differences.push_back(*arm.searched - *base.searched);
-  return differences;
 }
 
 }  // namespace dsat

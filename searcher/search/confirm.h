@@ -1,13 +1,11 @@
 // The confirmation of a search: its best configurations and the submitted one (the arms) are
-// measured again in alternation, so that the factor between them does not come from the
-// measurements by which they were chosen, and slow drift of the machine affects all of them alike.
+// measured again in rounds, so that the factor between them does not come from the measurements by
+// which they were chosen, and slow drift of the machine affects all of them alike.
 //
-// A confirmation that has decided nothing after its rounds is extended by as many, and again: it
-// has several looks at the data. The looks share the 5 % by which intervals may be wrong (an alpha
-// spending function: Lan and DeMets 1983, "Discrete sequential boundaries for clinical trials"):
-// the first look has half of it and each further one an equal part of the rest. By Bonferroni's
-// inequality all intervals of the confirmation are right together in at least 95 % of all cases, so
-// that the one at which it stops is, however that was chosen.
+// After some of the rounds there is a look at the data, which may end the confirmation. The looks
+// and the finalists share the 5 % by which intervals may be wrong equally, so that by Bonferroni's
+// inequality all intervals of the confirmation are right together in at least 95 % of all cases.
+// From the first look on only the best finalist is measured beside the submitted configuration.
 #ifndef DSAT_SEARCHER_SEARCH_CONFIRM_H_
 #define DSAT_SEARCHER_SEARCH_CONFIRM_H_
 
@@ -19,26 +17,47 @@
 #include <vector>
 
 #include "base/statistics.h"
-#include "proto/experiment.h"
 #include "proto/trial.h"
 
 namespace dsat {
 
-// How many times as fast one configuration is as another, with a 95 % confidence interval. The
-// interval is empty if there are too few rounds for one.
+// How many times as fast one configuration is as another.
 struct Factor {
   double value = 1;
+  // The 95 % confidence interval; 0 if there are too few rounds for one.
   double low = 0;
   double high = 0;
+  double faster = 0.5;  // The probability that the one is faster than the other.
+  int64_t rounds = 0;   // The rounds that it is measured in; 0: it is that of the search.
   bool has_interval() const { return high > 0; }
   // The interval excludes that the two are equally fast or that the other is faster.
   bool is_gain() const { return has_interval() && low > 1; }
-  // The interval says little about the size of a gain besides its lower end.
-  bool is_vague() const { return has_interval() && high > 1.5 * low; }
 };
 
-// An interval that reaches this factor leaves room for a gain that is worth another look.
-inline constexpr double kWorthMore = 1.05;
+// The belief about the logarithm of a factor: `mean` + `scale` times Student's t.
+struct Posterior {
+  double mean = 0;
+  double scale = 0;
+  int64_t dof = 2;
+  // The expected gain by the one configuration less the expected loss, which counts so many times
+  // as much as a gain: a change has to be more than as likely a loss as a gain.
+  static constexpr double kCaution = 10;
+  double Gain() const { return StudentGain(mean, scale, dof); }
+  double Loss() const { return StudentGain(-mean, scale, dof); }
+  double Utility() const { return Gain() - kCaution * Loss(); }
+  double Faster() const;  // The probability that the factor is above 1.
+};
+
+// The standard deviation of the logarithm of the speed between launches of one configuration, as it
+// is known before any is repeated, with the degrees of freedom that it counts for.
+struct LaunchNoise {
+  // A guess counts only as long as nothing else is known.
+  static constexpr double kGuess = 0.04;
+  static constexpr int64_t kGuessDof = 2;
+  double sd = kGuess;
+  int64_t dof = kGuessDof;
+  bool is_guess = true;
+};
 
 // The speed by which configurations are compared: samples/s if the trial has measured them and a
 // larger `metric` is better, else the metric, inverted if smaller is better. nullopt if the trial
@@ -46,102 +65,122 @@ inline constexpr double kWorthMore = 1.05;
 std::optional<double> SpeedOf(const Trial& trial, const std::string& metric);
 
 inline constexpr size_t kMostFinalists = 3;
+inline constexpr int64_t kFirstLook = 2;  // In rounds.
 
-// The finalists of a search whose method names none, fastest first: of trials that have succeeded,
-// those whose measurement is at most a tenth slower than the best, and one other than the submitted
-// one in any case; kMostFinalists at most.
+// The finalists of a search whose method names none, fastest first: kMostFinalists trials that have
+// succeeded, and one other than the submitted one in any case.
 std::vector<TrialId> FastestTrials(const std::vector<const Trial*>& trials,
                                    std::optional<TrialId> submitted, const std::string& metric);
 
-// How many looks a confirmation of these arms has at the most: options.confirm_looks, or twice as
-// many if a look is expected to take less than ten seconds. Short launches often vary most, and
-// further rounds of them cost little.
-int64_t NumLooks(const std::map<TrialId, Trial>& trials, const std::vector<TrialId>& arms,
-                 const SearchOptions& options);
-// The part of --max-time and --max-device-hours that is kept for the first rounds.
-inline constexpr double kConfirmsPart = 0.5;
-// How many of these arms, two at the least, are confirmed after a limit has ended the search: as
-// many as fit into kConfirmsPart of each limit if launches take as long as the arms' own have.
-size_t NumArmsInLimits(const std::map<TrialId, Trial>& trials, const std::vector<TrialId>& arms,
-                       const ExperimentSpec& spec);
-// A script that starts slowly makes each round costly: no extension begins after a confirmation
-// that took longer than the other trials, and than a minute, or than the training to come (its
-// run_steps).
-bool ConfirmsTooLong(const std::map<TrialId, Trial>& trials, const SearchOptions& options);
+// After which rounds there are looks if there are `rounds` rounds at most: 2, 3, 4, 6, 9, 13 ...
+// and the last one. REQUIRES: rounds >= 1.
+std::vector<int64_t> LooksUpTo(int64_t rounds);
 
-// A deterministic function of its arms and what was added.
+struct ConfirmPlan {
+  // Trials that have succeeded. Of finalists that are about equally fast the first one is the best.
+  std::vector<TrialId> arms;
+  std::optional<TrialId> base;  // The submitted configuration, if it is an arm.
+  std::vector<int64_t> looks;   // As LooksUpTo.
+  LaunchNoise noise = {};
+  // The cost of a round of two launches, as a share of the training to come.
+  double round_cost = 0;
+  int64_t seed = 0;
+  std::string metric;
+};
+
+// A deterministic function of its plan and what was added.
 class Confirmation {
  public:
-  // `arms` are trials that have succeeded. There is a look after every `rounds` rounds, `looks` at
-  // the most. A look decides if the interval of the best other arm over `base` excludes 1 and its
-  // ends differ by a factor of less than 1.5, or if it does not reach kWorthMore. Without a base
-  // the first look does. A single arm is measured alone; where others drop out, none is. REQUIRES:
-  // rounds >= 1, looks >= 1.
-  Confirmation(std::vector<TrialId> arms, std::optional<TrialId> base, int64_t rounds,
-               int64_t looks, std::string metric);
+  // A look decides if the interval of the best finalist over the base excludes 1, or if what a
+  // wrong choice is expected to cost is less than what the rounds up to the next look do. Without a
+  // base the first look does. A single arm is measured alone; where others drop out, none is.
+  explicit Confirmation(ConfirmPlan plan) : plan_(std::move(plan)) {
+    for (const TrialId trial : plan_.arms)
+      arms_.emplace(trial, Arm());
+  }
 
-  // The arm to measure next; nullopt when a look has decided, or the last one. Rounds go up and
-  // down the arms: A B C, C B A, A B C.
+  // The arm to measure next; nullopt when a look has decided, or the last one. The order of each
+  // round is drawn.
   std::optional<TrialId> Next() const;
-  // A look has just decided nothing, and further rounds follow.
-  bool GoesOn() const;
-  // Whether DoNotExtend would change anything.
-  bool MayExtend() const;
-  // No rounds come after those of the first look; a later look is cut short.
-  void DoNotExtend() { may_extend_ = false; }
-  // Further looks may follow, unless the last one has decided.
-  void AllowExtension() { may_extend_ = true; }
-  // Adds the search's measurement of `arm`. It may be the luckiest of many measurements, so that it
-  // says nothing of the mean. But few rounds may agree by chance: the interval of fewer than six is
-  // at least as wide as it would be with this one.
-  void AddSearched(TrialId arm, const Trial& searched);
-  // The confirm trial of `arm` has ended. An arm that is infeasible, or fails twice, is left out.
-  void Add(TrialId arm, const Trial& finished);
+  // Whether the launch that is next belongs to the round before a look, and is of the best finalist
+  // so far.
+  bool MayEndWithNext() const;
+  // The present round is complete.
+  bool IsBetweenRounds() const;
+  // The next look, in rounds; the last one after it.
+  int64_t NextLook() const;
+  // More rounds may follow, whatever they cost. REQUIRES: looks as LooksUpTo.
+  void Extend(std::vector<int64_t> looks);
 
+  // Adds the search's measurement of the base: where it is far from the rounds, launches are of two
+  // kinds, and a look before six rounds does not decide.
+  void AddSearched(const Trial& searched);
+  // The search's belief about the speed of a finalist, which counts as another round in the choice
+  // between finalists.
+  void AddBelief(TrialId arm, double speed) { arms_.at(arm).belief = speed; }
+  // The confirm trial of `arm` has ended. An arm that is infeasible, or fails twice, is left out.
+  // `forgives`: one that is infeasible once may have lost its memory to another process.
+  void Add(TrialId arm, const Trial& finished, bool forgives = false);
   // An arm that a later run has shown to be no answer.
   void LeaveOut(TrialId arm, const std::string& reason);
 
   // The arms that were not left out, in the order given.
   std::vector<TrialId> Arms() const;
-  // Rounds that all of these have completed.
+  // Complete rounds.
   int64_t NumRounds() const;
   // The others, each with the reason.
   std::vector<std::pair<TrialId, std::string>> LeftOut() const;
-  // The arm with the largest mean speed besides the base, of those that are certainly faster than
-  // it if there are any; nullopt if there is none in Arms(). REQUIRES: NumRounds() > 0.
+  // The finalist with the largest utility over the base, or the largest mean speed if there is no
+  // base, by the rounds and the search's belief; the first one of those that are less than 1 %
+  // slower in the mean. nullopt if there is none in Arms() that was measured.
   std::optional<TrialId> BestOther() const;
+  // Whether a look has found the launches of the base to be of two kinds.
+  bool HasTwoKinds() const { return two_kinds_; }
   // The geometric mean of the speeds of an arm, without disturbed launches, and its logarithm.
-  // REQUIRES: the arm is in Arms(), and NumRounds() > 0.
+  // REQUIRES: the arm has completed a round.
   double MeanSpeed(TrialId arm) const;
   Center LogSpeed(TrialId arm) const;
-  // `arm` against `base`, both in Arms(), by their differences in each round (CenterOf). The
-  // variance of a difference is estimated from all pairs of arms, or from these two where they vary
-  // more than that; the interval is widened for the number of arms that could have been picked
-  // (Bonferroni) and for the looks. REQUIRES: NumRounds() > 0.
+  // The logarithm of the factor in each round that both have, by the number of the round from 1 on.
+  std::map<int64_t, double> LogFactors(TrialId arm, TrialId base) const;
+  // `arm` against `base`, by their differences in the rounds that both have. The variance of a
+  // launch is estimated from all arms and from what was known before, or from these two where they
+  // vary more. nullopt if there is no such round.
+  std::optional<Posterior> Believe(TrialId arm, TrialId base) const;
+  // The same as a factor with an interval that is widened for the number of arms that could have
+  // been picked and for the looks. REQUIRES: there is such a round.
   Factor Compare(TrialId arm, TrialId base) const;
 
  private:
   struct Arm {
-    TrialId trial = 0;
-    std::vector<double> log_speeds;  // By round.
-    std::optional<double> searched;  // The logarithm of the speed in the search.
+    std::optional<double> belief;
     int64_t num_failed = 0;
     std::string left_out;
   };
-  const Arm& Of(TrialId trial) const;
-  std::vector<double> Complete(const Arm& arm) const;
-  std::vector<double> Differences(const Arm& arm, const Arm& base, bool with_searched) const;
-  std::optional<double> HalfWidth(TrialId arm, TrialId base, bool with_searched) const;
-  bool HasBase() const;
+  struct Round {
+    std::vector<TrialId> order;
+    std::map<TrialId, double> log_speeds;
+  };
+  struct Variance {
+    double of_launch = 0;
+    int64_t dof = 0;
+  };
+  bool IsLeft(TrialId trial) const { return arms_.at(trial).left_out.empty(); }
+  bool HasBase() const { return plan_.base && IsLeft(*plan_.base); }
   bool HasDecided() const;
-  double ErrorOfLook() const;
+  bool IsLook() const;
+  bool IsFarFromSearched() const;
+  std::optional<TrialId> Waiting() const;
+  Round Upcoming() const;
+  double RankOf(TrialId arm) const;
+  double BelievedShift(TrialId arm) const;
+  Variance VarianceOf(TrialId arm, TrialId base) const;
+  std::vector<double> LogSpeeds(TrialId arm) const;
 
-  std::vector<Arm> arms_;
-  std::optional<TrialId> base_;
-  int64_t rounds_;
-  int64_t looks_;
-  bool may_extend_ = true;
-  std::string metric_;
+  ConfirmPlan plan_;
+  std::map<TrialId, Arm> arms_;
+  std::vector<Round> rounds_;
+  std::optional<double> searched_;  // The logarithm of the base's speed in the search.
+  bool two_kinds_ = false;
 };
 
 }  // namespace dsat

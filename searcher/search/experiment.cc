@@ -476,8 +476,7 @@ Outcome Experiment::Checked(const Trial& trial, const Outcome& outcome,
   if (!compares) return checked;
   const LossCheck losses = CheckLosses(*search_, told);
   if (losses.result != LossCheck::Result::kDiffers) return checked;
-  return {TrialState::kInfeasible,
-          "does not train like the submitted configuration: " + Describe(losses)};
+  return {TrialState::kInfeasible, TrainsOtherwise(losses)};
 }
 
 }  // namespace dsat

@@ -281,6 +281,10 @@ std::string Describe(const LossCheck& check) {
                      how, 100 * std::abs(check.difference), 100 * check.allowed);
 }
 
+std::string TrainsOtherwise(const LossCheck& check) {
+  return "does not train like the submitted configuration: " + Describe(check);
+}
+
 std::string ToString(engine::KeyClass key_class) {
   constexpr const char* kNames[] = {"exact", "rounding", "semantic"};
   return kNames[static_cast<size_t>(key_class)];

@@ -45,9 +45,9 @@ struct LossLimits {
 struct LossCheck {
   enum class Result { kNotChecked, kAlike, kDiffers };
   Result result = Result::kNotChecked;
-  std::string why;             // kNotChecked: the reason.
-  int64_t num_steps = 0;       // The steps that were compared.
-  int64_t num_runs = 0;        // The runs of the submitted configuration.
+  std::string why;        // kNotChecked: the reason.
+  int64_t num_steps = 0;  // The steps that were compared.
+  int64_t num_runs = 0;   // The runs of the submitted configuration.
   // The difference of the losses, as a part of them; infinite if some are not finite.
   double difference = 0;
   double allowed = 0;          // The same of the difference that is allowed.
@@ -80,6 +80,8 @@ LossCheck NoLossCheck(const SearchState& search, TrialId id);
 
 // "its losses differ by 3.1 % in 8 steps (0.02 % is allowed)", or why they were not compared.
 std::string Describe(const LossCheck& check);
+// Why a configuration with these losses is no answer.
+std::string TrainsOtherwise(const LossCheck& check);
 // "exact", "rounding" or "semantic".
 std::string ToString(engine::KeyClass key_class);
 // result ("not checked", "alike", "differs"), why, steps, runs, difference, allowed, only_learning,

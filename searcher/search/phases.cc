@@ -82,8 +82,8 @@ void MethodPhase::Tell(const Trial& finished) {
       return state_.proposer->Observe(finished);
     case TrialKind::kReference:
       return;
-    case TrialKind::kSoak:
-      if (finished.state == TrialState::kInfeasible && finished.points.empty())
+    case TrialKind::kSoak:  // Other losses are no evidence about memory.
+      if (finished.state != TrialState::kInfeasible || finished.points.empty())
         state_.proposer->Observe(finished);
   }
 }
@@ -99,13 +99,6 @@ std::optional<Trial> CheckPhase::Next() {
 
 std::optional<Trial> ProofPhase::Next() {
   return state_.num_running > 0 ? std::nullopt : NextProof(state_);
-}
-
-bool ProofPhase::MayGoOn() const {
-  const bool soaked = std::ranges::any_of(state_.trials, [](const auto& entry) {
-    return entry.second.kind == TrialKind::kSoak && entry.second.state != TrialState::kInfeasible;
-  });
-  return state_.spec.options.soak_steps > 0 && !soaked;
 }
 
 }  // namespace dsat

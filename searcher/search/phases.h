@@ -28,7 +28,8 @@ class Phase {
   virtual void Reopen() {}
   // Whether the next phase may begin, now that Next has given no trial.
   virtual bool IsOver() const { return state_.num_running == 0; }
-  // Whether the phase may still run trials that it would not run if the search ended now.
+  // Whether the phase may still run trials that it would not run if the search ended now
+  // (Search::EndSearch).
   virtual bool MayGoOn() const { return false; }
 
  protected:
@@ -81,7 +82,8 @@ class CheckPhase : public Phase {
 };
 
 // Measures the best configurations and the submitted one again, in rounds
-// (searcher/search/confirm.h). If all of the best drop out, others take their places in another
+// (searcher/search/confirm.h), as far as the time allows. The last launch of the best one is the
+// soak (searcher/search/proof.h). If all of the best drop out, others take their places in another
 // confirmation.
 class ConfirmPhase : public Phase {
  public:
@@ -89,23 +91,22 @@ class ConfirmPhase : public Phase {
   std::optional<Trial> Next() override;
   void Start(const Trial& started) override;
   void Tell(const Trial& finished) override;
-  void Reopen() override;
-  bool MayGoOn() const override;
 
  private:
   bool HasLostFinalists() const;
   std::vector<TrialId> Arms() const;
   Confirmation Plan() const;
+  std::optional<Trial> ProofIn(const Confirmation& confirmation, TrialId arm) const;
+  void LeaveOutWhatTrainsOtherwise();
 
   std::optional<Confirmation> planned_;  // It becomes that of state_ when its first trial starts.
 };
 
-// Runs what proves the pick (searcher/search/proof.h).
+// Runs what proves the pick (searcher/search/proof.h) and is still missing.
 class ProofPhase : public Phase {
  public:
   using Phase::Phase;
   std::optional<Trial> Next() override;
-  bool MayGoOn() const override;
 };
 
 }  // namespace dsat

@@ -28,28 +28,26 @@ bool LacksReference(const SearchState& search, int64_t train_batch_size) {
   return count < (SubmittedRepeats(search) ? 1 : 2);  // A band of noise needs two runs.
 }
 
-// The steps of a soak that takes at most half as long as the confirmation has.
-int64_t StepsInBudget(const SearchState& search, TrialId of) {
-  const int64_t asked = search.spec.options.soak_steps;
+// The steps of a soak in the time that is left, and by default in half of the time that the
+// confirmation has taken.
+int64_t SoakSteps(const SearchState& search, TrialId of) {
+  const SearchOptions& options = search.spec.options;
   double all_s = 0, longest_s = 0;
   for (const auto& [id, trial] : search.trials) {
     if (trial.kind != TrialKind::kConfirm) continue;
-    const double seconds = trial.times.ended_s - trial.times.started_s;
-    all_s += seconds;
-    longest_s = std::max(longest_s, seconds);
+    all_s += trial.times.seconds();
+    longest_s = std::max(longest_s, trial.times.seconds());
   }
-  const auto latency_ms = ValueAtBest(search.trials.at(of), search.spec.options.metric, "latency");
-  if (!latency_ms || *latency_ms <= 0 || all_s <= 0) return asked;
+  double seconds = search.SecondsLeft();
+  if (options.soak_in_budget && all_s > 0) seconds = std::min(seconds, all_s / 2);
   // The longest launch stands for the start of this one.
-  const double steps = std::min((all_s / 2 - longest_s) * 1000 / *latency_ms, double(asked));
-  return static_cast<int64_t>(steps);
-}
-
-int64_t SoakSteps(const SearchState& search, TrialId of) {
-  const SearchOptions& options = search.spec.options;
-  const int64_t least = options.end_profile_step + 1;
-  if (!search.end_reason.empty()) return least;
-  return std::max(least, options.soak_in_budget ? StepsInBudget(search, of) : options.soak_steps);
+  longest_s = std::max(longest_s, search.LaunchSeconds(of));
+  const double latency_ms =
+      ValueAtBest(search.trials.at(of), options.metric, "latency").value_or(0);
+  double steps = static_cast<double>(options.soak_steps);
+  if (latency_ms > 0) steps = std::min(steps, (seconds - longest_s) * 1000 / latency_ms);
+  const int64_t least = options.end_profile_step + 1;  // As the comparison of losses needs.
+  return std::max(least, static_cast<int64_t>(std::max(steps, 0.0)));
 }
 
 }  // namespace
@@ -69,21 +67,20 @@ std::optional<Json> WithGlobalBatch(const Json& submitted, int64_t train_batch_s
 }
 
 std::optional<Trial> NextProof(const SearchState& search) {
+  const Verdict verdict = VerdictOf(search);
+  return verdict.pick ? ProofOf(search, *verdict.pick) : std::nullopt;
+}
+
+std::optional<Trial> ProofOf(const SearchState& search, TrialId pick) {
   const SearchOptions& options = search.spec.options;
   // A soak that may take as long as the confirmation needs one.
-  const bool soaks = options.soak_steps > 0 && search.end_reason.empty() &&
-                     (!options.soak_in_budget || search.confirmation.has_value());
-  if (!soaks && !ChecksLosses(search)) return std::nullopt;
-  const Verdict verdict = VerdictOf(search);
-  const std::optional<TrialId> pick = verdict.pick;
-  if (!pick || search.SoakOf(*pick)) return std::nullopt;
-  // A search whose budget is used up does not prove what it has not confirmed.
-  const bool lost = search.confirmation.has_value() && verdict.num_rounds == 0;
-  if (lost && !search.end_reason.empty()) return std::nullopt;
-  const Json config = search.BestConfigOf(*pick);
+  const bool soaks =
+      options.soak_steps > 0 && (!options.soak_in_budget || search.confirmation.has_value());
+  if (search.SoakOf(pick) || search.LaunchSeconds(pick) > search.SecondsLeft()) return std::nullopt;
+  const Json config = search.BestConfigOf(pick);
   const std::optional<TrialId> submitted = search.submitted;
   const bool compares = ChecksLosses(search) && submitted && pick != submitted &&
-                        !LossesOf(search.trials.at(*pick), options.metric).empty() &&
+                        !LossesOf(search.trials.at(pick), options.metric).empty() &&
                         !LossesOf(search.trials.at(*submitted), options.metric).empty();
   if (compares && !search.Dropped().contains(*submitted) &&
       GlobalBatch(config) != GlobalBatch(search.BestConfigOf(*submitted)) &&
@@ -96,8 +93,8 @@ std::optional<Trial> NextProof(const SearchState& search) {
     }
   }
   if (!soaks && !compares) return std::nullopt;
-  Trial soak = search.RunAgain(TrialKind::kSoak, *pick);
-  soak.steps = SoakSteps(search, *pick);
+  Trial soak = search.RunAgain(TrialKind::kSoak, pick);
+  soak.steps = SoakSteps(search, pick);
   return soak;
 }
 

@@ -1,8 +1,9 @@
-// Decides what runs after the confirmation, so that the answer can be trusted: a last, longer run
-// of the pick (the soak), and, where the pick changes the global batch, runs of the submitted
-// configuration with that batch (the references). The soak shows whether the configuration keeps
-// fitting, and its losses are compared with those of the submitted configuration
-// (searcher/search/loss_check.h). A pick that fails drops out, and the next one is soaked.
+// Decides what runs so that the answer can be trusted: a longer run of the pick (the soak), and,
+// where the pick changes the global batch, runs of the submitted configuration with that batch (the
+// references). The soak shows whether the configuration keeps fitting, and its losses are compared
+// with those of the submitted configuration (searcher/search/loss_check.h). It is the last launch
+// of the pick in the confirmation, or comes after it. A pick that fails drops out, and the next one
+// is soaked.
 #ifndef DSAT_SEARCHER_SEARCH_PROOF_H_
 #define DSAT_SEARCHER_SEARCH_PROOF_H_
 
@@ -17,9 +18,10 @@ namespace dsat {
 struct SearchState;
 
 // The next run of a search whose confirmation is over, without its number: a reference or a soak;
-// nullopt if none is left. A budget that is used up leaves the steps that the comparison of losses
-// needs. REQUIRES: no trial is running.
+// nullopt if none is left, or no time for it. REQUIRES: no trial is running.
 std::optional<Trial> NextProof(const SearchState& search);
+// The same for a configuration that becomes the pick if the next launch confirms it.
+std::optional<Trial> ProofOf(const SearchState& search, TrialId pick);
 
 // The submitted configuration with a global batch of `train_batch_size`: the largest micro-batch
 // that divides it and is not larger than the submitted one. nullopt if there is none.

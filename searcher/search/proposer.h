@@ -89,6 +89,7 @@ class Proposer {
     return method_->ProbabilityNearBest(pick);
   }
   std::string BoundOf(const Trial& pick) const { return method_->BoundOf(pick); }
+  std::optional<double> LaunchNoise() const { return method_->LaunchNoise(); }
   // The trial that answered the proposal with this tag; nullopt if none did.
   std::optional<TrialId> TrialOf(int64_t tag) const;
 

@@ -142,7 +142,6 @@ bool Search::Fits(TrialId id, const Point& point) {
 
 void Search::EndSearch(const std::string& reason) {
   state_->end_reason = reason;
-  if (state_->confirmation) state_->confirmation->DoNotExtend();
   HasChanged();
 }
 
@@ -151,10 +150,17 @@ void Search::RaiseLimits(const LimitsRaised& limits) {
   if (limits.max_trials) options.max_trials = *limits.max_trials;
   if (limits.max_time_s) options.max_time_s = limits.max_time_s;
   if (limits.max_device_hours) options.max_device_hours = limits.max_device_hours;
+  if (limits.confirm_rounds) options.confirm_rounds = *limits.confirm_rounds;
   ValidateOptions(options);
-  state_->end_reason.clear();
-  for (const std::unique_ptr<Phase>& phase : phases_)
-    phase->Reopen();
+  const bool has_time = limits.max_time_s || limits.max_device_hours;
+  state_->ignores_limits = limits.confirm_rounds && !has_time;
+  if (limits.confirm_rounds && state_->confirmation)
+    state_->confirmation->Extend(LooksUpTo(*limits.confirm_rounds));
+  if (has_time || limits.max_trials) {
+    state_->end_reason.clear();
+    for (const std::unique_ptr<Phase>& phase : phases_)
+      phase->Reopen();
+  }
   HasChanged();
 }
 

@@ -64,17 +64,15 @@ class Search {
   // Whether the trial's configuration is predicted exactly to fit at another point.
   bool Fits(TrialId id, const Point& point);
 
-  // Asks the method for no more trials: only the first rounds of the confirmation are left. A
-  // confirmation that has begun is not extended, and no soak is longer than the comparison of
-  // losses needs.
+  // Asks the method for no more trials: only the proof of the best configurations is left.
   void EndSearch(const std::string& reason);
-  // Whether EndSearch would change anything: it was not called, and either the method may ask for
-  // more trials, or the confirmation may be extended, or a soak may follow.
+  // Whether EndSearch would change anything: it was not called, and the method may ask for more.
   bool MayGoOn() const;
   // Why, "" if EndSearch has not been called.
   const std::string& EndReason() const { return state_->end_reason; }
   // Changes the limits of a search that may have ended; what is not given stays. The method
-  // continues if it has more to propose, and the confirmation is made anew.
+  // continues if it has more to propose, and the confirmation is made anew. If only rounds are
+  // given, the method does not continue, and the confirmation gets those that are missing.
   void RaiseLimits(const LimitsRaised& limits);
 
   // No trial is running and none will come. A search that Settle has not been called for since its

@@ -2,10 +2,12 @@
 #include "searcher/search/search_state.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 #include "engine/config/batch.h"
 #include "engine/config/strategies.h"
+#include "methods/auto_priors.h"
 #include "profiler/tuning_space.h"
 #include "proto/search_policy.h"
 
@@ -152,7 +154,7 @@ std::map<TrialId, std::string> SearchState::Dropped() const {
   std::map<TrialId, std::string> dropped;
   for (const auto& [id, trial] : trials) {
     const bool again = trial.kind == TrialKind::kConfirm || trial.kind == TrialKind::kSoak;
-    if (again && trial.state == TrialState::kInfeasible)
+    if (again && trial.state == TrialState::kInfeasible && !IsForgiven(trial))
       dropped.emplace(*trial.confirms, "infeasible: " + trial.reason);
   }
   if (confirmation) {
@@ -199,6 +201,69 @@ double SearchState::SlotSeconds() const {
   return seconds * static_cast<double>(spec.slots_per_trial);
 }
 
+bool SearchState::IsForgiven(const Trial& run) const {
+  constexpr double kFar = 0.8;
+  if (run.kind != TrialKind::kConfirm || !profile) return false;
+  const auto peak = ValueAtBest(trials.at(*run.confirms), spec.options.metric, "peak_bytes");
+  const bool is_first = std::ranges::none_of(trials, [&run](const auto& entry) {
+    return entry.first < run.id && entry.second.confirms == run.confirms &&
+           entry.second.state == TrialState::kInfeasible;
+  });
+  return peak && is_first && *peak < kFar * static_cast<double>(profile->device_memory_bytes);
+}
+
+double SearchState::SecondsLeft() const {
+  if (ignores_limits) return INFINITY;
+  double left = INFINITY;
+  const SearchOptions& options = spec.options;
+  if (options.max_time_s) {
+    left = *options.max_time_s;
+    for (const auto& [id, trial] : trials)
+      left = std::min(left, *options.max_time_s - trial.times.ended_s);
+  }
+  if (options.max_device_hours) {
+    const double slot_seconds = *options.max_device_hours * 3600 - SlotSeconds();
+    left = std::min(left, slot_seconds / static_cast<double>(spec.slots_per_trial));
+  }
+  return left;
+}
+
+double SearchState::LaunchSeconds(TrialId of) const {
+  const Trial& first = trials.at(of);
+  double seconds =
+      first.times.seconds() / static_cast<double>(std::max<size_t>(first.points.size(), 1));
+  for (const auto& [id, trial] : trials) {
+    if (trial.kind == TrialKind::kConfirm && trial.confirms == of && trial.times.seconds() > 0)
+      seconds = trial.times.seconds();
+  }
+  return seconds;
+}
+
+double SearchState::TrainingSeconds() const {
+  const std::optional<int64_t>& steps = spec.options.auto_method.run_steps;
+  const auto step_ms =
+      submitted ? ValueAtBest(trials.at(*submitted), spec.options.metric, "latency") : std::nullopt;
+  if (steps && step_ms) return static_cast<double>(*steps) * *step_ms / 1e3;
+  double search_s = 0;
+  for (const auto& [id, trial] : trials)
+    search_s += RunsAgain(trial.kind) ? 0 : trial.times.seconds();
+  return kAutoDecisions.training_per_search * search_s;
+}
+
+bool SearchState::RanAlone(TrialId id) const {
+  const TrialTimes& times = trials.at(id).times;
+  return std::ranges::none_of(trials, [&](const auto& entry) {
+    const TrialTimes& other = entry.second.times;
+    return entry.first != id && other.started_s < times.ended_s && times.started_s < other.ended_s;
+  });
+}
+
+LaunchNoise SearchState::Noise() const {
+  constexpr int64_t kDof = 6;
+  const std::optional<double> sd = proposer ? proposer->LaunchNoise() : std::nullopt;
+  return sd ? LaunchNoise{.sd = *sd, .dof = kDof, .is_guess = false} : LaunchNoise();
+}
+
 // Whether a configuration that needs no more memory than this one has run out of it in a later run,
 // and this one has not run again.
 bool SearchState::NeedsWhatRanOut(const Trial& trial) const {
@@ -213,6 +278,7 @@ bool SearchState::NeedsWhatRanOut(const Trial& trial) const {
     const Trial& run = entry.second;
     const bool is_later = run.kind == TrialKind::kConfirm || run.kind == TrialKind::kSoak;
     if (!is_later || run.state != TrialState::kInfeasible || !run.points.empty()) return false;
+    if (IsForgiven(run)) return false;
     const Trial& other = trials.at(*run.confirms);
     const auto peak = peak_of(trial), other_peak = peak_of(other);
     if (peak && other_peak) return *peak >= *other_peak;

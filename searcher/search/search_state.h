@@ -39,6 +39,8 @@ struct SearchState {
   // Trials that were stopped because the search had ended; it may continue.
   std::set<TrialId> withdrawn;
   std::string end_reason;  // Why the search asks its method no more; "" while it may.
+  // Rounds were asked for without more time: --max-time and --max-device-hours do not count.
+  bool ignores_limits = false;
   // These are set together, once the profile is known.
   std::optional<ModelProfile> profile;
   std::optional<SearchSpace> space;
@@ -85,10 +87,24 @@ struct SearchState {
   bool MayWin(const std::optional<TrialId>& id) const;
   // Why no configuration that was measured can be the answer, "" if one can.
   std::string WhyNoAnswer() const;
+  // Whether the end of a confirm trial says little: it ran out of memory for the first time, and
+  // the configuration had needed far less than there is. Another process may have taken the rest.
+  bool IsForgiven(const Trial& run) const;
   // The trial that has soaked the configuration of trial `of`, if one has.
   std::optional<TrialId> SoakOf(TrialId of) const;
   // The slot-seconds that trials have used, from their recorded times.
   double SlotSeconds() const;
+  // The seconds that --max-time and --max-device-hours leave after the last recorded time of a
+  // trial; infinite without them.
+  double SecondsLeft() const;
+  // How long a launch of the configuration of trial `of` takes: as its last confirm trial, or its
+  // own trial by the number of points. 0 if no times are known.
+  double LaunchSeconds(TrialId of) const;
+  // How long the training to come takes; 0 if no times are known.
+  double TrainingSeconds() const;
+  // Whether the trial was measured while no other one ran.
+  bool RanAlone(TrialId id) const;
+  LaunchNoise Noise() const;
 
  private:
   bool NeedsWhatRanOut(const Trial& trial) const;

@@ -4,32 +4,25 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <tuple>
 
 namespace dsat {
 namespace {
 
 // The part of the pick's speed that a safe alternative has at least.
 constexpr double kSafeWithin = 0.97;
-// An arm that is slower by more than this in the mean does not count as equally fast, however noisy
-// it is.
-constexpr double kAsFast = 0.99;
 
 std::optional<double> SearchSpeed(const SearchState& search, TrialId id) {
   return SpeedOf(search.trials.at(id), search.spec.options.metric);
 }
 
-// The speeds of two trials: in the confirmation if both are arms of it, else what the method, which
-// knows the drift of the machine, believes of both, else what was measured in the search.
+// The speeds of two trials relative to each other: in the rounds that both have, else what the
+// method, which knows the drift of the machine, believes of both, else as measured in the search.
 std::pair<std::optional<double>, std::optional<double>> SpeedsOf(const SearchState& search,
                                                                  const Findings& found, TrialId a,
                                                                  TrialId b) {
   const std::optional<Confirmation>& confirmation = search.confirmation;
-  if (confirmation && confirmation->NumRounds() > 0) {
-    const std::vector<TrialId> arms = confirmation->Arms();
-    const auto is_arm = [&arms](TrialId id) { return std::ranges::find(arms, id) != arms.end(); };
-    if (is_arm(a) && is_arm(b)) return {confirmation->MeanSpeed(a), confirmation->MeanSpeed(b)};
-  }
+  if (const auto factor = confirmation ? confirmation->Believe(a, b) : std::nullopt)
+    return {std::exp(factor->mean), 1};
   if (found.speeds.contains(a) && found.speeds.contains(b))
     return {found.speeds.at(a), found.speeds.at(b)};
   return {SearchSpeed(search, a), SearchSpeed(search, b)};
@@ -44,89 +37,59 @@ bool IsTie(const Factor& factor) {
   return factor.has_interval() && factor.low <= 1 && factor.high >= 1;
 }
 
-// The arm that changes least of the submitted configuration among those that are as fast as `best`:
-// first by class, then whether the global batch changes, then by the number of keys. Where the
-// submitted one is an arm, only an arm that is certainly faster can take its place.
-TrialId LeastChanged(const SearchState& search, const Confirmation& confirmation, TrialId best,
-                     bool has_submitted) {
-  const auto change_of = [&](TrialId id) {
-    const LossCheck change = NoLossCheck(search, id);
-    const Json& submitted = search.trials.at(search.submitted.value_or(id)).ds_config;
-    const bool other_batch = GlobalBatch(search.BestConfigOf(id)) != GlobalBatch(submitted);
-    return std::tuple(change.changes, other_batch, change.num_changed_keys);
-  };
-  TrialId least = best;
-  for (const TrialId arm : confirmation.Arms()) {
-    if (arm == best || arm == search.submitted) continue;
-    const Factor factor = confirmation.Compare(arm, best);
-    if (!IsTie(factor) || factor.value < kAsFast) continue;
-    if (has_submitted && !confirmation.Compare(arm, *search.submitted).is_gain()) continue;
-    if (change_of(arm) < change_of(least)) least = arm;
-  }
-  return least;
+// Decides between the submitted configuration and the best other one by what is known of the
+// factor.
+void Decide(const SearchState& search, TrialId best, const Posterior& belief, Factor factor,
+            Verdict& verdict) {
+  const bool is_gain = belief.Utility() > 0;
+  verdict.factor = factor;
+  verdict.nothing_better = !is_gain;
+  verdict.pick = is_gain ? best : *search.submitted;
+  if (is_gain) verdict.certainty = factor.is_gain() ? Certainty::kProven : Certainty::kProbable;
 }
 
-// The arm that the method likes best among those that the rounds cannot tell from `best`: the
-// method also knows what was measured before. `best` if the method has no opinion.
-TrialId Favorite(const SearchState& search, const Findings& found, const Confirmation& confirmation,
-                 TrialId best, bool has_submitted) {
-  if (found.finalists.empty()) return best;
-  const TrialId favorite = found.finalists.front();
-  if (!found.speeds.contains(favorite)) return best;
-  const std::vector<TrialId> arms = confirmation.Arms();
-  const bool is_arm = std::ranges::find(arms, favorite) != arms.end();
-  if (!is_arm || favorite == search.submitted) return best;
-  const auto is_gain = [&](TrialId arm) {
-    return has_submitted && confirmation.Compare(arm, *search.submitted).is_gain();
-  };
-  if (is_gain(best) && !is_gain(favorite)) return best;
-  return IsTie(confirmation.Compare(favorite, best)) ? favorite : best;
-}
-
-// The pick by the rounds of the confirmation. REQUIRES: a round is complete, and an arm besides the
-// submitted configuration is left.
-void PickConfirmed(const SearchState& search, const Findings& found,
-                   const Confirmation& confirmation, Verdict& verdict) {
+// The pick by the rounds of the confirmation. REQUIRES: it has a best finalist.
+void PickConfirmed(const SearchState& search, const Confirmation& confirmation, Verdict& verdict) {
   const std::vector<TrialId> arms = confirmation.Arms();
   const std::optional<TrialId> submitted = search.submitted;
-  const bool has_submitted = submitted && std::ranges::find(arms, *submitted) != arms.end();
-  std::optional<TrialId> best = confirmation.BestOther();
-  best = Favorite(search, found, confirmation, *best, has_submitted);
-  best = LeastChanged(search, confirmation, *best, has_submitted);
-  verdict.num_rounds = confirmation.NumRounds();
+  const TrialId best = *confirmation.BestOther();
+  const auto belief = submitted ? confirmation.Believe(best, *submitted) : std::nullopt;
   verdict.pick = best;
-  if (has_submitted) {
-    verdict.factor = confirmation.Compare(*best, *submitted);
-    // A single round, which has no interval, decides nothing: what it has measured is the answer.
-    verdict.nothing_better =
-        verdict.factor->has_interval() ? !verdict.factor->is_gain() : verdict.factor->value <= 1;
-    if (verdict.nothing_better) verdict.pick = submitted;
-    if (verdict.nothing_better && verdict.factor->has_interval())
-      verdict.factor = confirmation.Compare(*confirmation.BestOther(), *submitted);
+  verdict.num_rounds = confirmation.NumRounds();
+  if (belief && std::ranges::find(arms, *submitted) != arms.end()) {
+    Decide(search, best, *belief, confirmation.Compare(best, *submitted), verdict);
+    verdict.num_rounds = verdict.factor->rounds;
+    verdict.two_kinds = confirmation.HasTwoKinds();
   }
   for (const TrialId arm : arms) {
-    if (arm == *verdict.pick) continue;
-    if (IsTie(confirmation.Compare(arm, *verdict.pick))) verdict.ties.push_back(arm);
+    if (arm != *verdict.pick && confirmation.Believe(arm, *verdict.pick) &&
+        IsTie(confirmation.Compare(arm, *verdict.pick)))
+      verdict.ties.push_back(arm);
   }
 }
 
-void PickMeasured(const SearchState& search, const std::vector<TrialId>& finalists,
-                  Verdict& verdict) {
-  if (finalists.empty()) return;
-  verdict.pick = finalists.front();
+// The pick by the measurements of the search.
+void PickMeasured(const SearchState& search, const Findings& found, Verdict& verdict) {
+  if (found.finalists.empty()) return;
+  const TrialId best = found.finalists.front();
+  verdict.pick = best;
   const std::optional<TrialId> submitted = search.submitted;
   verdict.nothing_better = submitted == verdict.pick;
-  if (verdict.nothing_better) return;
-  if (!submitted || search.trials.at(*submitted).state != TrialState::kSucceeded) return;
-  if (search.Dropped().contains(*submitted)) return;
-  const auto was = SearchSpeed(search, *submitted), is = SearchSpeed(search, *verdict.pick);
+  if (verdict.nothing_better || !search.MayWin(submitted)) return;
+  const auto was = SearchSpeed(search, *submitted), is = SearchSpeed(search, best);
   if (!was || !is) return;
-  verdict.nothing_better = *was >= *is;
-  if (verdict.nothing_better) {
-    verdict.pick = submitted;
-  } else {
-    verdict.factor = Factor{.value = *is / *was};
-  }
+  // The best of many measurements is lucky by as much as the largest of so many draws is above the
+  // mean (Blom 1958, "Statistical Estimates and Transformed Beta-Variables").
+  const auto count =
+      static_cast<double>(std::ranges::count_if(search.trials, [](const auto& entry) {
+        return entry.second.kind == TrialKind::kSearch &&
+               entry.second.state == TrialState::kSucceeded;
+      }));
+  const LaunchNoise noise = search.Noise();
+  const double luck = noise.sd * StudentQuantile((count - 0.375) / (count + 0.25), noise.dof);
+  const Posterior belief{
+      .mean = std::log(*is / *was) - luck, .scale = std::sqrt(2) * noise.sd, .dof = noise.dof};
+  Decide(search, best, belief, Factor{.value = *is / *was, .faster = belief.Faster()}, verdict);
 }
 
 // The losses of a configuration by its latest run, `last`, if that has succeeded.
@@ -139,95 +102,99 @@ LossCheck CheckOf(const SearchState& search, TrialId id, const std::optional<Tri
   return CheckLosses(search, run);
 }
 
-// The trial with the least peak memory below that of the pick, of those that are about as fast and
-// are not known to train otherwise.
-std::optional<Alternative> Safest(const SearchState& search, const Findings& found, TrialId pick) {
+// Offers the first one of these trials, the best of which has the smallest value, that is not known
+// to train otherwise.
+void Offer(const SearchState& search, const char* name,
+           std::vector<std::pair<double, TrialId>> trials, Verdict& verdict) {
+  std::ranges::sort(trials);
+  for (const auto& [value, id] : trials) {
+    Alternative other{name, id, CheckOf(search, id, search.SoakOf(id))};
+    if (other.losses.result == LossCheck::Result::kDiffers) continue;
+    verdict.alternatives.push_back(std::move(other));
+    return;
+  }
+}
+
+// The arm that was fastest in the rounds, and the trial with the least peak memory below that of
+// the pick, of those that are about as fast.
+void AddAlternatives(const SearchState& search, const Findings& found, Verdict& verdict) {
+  const TrialId pick = *verdict.pick;
+  std::vector<std::pair<double, TrialId>> faster, safer;
+  for (const TrialId arm :
+       search.confirmation ? search.confirmation->Arms() : std::vector<TrialId>()) {
+    const auto factor = arm == pick ? std::nullopt : search.confirmation->Believe(arm, pick);
+    if (factor && factor->mean > 0) faster.emplace_back(-factor->mean, arm);
+  }
+  Offer(search, "fastest", std::move(faster), verdict);
   const std::map<TrialId, std::string> dropped = search.Dropped();
   const auto pick_peak = PeakBytes(search, pick);
-  if (!pick_peak) return std::nullopt;
-  std::vector<std::pair<int64_t, TrialId>> safer;
   for (const auto& [id, trial] : search.trials) {
     if (trial.kind != TrialKind::kSearch && trial.kind != TrialKind::kSubmitted) continue;
     if (trial.state != TrialState::kSucceeded || dropped.contains(id)) continue;
     const auto [speed, pick_speed] = SpeedsOf(search, found, id, pick);
     const auto peak = PeakBytes(search, id);
     if (!speed || !pick_speed || *speed < kSafeWithin * *pick_speed) continue;
-    if (!peak || *peak >= *pick_peak) continue;
-    safer.emplace_back(*peak, id);
+    if (peak && pick_peak && *peak < *pick_peak) safer.emplace_back(static_cast<double>(*peak), id);
   }
-  std::ranges::sort(safer);
-  for (const auto& [peak, id] : safer) {
-    Alternative safest{"safest", id, CheckOf(search, id, search.SoakOf(id))};
-    if (safest.losses.result != LossCheck::Result::kDiffers) return safest;
-  }
-  return std::nullopt;
+  Offer(search, "safest", std::move(safer), verdict);
 }
 
-// The arm with the largest mean speed in the confirmation, likewise.
-std::optional<Alternative> Fastest(const SearchState& search, TrialId pick) {
-  const Confirmation& confirmation = *search.confirmation;
-  std::vector<std::pair<double, TrialId>> faster;
-  for (const TrialId arm : confirmation.Arms()) {
-    const double speed = confirmation.MeanSpeed(arm);
-    if (speed > confirmation.MeanSpeed(pick)) faster.emplace_back(-speed, arm);
-  }
-  std::ranges::sort(faster);
-  for (const auto& [speed, id] : faster) {
-    Alternative fastest{"fastest", id, CheckOf(search, id, search.SoakOf(id))};
-    if (fastest.losses.result != LossCheck::Result::kDiffers) return fastest;
-  }
-  return std::nullopt;
-}
-
-void AddAlternatives(const SearchState& search, const Findings& found, Verdict& verdict) {
-  const TrialId pick = *verdict.pick;
-  const auto add = [&verdict](std::optional<Alternative> alternative) {
-    if (alternative) verdict.alternatives.push_back(*std::move(alternative));
-  };
-  if (verdict.num_rounds > 0) add(Fastest(search, pick));
-  add(Safest(search, found, pick));
-}
-
-// Adds what is known of the pick from its last run.
+// Adds what is known of the pick from its longer run.
 void AddProof(const SearchState& search, Verdict& verdict) {
   const SearchOptions& options = search.spec.options;
   verdict.soak = search.SoakOf(*verdict.pick);
-  const bool is_short =
-      !verdict.soak || search.trials.at(*verdict.soak).steps <= options.end_profile_step + 1;
-  if (is_short && options.soak_steps > 0) verdict.no_soak = search.end_reason;
   verdict.losses = CheckOf(search, *verdict.pick, verdict.soak);
+  const std::string limit = search.SecondsLeft() < search.LaunchSeconds(*verdict.pick)
+                                ? "no time was left for it"
+                                : search.end_reason;
+  if (!verdict.soak && options.soak_steps > 0) verdict.no_soak = limit;
+  if (verdict.num_rounds == 0 && options.confirm_rounds > 0) verdict.no_confirmation = limit;
+  // Its speed beside that of the other launches of the pick.
+  const auto soaked = verdict.soak ? SearchSpeed(search, *verdict.soak) : std::nullopt;
+  std::vector<double> others;
+  for (const auto& [id, trial] : search.trials) {
+    const auto speed = SearchSpeed(search, id);
+    if (trial.kind == TrialKind::kConfirm && trial.confirms == verdict.pick && speed)
+      others.push_back(std::log(*speed));
+  }
+  if (!soaked || others.empty()) return;
+  constexpr double kDeviations = 3;
+  const Center center = CenterOf(others);
+  const auto count = static_cast<double>(others.size());
+  const double noise = std::max(search.Noise().sd, std::sqrt(center.variance * count));
+  const double change = std::log(*soaked) - center.mean;
+  if (std::abs(change) > kDeviations * noise * std::sqrt(1 + 1 / count))
+    verdict.soak_speed = std::exp(change);
 }
 
-// The search has cost slot-seconds; the samples of every submitted step save some with the pick.
+// The mean load by other processes of the launches that confirm, or of all without them.
+double OthersOf(const SearchState& search, bool confirmed) {
+  double sum = 0, count = 0;
+  for (const auto& [id, trial] : search.trials) {
+    if (confirmed && !RunsAgain(trial.kind)) continue;
+    sum += trial.times.others;
+    ++count;
+  }
+  return count > 0 ? sum / count : 0;
+}
+
+// The search has cost slot-seconds; every submitted step of the pick saves some.
 std::optional<int64_t> RepaidAfter(const SearchState& search, const Verdict& verdict) {
-  if (!verdict.factor || verdict.nothing_better || verdict.factor->value <= 1) return std::nullopt;
-  // A shorter step of a smaller batch saves nothing.
-  const auto batch = static_cast<double>(GlobalBatch(search.BestConfigOf(*verdict.pick)));
-  const auto submitted_batch =
-      static_cast<double>(GlobalBatch(search.trials.at(*search.submitted).ds_config));
-  if (SmallerIsBetter(search.spec.options.metric) && batch != submitted_batch) return std::nullopt;
+  if (verdict.certainty == Certainty::kNone) return std::nullopt;
   const std::string& metric = search.spec.options.metric;
-  // ms, as confirmed if that was done: a launch of the search may have been a lucky one.
-  const auto latency_of = [&](TrialId id) -> std::optional<double> {
-    double sum = 0;
-    int64_t count = 0;
-    for (const auto& [other, trial] : search.trials) {
-      if (trial.kind != TrialKind::kConfirm || trial.confirms != id) continue;
-      const auto latency = ValueAtBest(trial, metric, "latency");
-      sum += latency.value_or(0);
-      count += latency ? 1 : 0;
-    }
-    if (verdict.num_rounds > 0 && count > 0) return sum / static_cast<double>(count);
-    return ValueAtBest(search.trials.at(id), metric, "latency");
-  };
-  const auto latency = latency_of(*verdict.pick), was = latency_of(*search.submitted);
-  if (!latency || !was || verdict.device_seconds <= 0) return std::nullopt;
-  // The factor of a pass is not that of the step.
-  const bool is_of_step = !SmallerIsBetter(metric) || metric == "latency";
-  const double saved_ms = is_of_step ? *latency * (verdict.factor->value - 1) : *was - *latency;
-  if (saved_ms <= 0) return std::nullopt;
-  const double saved_s =
-      saved_ms / 1e3 * (submitted_batch / batch) * static_cast<double>(search.spec.slots_per_trial);
+  const auto batch =
+      static_cast<double>(GlobalBatch(search.trials.at(*search.submitted).ds_config));
+  const Factor& factor = *verdict.factor;
+  const double surely = factor.is_gain() ? factor.low : factor.value;
+  // Samples of a smaller batch that take less time save nothing, nor does a pass alone.
+  double step_s = 0;
+  if (!SmallerIsBetter(metric) &&
+      ValueAtBest(search.trials.at(*verdict.pick), metric, "throughput"))
+    step_s = batch / *verdict.speed;
+  const bool same_batch = batch == GlobalBatch(search.BestConfigOf(*verdict.pick));
+  if (metric == "latency" && same_batch) step_s = 1e-3 / *verdict.speed;
+  const double saved_s = step_s * (surely - 1) * static_cast<double>(search.spec.slots_per_trial);
+  if (saved_s <= 0 || verdict.device_seconds <= 0) return std::nullopt;
   return static_cast<int64_t>(std::ceil(verdict.device_seconds / saved_s));
 }
 
@@ -238,12 +205,11 @@ Verdict VerdictOf(const SearchState& search) {
   const Findings found = search.Find();
   const std::optional<Confirmation>& confirmation = search.confirmation;
   // Where all finalists have dropped out, the measurements of the search decide.
-  const bool confirmed = confirmation && !confirmation->Arms().empty() &&
-                         confirmation->NumRounds() > 0 && confirmation->BestOther();
+  const bool confirmed = confirmation && confirmation->BestOther();
   if (confirmed) {
-    PickConfirmed(search, found, *confirmation, verdict);
+    PickConfirmed(search, *confirmation, verdict);
   } else {
-    PickMeasured(search, found.finalists, verdict);
+    PickMeasured(search, found, verdict);
   }
   for (const auto& dropped : search.Dropped())
     verdict.left_out.emplace_back(dropped);
@@ -263,6 +229,7 @@ Verdict VerdictOf(const SearchState& search) {
   if (confirmed) verdict.log_speed = confirmation->LogSpeed(*verdict.pick);
   AddAlternatives(search, found, verdict);
   AddProof(search, verdict);
+  verdict.others = OthersOf(search, verdict.num_rounds > 0);
   auto peak = PeakBytes(search, *verdict.pick);
   if (peak && verdict.soak) peak = std::max(*peak, PeakBytes(search, *verdict.soak).value_or(0));
   // On the CPU the peak of a script is its whole process, which the budget does not bound.
@@ -282,8 +249,16 @@ const Trial* FailedLikeAllOthers(const SearchState& search) {
   return last;
 }
 
+std::string ToString(Certainty certainty) {
+  constexpr const char* kNames[] = {"proven", "probable", "none"};
+  return kNames[static_cast<size_t>(certainty)];
+}
+
 Json ToJson(const Factor& factor) {
-  Json json{{"value", factor.value}, {"low", nullptr}, {"high", nullptr}};
+  Json json{{"value", factor.value},
+            {"low", nullptr},
+            {"high", nullptr},
+            {"probability_faster", factor.faster}};
   if (factor.has_interval()) {
     json["low"] = factor.low;
     json["high"] = factor.high;
@@ -317,6 +292,7 @@ Json ToJson(const Verdict& verdict) {
       {"factor", verdict.factor ? ToJson(*verdict.factor) : Json()},
       {"confirm_rounds", verdict.num_rounds},
       {"left_out", std::move(left_out)},
+      {"certainty", ToString(verdict.certainty)},
       {"nothing_better", verdict.nothing_better},
       {"indistinguishable", verdict.ties},
       {"alternatives", std::move(alternatives)},
@@ -325,6 +301,10 @@ Json ToJson(const Verdict& verdict) {
       {"losses", ToJson(verdict.losses)},
       {"soak", optional(verdict.soak)},
       {"no_soak", verdict.no_soak},
+      {"no_confirmation", verdict.no_confirmation},
+      {"soak_speed", optional(verdict.soak_speed)},
+      {"two_kinds_of_launches", verdict.two_kinds},
+      {"other_processes", verdict.others},
       {"device_seconds", verdict.device_seconds},
       {"repaid_after_steps", optional(verdict.repaid_after_steps)},
       {"probability_within_1_percent", optional(verdict.probability_near_best)},

@@ -26,13 +26,23 @@ struct Alternative {
   LossCheck losses = {};
 };
 
+// How sure it is that the pick is faster than the submitted configuration.
+enum class Certainty {
+  kProven,    // The interval of the factor is above 1.
+  kProbable,  // The expected gain is worth the risk of a loss (Posterior::Utility).
+  kNone,      // No other configuration is, or nothing compares with it.
+};
+std::string ToString(Certainty certainty);
+
 struct Verdict {
-  // The trial with the configuration to use: the submitted one if nothing is certainly faster. With
-  // a confirmation its rounds decide, and where they cannot tell configurations apart, the method
-  // and what changes least do; without one, the best measurement does.
+  // The trial with the configuration to use: the best other configuration if it is probably faster
+  // than the submitted one, by the rounds of the confirmation or, without them, by the measurements
+  // of the search and the noise of launches; else the submitted one. It is the best one where that
+  // was not measured.
   std::optional<TrialId> pick;
-  // The best other configuration against the submitted one; nullopt if either was not measured. It
-  // has no interval unless it was confirmed.
+  Certainty certainty = Certainty::kNone;
+  // The best other configuration against the submitted one; nullopt if either was not measured. If
+  // it has no rounds, its value is what the search has measured, the luckiest of many.
   std::optional<Factor> factor;
   // The speed of the pick (SpeedOf); nullopt if there is no pick.
   std::optional<double> speed;
@@ -41,20 +51,28 @@ struct Verdict {
   int64_t num_rounds = 0;  // The completed rounds; 0 if nothing was confirmed.
   // Configurations that dropped out of the confirmation or the soak, each with the reason.
   std::vector<std::pair<TrialId, std::string>> left_out;
-  bool nothing_better = false;  // The interval of the factor contains 1.
+  bool nothing_better = false;  // The pick is the submitted configuration.
   // Confirmed configurations that the rounds cannot tell from the pick.
   std::vector<TrialId> ties;
   std::vector<Alternative> alternatives;
   // Device memory that the pick leaves free on the fullest rank; nullopt if it is not known.
   std::optional<int64_t> free_bytes;
-  // The last runs of the pick (searcher/proof.h).
-  std::optional<TrialId> soak;  // nullopt: it has not run.
-  // Why it ran no more steps than the comparison of losses needs, "" if it did or was not asked to.
+  std::optional<TrialId> soak;  // The longer run of the pick (searcher/proof.h), if it has run.
+  // Why the pick was not confirmed or not soaked as asked for, "" if it was.
+  std::string no_confirmation;
   std::string no_soak;
+  // The speed of the soak as a part of that of the other launches of the pick, if it is not the
+  // same within the noise of launches.
+  std::optional<double> soak_speed;
+  // Whether launches of the submitted configuration run at two speeds.
+  bool two_kinds = false;
+  // The mean part of the machine's processor time that other processes used while the launches ran
+  // that the answer rests on.
+  double others = 0;
   LossCheck losses;
   double device_seconds = 0;  // Slots times the time that trials ran.
-  // Optimizer steps of the submitted batch size after whose samples the pick has repaid the search;
-  // nullopt if it never does.
+  // Optimizer steps of the submitted batch size after whose samples the pick has repaid the search,
+  // by the lower end of the factor's interval if the gain is proven; nullopt if it never does.
   std::optional<int64_t> repaid_after_steps;
   // The probability of the pick (methods/method.h); nullopt if FailedLikeAllOthers().
   std::optional<double> probability_near_best;

@@ -69,12 +69,10 @@ TEST_F(CheckTest, WhatIsWrongOrIgnoredIsNamedWithItsFile) {
 TEST_F(CheckTest, ASearchIsConfirmedAndItsResultCanBeCheckedAgain) {
   const Finished search = Search("4", "2");
   ASSERT_EQ(search.exit_code, 0) << search.err;
-  EXPECT_THAT(search.out, AnyOf(HasSubstr("(95 % interval "), HasSubstr("nothing better")));
+  EXPECT_THAT(search.out, AnyOf(HasSubstr("times as fast as submitted"), HasSubstr("keep the")));
   const Json metrics = ReadJsonFile(work.Path("out/metrics.json"));
-  // On a busy machine the confirmation is extended.
-  const int64_t rounds = metrics["verdict"]["confirm_rounds"];
-  EXPECT_THAT(rounds, AnyOf(2, 4, 6, 8, 10, 12));
-  EXPECT_THAT(search.out, HasSubstr("in " + std::to_string(rounds) + " alternating rounds"));
+  EXPECT_EQ(metrics["verdict"]["confirm_rounds"], 2);
+  EXPECT_THAT(search.out, testing::ContainsRegex("in[ \n]+2[ \n]+rounds"));
   EXPECT_LT(metrics["factor_over_submitted"]["low"], metrics["factor_over_submitted"]["high"]);
   EXPECT_EQ(ReadFile(work.Path("out/command.txt")), "dsat train " + work.Path("deepspeed.yaml") +
                                                         " --ds-config " +

@@ -53,8 +53,8 @@ TEST_F(EndToEndTest, ASearchLeavesTheBestConfigAndTheFullRunTrainsWithIt) {
       work.Dsat({"binary", "deepspeed.yaml", "--max-trials", "7", "--metric", "throughput",
                  "--confirm", "2", "--out", "out", "--run-full-experiment"});
   ASSERT_EQ(search.exit_code, 0) << search.err;
-  EXPECT_THAT(search.out, AnyOf(HasSubstr("times the samples/s of the submitted configuration"),
-                                HasSubstr("nothing better was found")));
+  EXPECT_THAT(search.out, AnyOf(HasSubstr("times as fast as submitted"),
+                                HasSubstr("no gain worth having was found")));
   EXPECT_THAT(search.err, HasSubstr("micro-batch"));
   EXPECT_EQ((search.out + search.err).find_first_of("\r\x1b"), std::string::npos);  // No terminal.
 
@@ -79,9 +79,10 @@ TEST_F(EndToEndTest, ASearchLeavesTheBestConfigAndTheFullRunTrainsWithIt) {
   EXPECT_EQ(written["gradient_clipping"], 1.0);  // A default that was another once is stated.
   EXPECT_TRUE(ReadJsonFile(work.Path("out/metrics.json")).is_object());
 
-  EXPECT_THAT(search.out, HasSubstr("\nspeed of a rank: "));
-  EXPECT_THAT(search.out, testing::ContainsRegex("\npeak memory of a rank: [0-9.]+ [KM]iB at "
-                                                 "micro-batch 1, [0-9.]+ [KM]iB at 2\n"));
+  const std::string text = work.Dsat({"show", "1"}).out;
+  EXPECT_THAT(text, HasSubstr("\nspeed of a rank: "));
+  EXPECT_THAT(text, testing::ContainsRegex("\npeak memory of a rank: [0-9.]+ [KM]iB at "
+                                           "micro-batch 1, [0-9.]+ [KM]iB at 2\n"));
   EXPECT_THAT(search.out, HasSubstr("loss"));
   const Finished train = work.Dsat({"train", "deepspeed.yaml", "--ds-config", "out/ds_config.json",
                                     "--steps", "3", "--out", "trained"});
@@ -98,14 +99,13 @@ TEST_F(EndToEndTest, ThePickIsSoakedAndTrainsLikeTheSubmittedConfiguration) {
       work.Dsat({"grid", "deepspeed.yaml", "--max-trials", "6", "--metric", "throughput", "--out",
                  "out", "--confirm", "1", "--soak", "12"});
   ASSERT_EQ(search.exit_code, 0) << search.err;
-  EXPECT_THAT(search.out, HasSubstr("soak: trial "));
-  EXPECT_THAT(search.out, HasSubstr(" ran 12 steps and saved checkpoints, peak "));
+  EXPECT_THAT(work.Dsat({"show", "1"}).out, HasSubstr(" steps and saved checkpoints, peak "));
   const Json shown = Show("dsat.db");
   const Json& soak = shown["trials"].back();
   EXPECT_EQ(soak["kind"], "soak");
   EXPECT_EQ(soak["state"], "succeeded") << soak["reason"];
   EXPECT_EQ(soak["confirms"], shown["best_trial"]);
-  EXPECT_EQ(soak["losses"].size(), 12U);
+  EXPECT_GE(soak["losses"].size(), 12U);
   EXPECT_EQ(soak["rank_peak_bytes"].size(), 2U);
   EXPECT_GT(soak["metrics"]["host_bytes"]["value"], 1e6);
   EXPECT_FALSE(std::filesystem::exists(

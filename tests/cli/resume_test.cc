@@ -58,8 +58,8 @@ TEST_F(ResumeTest, AnInterruptedSearchSaysSoAndShowsItsBestSoFar) {
   kill(pid, SIGINT);
   EXPECT_EQ(WaitFor(pid), 130);
   const std::string said = ReadFile(work.Path("search.err"));
-  EXPECT_THAT(said, HasSubstr("\nBest so far: trial "));
-  EXPECT_THAT(said, HasSubstr("/out/ds_config.json\n"));
+  EXPECT_THAT(said, testing::ContainsRegex("\n(keep the submitted|up to [0-9.]+ times as fast)"));
+  EXPECT_THAT(said, HasSubstr("next: sh out/command.txt   dsat report 1   dsat check"));
   EXPECT_TRUE(std::filesystem::exists(work.Path("out/ds_config.json")));
   EXPECT_THAT(work.Dsat({"list"}).out, HasSubstr(" interrupted "));
   EXPECT_THAT(work.Dsat({"show", "1"}).out, HasSubstr("experiment 1 (tiny), grid, interrupted\n"));
@@ -239,6 +239,41 @@ TEST_F(ResumeTest, ASearchThatHasEndedGoesOnWithNewLimits) {
   EXPECT_EQ(work.Dsat({"show", "1"}).exit_code, 0);  // Its log replays.
 }
 
+TEST_F(ResumeTest, ASearchWithTimeForItsProfileOnlyLeavesWhatIsPredicted) {
+  const Finished search =
+      work.Dsat({"auto", "deepspeed.yaml", "--max-time", "0.3s", "--out", "out"});
+  EXPECT_EQ(search.exit_code, 1);
+  EXPECT_THAT(search.err, HasSubstr("experiment failed: --max-time: the search has run for "));
+  EXPECT_EQ(search.out, "predicted to be the fastest, not measured: out/ds_config.json\n");
+  EXPECT_EQ(work.Dsat({"train", "deepspeed.yaml", "--ds-config", "out/ds_config.json", "--steps",
+                       "1", "--out", "trained"})
+                .exit_code,
+            0);
+}
+
+TEST_F(ResumeTest, RoundsThatAreMissingAreRunAndNothingElse) {
+  ASSERT_EQ(work.Dsat({"grid", "deepspeed.yaml", "--max-trials", "3", "--confirm", "1"}).exit_code,
+            0);
+  const auto count = [this](const std::string& where) {
+    return Json::parse(
+               work.Dsat({"query", "--json", "SELECT count(*) AS n FROM trials WHERE " + where})
+                   .out)
+        .at(0)
+        .at("n")
+        .get<int64_t>();
+  };
+  EXPECT_EQ(count("kind = 'confirm' AND confirms = 1"), 1);
+  const Finished resumed = work.Dsat({"resume", "1", "--confirm", "3"});
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_EQ(Option("confirm_rounds"), 3);
+  EXPECT_EQ(count("confirms IS NULL"), 3);
+  EXPECT_GE(count("kind = 'confirm' AND confirms = 1"), 2);
+  EXPECT_LE(count("kind = 'confirm' AND confirms = 1"), 3);
+  const Json shown = Json::parse(work.Dsat({"show", "1", "--json"}).out);  // Its log replays.
+  EXPECT_GE(shown["verdict"]["confirm_rounds"], 2);
+  EXPECT_TRUE(shown["factor_over_submitted"]["low"].is_number());
+}
+
 TEST_F(ResumeTest, TrialsThatShareCoresAreWarnedOf) {
   const auto errors = [this](std::vector<std::string> more) {
     std::vector<std::string> args = {"grid", "deepspeed.yaml", "--max-trials",
@@ -262,8 +297,7 @@ TEST_F(ResumeTest, TheOptionsOfASearchAreRecorded) {
   };
   search({"asha", "--train-batch-size", "8", "--divisible-by", "2", "--max-time", "2h",
           "--max-device-hours", "1.5"});
-  EXPECT_EQ(Option("confirm_rounds"), 3);
-  EXPECT_EQ(Option("confirm_looks"), 3);
+  EXPECT_EQ(Option("confirm_rounds"), 9);
   EXPECT_EQ(Option("train_batch_size"), 8);
   EXPECT_EQ(Option("divisible_by"), 2);
   EXPECT_EQ(Option("max_time_s"), 7200);

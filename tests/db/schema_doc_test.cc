@@ -197,6 +197,7 @@ TEST(EventTest, KeysThatMayBeAbsentHaveDefaults) {
   const TrialTimes times = ToldTimes(ToldEvent(0, success, std::nullopt, {1.5, 2.25}));
   EXPECT_EQ(times.started_s, 1.5);
   EXPECT_EQ(times.ended_s, 2.25);
+  EXPECT_EQ(ToldTimes(ToldEvent(0, success, std::nullopt, {1.5, 2.25, 0.4})).others, 0.4);
 
   EXPECT_FALSE(PickOf(StateChangedEvent(ExperimentState::kFailed, "x")).has_value());
   EXPECT_EQ(PickOf(StateChangedEvent(ExperimentState::kCompleted, "", 7)), 7);
@@ -208,7 +209,9 @@ TEST(EventTest, KeysThatMayBeAbsentHaveDefaults) {
   SearchOptions was;
   was.max_trials = 7;
   was.max_device_hours = 2;
+  was.confirm_rounds = 3;
   SearchOptions options;
+  options.confirm_rounds = 9;
   options.max_time_s = 600;
   UndoLimits(LimitsRaisedEvent(limits, was), options);
   EXPECT_EQ(ToJson(options), ToJson(was));

@@ -59,7 +59,6 @@ ExperimentSpec FullSpec() {
       .train_batch_size = 64,
       .divisible_by = 2,
       .confirm_rounds = 5,
-      .confirm_looks = 2,
       .check_losses = true,
       .soak_steps = 7,
       .soak_in_budget = true,

@@ -59,22 +59,22 @@ TEST_F(BudgetTest, TheConfirmationHasAtMostHalfOfIt) {
 }
 
 TEST_F(BudgetTest, ALimitThatHasEndedTheSearchLeavesRoomForFewerFinalists) {
-  const auto num_confirms = [](double max_time_s) {
+  const auto num_arms = [](double max_time_s) {
     ExperimentSpec spec = SimulatedSpec("random");
     spec.options.confirm_rounds = 3;
     spec.options.max_time_s = max_time_s;
     Search search(spec);
-    int64_t count = 0;
     while (const std::optional<Trial> trial = search.Ask()) {
-      count += trial->kind == TrialKind::kConfirm ? 1 : 0;
       const Ending end = Success(*trial, 100.0 + static_cast<double>(trial->id));
       search.Tell(trial->id, end.outcome, end.points, end.profile, {}, {1, 11});
       if (trial->id == 5) search.EndSearch("--max-time: over");
     }
-    return count;
+    return search.confirmation()->Arms().size();
   };
-  EXPECT_EQ(num_confirms(240), 3 * 4);
-  EXPECT_EQ(num_confirms(100), 3 * 2);
+  // Each of them takes 20 s to the first look, and 11 s are over.
+  EXPECT_EQ(num_arms(91), 4);
+  EXPECT_EQ(num_arms(90), 3);
+  EXPECT_EQ(num_arms(52), 2);
 }
 
 TEST_F(BudgetTest, AScriptThatFailsTwiceAlikeEndsTheSearchWhicheverLaunchAndRankFailsFirst) {

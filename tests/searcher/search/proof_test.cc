@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -99,15 +101,19 @@ class ProofTest : public ::testing::Test {
   Store store_ = Store::InMemory();
 };
 
-TEST_F(ProofTest, ThePickIsSoakedLastAndOnce) {
+TEST_F(ProofTest, TheLastLaunchOfThePickIsItsSoak) {
   Experiment experiment = Make(ProvedSpec());
   Machine().Drive(experiment);
   const Search& search = experiment.search();
   const std::vector<Trial> soaks = TrialsOf(search, TrialKind::kSoak);
   ASSERT_EQ(soaks.size(), 1u);
-  EXPECT_EQ(soaks[0].id, static_cast<TrialId>(search.trials().size()) - 1);
   EXPECT_EQ(soaks[0].steps, 50);
   const Verdict verdict = VerdictOf(search);
+  EXPECT_EQ(verdict.num_rounds, 2);
+  const std::vector<Trial> confirms = TrialsOf(search, TrialKind::kConfirm);
+  EXPECT_EQ(std::ranges::count(confirms, verdict.pick, &Trial::confirms), 1);
+  EXPECT_EQ(std::ranges::count(confirms, search.Submitted(), &Trial::confirms), 2);
+  EXPECT_FALSE(verdict.soak_speed);
   EXPECT_NE(verdict.pick, search.Submitted());
   EXPECT_EQ(soaks[0].confirms, verdict.pick);
   EXPECT_EQ(soaks[0].ds_config, search.BestConfigOf(*verdict.pick));
@@ -342,19 +348,37 @@ TEST_F(ProofTest, WithoutLossesOnlyTheSoakSpeaks) {
   EXPECT_THAT(TrialsOf(experiment.search(), TrialKind::kReference), IsEmpty());
 }
 
-TEST_F(ProofTest, AUsedBudgetLeavesTheComparisonOfLosses) {
+TEST_F(ProofTest, ASoakIsAsLongAsTheTimeThatIsLeft) {
+  const auto soak_with = [&](std::optional<double> max_time_s) {
+    ExperimentSpec spec = ProvedSpec();
+    spec.options.max_time_s = max_time_s;
+    Experiment experiment = Make(spec);
+    Machine().Drive(experiment);
+    ExpectReplay(experiment);
+    const Verdict verdict = VerdictOf(experiment.search());
+    EXPECT_EQ(verdict.no_soak, verdict.soak ? "" : "no time was left for it");
+    return verdict.soak ? std::optional(experiment.search().trials().at(*verdict.soak))
+                        : std::nullopt;
+  };
+  // A launch takes 5 s, and one begins every 10 s.
+  const Trial soak = soak_with(std::nullopt).value();
+  const auto begin_s = static_cast<double>(10 * soak.id - 5);
+  const double step_s = *ValueAtBest(soak, "throughput", "latency") / 1000;
+  EXPECT_EQ(soak_with(begin_s + 5 + 20.5 * step_s).value().steps, 20);
+  EXPECT_FALSE(soak_with(begin_s + 4));
+}
+
+TEST_F(ProofTest, ASoakThatIsSlowerThanTheOtherLaunchesIsNamed) {
+  struct : Machine {
+    void Add(const Trial& trial, Measurement& measurement) const override {
+      if (trial.kind == TrialKind::kSoak) measurement["throughput"].value *= 0.5;
+    }
+  } throttles;
   Experiment experiment = Make(ProvedSpec());
-  const Machine machine;
-  machine.Drive(experiment, TrialKind::kConfirm);
-  experiment.EndSearch("--max-time: the search has run for 60 s");
-  machine.Run(experiment, experiment.search().Running().at(0));
-  machine.Drive(experiment);
-  const std::vector<Trial> soaks = TrialsOf(experiment.search(), TrialKind::kSoak);
-  ASSERT_EQ(soaks.size(), 1u);
-  EXPECT_EQ(soaks[0].steps, experiment.search().spec().options.end_profile_step + 1);
-  EXPECT_THAT(VerdictOf(experiment.search()).no_soak, HasSubstr("--max-time"));
-  EXPECT_EQ(VerdictOf(experiment.search()).losses.result, LossCheck::Result::kAlike);
-  ExpectReplay(experiment);
+  throttles.Drive(experiment);
+  const Verdict verdict = VerdictOf(experiment.search());
+  ASSERT_TRUE(verdict.soak);
+  EXPECT_NEAR(verdict.soak_speed.value(), 0.5, 1e-9);
 }
 
 TEST_F(ProofTest, ADefaultSoakTakesHalfOfTheTimeOfTheConfirmation) {
@@ -367,7 +391,9 @@ TEST_F(ProofTest, ADefaultSoakTakesHalfOfTheTimeOfTheConfirmation) {
   const std::vector<Trial> soaks = TrialsOf(search, TrialKind::kSoak);
   ASSERT_EQ(soaks.size(), 1u);
   // Every launch takes 5 s.
-  const double confirm_s = 5.0 * static_cast<double>(TrialsOf(search, TrialKind::kConfirm).size());
+  const std::vector<Trial> confirms = TrialsOf(search, TrialKind::kConfirm);
+  const double confirm_s = 5.0 * static_cast<double>(std::ranges::count_if(
+                                     confirms, [&](const Trial& t) { return t.id < soaks[0].id; }));
   const double step_s =
       *ValueAtBest(search.trials().at(*soaks[0].confirms), "throughput", "latency") / 1000;
   EXPECT_EQ(soaks[0].steps, static_cast<int64_t>((confirm_s / 2 - 5) / step_s));

@@ -1,7 +1,9 @@
 // Outcomes as functions of the configuration, and the loop that runs a search on them.
 #include "tests/searcher/search/simulated_device.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
 #include "base/rng.h"
@@ -73,6 +75,26 @@ Ending OnDevice(const Trial& trial, bool flaky) {
   const double distance = std::abs(static_cast<double>(size) - peak) / peak;
   const double ripple = static_cast<double>(config % 1000) / 10000;
   return Success(trial, (100 - 10 * stage) / (1 + distance) + ripple);
+}
+
+EndTrial Device(SpeedOfTrial lucky, SpeedOfTrial truth) {
+  return [lucky = std::move(lucky), truth = std::move(truth)](const Trial& trial) {
+    if (trial.kind == TrialKind::kProfile) return Success(trial, 1);
+    return Success(trial, trial.kind == TrialKind::kConfirm ? truth(trial) : lucky(trial));
+  };
+}
+
+EndTrial NoisyDevice(double factor) {
+  return Device([](const Trial& t) { return 100.0 + static_cast<double>(t.id); },
+                [factor](const Trial& t) {
+                  Rng rng(1, static_cast<uint64_t>(t.id), "noise");
+                  return 100 * std::pow(factor, rng.Uniform());
+                });
+}
+
+int64_t NumOf(const Search& search, TrialKind kind) {
+  return std::ranges::count_if(search.trials(),
+                               [kind](const auto& entry) { return entry.second.kind == kind; });
 }
 
 void Tell(Search& search, TrialId id, const Ending& ending) {

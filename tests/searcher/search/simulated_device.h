@@ -39,6 +39,15 @@ Ending AllSucceed(const Trial& trial);  // The metric is the trial's number.
 // peak below that size, as every metric. With `flaky`, some configurations crash or are stopped.
 Ending OnDevice(const Trial& trial, bool flaky);
 
+// The speed of a trial in the search is a lucky draw; measured again, it is `truth`.
+using SpeedOfTrial = std::function<double(const Trial&)>;
+EndTrial Device(SpeedOfTrial lucky, SpeedOfTrial truth);
+// Trials that confirm differ by up to a factor, without a winner.
+EndTrial NoisyDevice(double factor);
+
+// The number of trials of this kind.
+int64_t NumOf(const Search& search, TrialKind kind);
+
 void Tell(Search& search, TrialId id, const Ending& ending);
 
 // One event of a search: a proposal that was answered without a trial, a trial that was asked for,

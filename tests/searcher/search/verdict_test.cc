@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "searcher/search/config_change.h"
 #include "tests/searcher/search/simulated_device.h"
@@ -21,22 +22,6 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::HasSubstr;
-
-// The speed of a trial in the search is a lucky draw; measured again, it is `truth`.
-template <typename Lucky, typename Truth>
-EndTrial Device(Lucky lucky, Truth truth) {
-  return [=](const Trial& trial) {
-    if (trial.kind == TrialKind::kProfile) return Success(trial, 1);
-    return Success(trial, trial.kind == TrialKind::kConfirm ? truth(trial) : lucky(trial));
-  };
-}
-
-int64_t NumOf(const Search& search, TrialKind kind) {
-  int64_t count = 0;
-  for (const auto& [id, trial] : search.trials())
-    count += trial.kind == kind ? 1 : 0;
-  return count;
-}
 
 TEST(VerdictTest, TheFactorComesFromTheConfirmationAlone) {
   Search search(ConfirmedSpec());
@@ -51,28 +36,27 @@ TEST(VerdictTest, TheFactorComesFromTheConfirmationAlone) {
   ASSERT_TRUE(verdict.factor);
   EXPECT_NEAR(verdict.factor->value, 1.5, 0.01);
   EXPECT_TRUE(verdict.factor->is_gain());
-  EXPECT_EQ(verdict.num_rounds, 3);
+  EXPECT_EQ(verdict.certainty, Certainty::kProven);
+  EXPECT_EQ(verdict.num_rounds, 2);  // The first look has decided.
   EXPECT_NEAR(*verdict.speed, 150, 1);
 }
 
-TEST(VerdictTest, WhatAStepSavesIsThatOfTheConfirmation) {
+TEST(VerdictTest, WhatAStepSavesIsWhatTheConfirmationHasProven) {
   Search search(ConfirmedSpec());
   const EndTrial end_of = [](const Trial& trial) {
-    Ending end = Success(trial, trial.confirms == 5 ? 150.0 : trial.id == 5 ? 170.0 : 100.0);
-    const double latency = trial.confirms == 5 ? 20 : trial.id == 5 ? 6 : 30;
-    for (PointResult& point : end.points)
-      point.measurement["latency"] = {latency, 0, 3};
-    return end;
+    return Success(trial, trial.confirms == 5 ? 150.0 : trial.id == 5 ? 170.0 : 100.0);
   };
   while (const std::optional<Trial> trial = search.Ask()) {
     const Ending end = end_of(*trial);
     search.Tell(trial->id, end.outcome, end.points, end.profile, std::nullopt, {1, 3});
   }
   const Verdict verdict = VerdictOf(search);
-  ASSERT_EQ(verdict.pick, 5);  // Its batch is 46.5 times the submitted one.
+  ASSERT_EQ(verdict.pick, 5);
   ASSERT_TRUE(verdict.repaid_after_steps);
-  const double saved_s = 0.020 * (verdict.factor->value - 1) / 46.5 *
-                         static_cast<double>(search.spec().slots_per_trial);
+  // In each step of the submitted batch, at 150 samples/s.
+  const auto batch = static_cast<double>(GlobalBatch(search.BestConfigOf(*search.Submitted())));
+  const double saved_s =
+      batch / 150 * (verdict.factor->low - 1) * static_cast<double>(search.spec().slots_per_trial);
   EXPECT_NEAR(static_cast<double>(*verdict.repaid_after_steps), verdict.device_seconds / saved_s,
               1);
 }
@@ -121,7 +105,10 @@ std::pair<Search, TrialId> ByAuto(const std::array<std::array<double, 3>, 3>& sp
 
 TEST(VerdictTest, WhereTheRoundsCannotTellTheMethodDecides) {
   const auto [search, favorite] = ByAuto({{{110, 119, 126}, {50, 50, 50}, {118, 121, 122}}});
-  ASSERT_NE(search.confirmation()->BestOther(), favorite);
+  const Confirmation& confirmation = *search.confirmation();
+  ASSERT_TRUE(std::ranges::any_of(confirmation.Arms(), [&, id = favorite](TrialId arm) {
+    return confirmation.Compare(arm, id).value > 1;
+  }));
   EXPECT_EQ(VerdictOf(search).pick, favorite);
 }
 
@@ -131,7 +118,6 @@ TEST(VerdictTest, IfNothingIsBetterTheFactorIsThatOfTheBestOtherConfiguration) {
   ASSERT_TRUE(verdict.nothing_better);
   const TrialId best = *search.confirmation()->BestOther();
   EXPECT_EQ(verdict.factor->value, search.confirmation()->Compare(best, *search.Submitted()).value);
-  EXPECT_NE(best, favorite);
 }
 
 TEST(VerdictTest, IfNothingIsBetterTheSubmittedConfigurationIsThePick) {
@@ -178,8 +164,8 @@ TEST(VerdictTest, OfConfigurationsThatAreAsFastTheOneThatChangesLeastIsThePick) 
   most = most_changed->first;
 
   const Search alike = run(1.006, 0.5);
-  EXPECT_EQ(alike.confirmation()->BestOther(), most);
   const Verdict verdict = VerdictOf(alike);
+  EXPECT_GT(alike.confirmation()->Compare(most, verdict.pick.value()).value, 1);
   EXPECT_EQ(changes.at(verdict.pick.value()), least_changed->second);
   EXPECT_THAT(verdict.ties, Contains(most));
   EXPECT_EQ(verdict.factor->value,
@@ -236,7 +222,7 @@ TEST(VerdictTest, AnEndedSearchConfirmsWhatItHas) {
   search.EndSearch("--max-time: over");
   RunToEnd(search, end);
   EXPECT_EQ(NumOf(search, TrialKind::kSearch), 3);
-  EXPECT_EQ(VerdictOf(search).num_rounds, 3);
+  EXPECT_GE(VerdictOf(search).num_rounds, kFirstLook);
 }
 
 TEST(VerdictTest, RaisedLimitsContinueTheSearchAndConfirmAnew) {
@@ -255,9 +241,8 @@ TEST(VerdictTest, RaisedLimitsContinueTheSearchAndConfirmAnew) {
 TEST(VerdictTest, LimitsThatAllowNoFurtherTrialLeaveTheConfirmationAsItIs) {
   Store store = Store::InMemory();
   ExperimentSpec spec = SearchSpec("binary", 9);
-  spec.options.confirm_rounds = 2;
-  for (const int64_t looks : {1, 3}) {
-    spec.options.confirm_looks = looks;
+  for (const int64_t rounds : {2, 6}) {
+    spec.options.confirm_rounds = rounds;
     Experiment experiment = Experiment::Create(store, spec);
     RunToEnd(experiment, 3);
     const Json before = ToJson(VerdictOf(experiment.search()));
@@ -265,7 +250,7 @@ TEST(VerdictTest, LimitsThatAllowNoFurtherTrialLeaveTheConfirmationAsItIs) {
     for (const int64_t most : {9, 4}) {  // More trials than these have run.
       experiment.RaiseLimits({.max_trials = most, .max_time_s = {}, .max_device_hours = {}});
       RunToEnd(experiment, 3);
-      EXPECT_EQ(experiment.search().trials().size(), count) << looks;
+      EXPECT_EQ(experiment.search().trials().size(), count) << rounds;
       EXPECT_EQ(ToJson(VerdictOf(Experiment::Open(store, experiment.id()).search())), before);
     }
   }
@@ -302,84 +287,6 @@ TEST(VerdictTest, WithoutConfirmationNothingSlowerIsPicked) {
   EXPECT_EQ(verdict.pick, search.Submitted());
   EXPECT_TRUE(verdict.nothing_better);
   EXPECT_FALSE(verdict.factor);
-}
-
-TEST(VerdictTest, ARoundWithoutAnIntervalDoesNotSayThatNothingIsBetter) {
-  ExperimentSpec spec = ConfirmedSpec(1);
-  spec.options.confirm_looks = 1;
-  Search search(spec);
-  RunToEnd(search,
-           Device([](const Trial& t) { return 100.0 + static_cast<double>(t.id); },
-                  [&](const Trial& t) { return t.confirms == search.Submitted() ? 50.0 : 100.0; }));
-  const Verdict verdict = VerdictOf(search);
-  EXPECT_EQ(verdict.num_rounds, 1);
-  EXPECT_FALSE(verdict.nothing_better);
-  EXPECT_NE(verdict.pick, search.Submitted());
-  EXPECT_FALSE(verdict.factor->has_interval());
-}
-
-// Confirming trials differ by up to a factor, without a winner.
-EndTrial NoisyDevice(double factor) {
-  return Device([](const Trial& t) { return 100.0 + static_cast<double>(t.id); },
-                [factor](const Trial& t) {
-                  Rng rng(1, static_cast<uint64_t>(t.id), "noise");
-                  return 100 * std::pow(factor, rng.Uniform());
-                });
-}
-
-TEST(VerdictTest, AnInconclusiveConfirmationIsExtendedUnlessTheBudgetEndsIt) {
-  ExperimentSpec spec = ConfirmedSpec(2);
-  spec.options.confirm_looks = 3;
-  const auto run = [&spec](double launch_s, double confirm_s) {
-    Search search(spec);
-    EXPECT_TRUE(search.MayGoOn());
-    double clock_s = 0;
-    while (const std::optional<Trial> trial = search.Ask()) {
-      const EndTrial end_of = NoisyDevice(3);
-      const double begin_s =
-          std::exchange(clock_s, clock_s + (RunsAgain(trial->kind) ? confirm_s : launch_s));
-      const Ending result = end_of(*trial);
-      search.Tell(trial->id, result.outcome, result.points, result.profile, {}, {begin_s, clock_s});
-    }
-    EXPECT_FALSE(search.MayGoOn());
-    return VerdictOf(search).num_rounds;
-  };
-  EXPECT_EQ(run(100, 10), 6);
-  // Short launches are looked at twice as often.
-  EXPECT_EQ(run(0.5, 0.5), 12);
-  // No extension begins after a confirmation that took longer than the search.
-  EXPECT_EQ(run(1, 100), 2);
-  // Nor after one that took longer than the training to come.
-  spec.options.auto_method.run_steps = 1;
-  EXPECT_EQ(run(100, 10), 2);
-
-  Search ended(spec);
-  const EndTrial end = NoisyDevice(3);
-  bool confirms = false;
-  while (const std::optional<Trial> trial = ended.Ask()) {
-    if (trial->kind == TrialKind::kConfirm && !confirms) {
-      confirms = true;
-      EXPECT_TRUE(ended.MayGoOn());
-      ended.EndSearch("--max-time: over");
-      EXPECT_FALSE(ended.MayGoOn());
-    }
-    Tell(ended, trial->id, end(*trial));
-  }
-  EXPECT_EQ(VerdictOf(ended).num_rounds, 2);
-
-  spec.options.confirm_looks = 1;
-  Search fixed(spec);
-  RunToEnd(fixed, NoisyDevice(3));
-  EXPECT_EQ(VerdictOf(fixed).num_rounds, 2);
-}
-
-TEST(VerdictTest, AConfirmationThatCannotBeExtendedEndsNoSearch) {
-  Search search(ConfirmedSpec(2));
-  const EndTrial end = NoisyDevice(3);
-  while (const std::optional<Trial> trial = search.Ask()) {
-    EXPECT_EQ(search.MayGoOn(), trial->kind != TrialKind::kConfirm);
-    Tell(search, trial->id, end(*trial));
-  }
 }
 
 TEST(VerdictTest, WhatDropsOutOfTheConfirmationIsNamed) {
@@ -466,8 +373,7 @@ TEST(VerdictTest, AFixedGlobalBatchStays) {
 TEST(VerdictTest, AReplayedExperimentHasTheSameVerdict) {
   Store store = Store::InMemory();
   ExperimentSpec spec = SearchSpec("binary", 9);
-  spec.options.confirm_rounds = 2;
-  spec.options.confirm_looks = 3;
+  spec.options.confirm_rounds = 6;
   Experiment experiment = Experiment::Create(store, spec);
   RunToEnd(experiment, 3);
   experiment.RaiseLimits({.max_trials = 11, .max_time_s = {}, .max_device_hours = {}});
