@@ -11,8 +11,7 @@
 // ("other-model"), or of a machine that computes at a third of the speed but has the same links,
 // and is wrongly said to be the same ("slower"). In a wide space most configurations differ in keys
 // that change nothing here. At last it compares, for developed and held-out families each, the
-// intervals of factors with the true factors, and the stated probabilities of being within 1 % with
-// the shares that are.
+// intervals of factors with the true factors.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -48,7 +47,7 @@ struct Moment {
 struct RunResult {
   std::vector<Moment> moments;
   double launches = 0, confirming = 0, out_of_memory = 0, ask_ms = 0, asks = 0;
-  std::optional<double> probability;
+  std::optional<double> others_at_most;
   bool nothing_better = false;
   std::optional<bool> factor_holds;  // The interval has the true factor.
 
@@ -99,7 +98,7 @@ class Simulation {
       EndNext();
     }
     const Verdict verdict = VerdictOf(search_);
-    result_.probability = verdict.probability_near_best;
+    if (verdict.others) result_.others_at_most = verdict.others->at_most;
     result_.nothing_better = verdict.nothing_better;
     if (verdict.factor && verdict.factor->has_interval() && !verdict.nothing_better) {
       const double truth = SampleMsOf(*search_.Submitted()) / SampleMsOf(*verdict.pick);
@@ -199,7 +198,7 @@ void Report(const std::string& what, const std::vector<RunResult>& runs) {
     all += run.launches;
     ask_ms += run.ask_ms;
     asks += run.asks;
-    if (run.probability) stated += *run.probability, ++num_stated;
+    if (run.others_at_most) stated += run.loss() <= *run.others_at_most - 1, ++num_stated;
   }
   fmt::print("| {} | {} | {} | {} | {:.2f} | {:.2f} | {} | {} | {:.1f} | {} | {} | {:.1f} |\n",
              what, runs.size(), Number(Quantile(launches, 0.5), "{:.0f}"),
@@ -225,29 +224,6 @@ void ReportFactors(const std::vector<RunResult>& runs) {
       "\nAfter {:.1f} launches that confirm, {} of {} factors are in their intervals; "
       "{} of {} runs found nothing better.\n",
       confirming, right, intervals, nothing_better, runs.size());
-}
-
-// Prints how many of the runs that state similar probabilities for being within 1 % are within it.
-void ReportCalibration(const std::vector<RunResult>& runs) {
-  constexpr int kBins = 5;
-  std::map<int, std::vector<const RunResult*>> bins;
-  for (const RunResult& run : runs) {
-    if (run.probability)
-      bins[std::min(static_cast<int>(*run.probability * kBins), kBins - 1)].push_back(&run);
-  }
-  if (bins.empty()) return;
-  fmt::print("\n| stated | runs | mean | within 1 % |\n|---|--:|--:|--:|\n");
-  for (const auto& [bin, members] : bins) {
-    double stated = 0, within1 = 0;
-    const auto n = static_cast<double>(members.size());
-    for (const RunResult* run : members) {
-      stated += *run->probability / n;
-      within1 += run->loss() <= 0.01 ? 1 / n : 0;
-    }
-    fmt::print("| {:.1f} to {:.1f} | {} | {:.2f} | {:.2f} |\n", bin / double{kBins},
-               (bin + 1) / double{kBins}, members.size(), stated, within1);
-  }
-  fmt::print("\n");
 }
 
 std::vector<std::string> Split(const std::string& text) {
@@ -414,7 +390,7 @@ int Main(int argc, char** argv) {
   CheckFlags(flags);
   fmt::print(
       "| method | at once | family | runs | launches | to 2 % | within 40 | within 1 % | "
-      "loss, % | worst, % | out of memory, % | device-s to 2 % | stated | ms per ask |\n"
+      "loss, % | worst, % | out of memory, % | device-s to 2 % | bound holds | ms per ask |\n"
       "|---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n");
   for (const std::string& method : Split(flags["--methods"])) {
     for (const std::string& concurrency : Split(flags["--concurrency"])) {
@@ -442,10 +418,8 @@ int Main(int argc, char** argv) {
                            held_out ? "held out" : "developed"),
                runs);
       }
-      for (const auto& [held_out, runs] : all) {
+      for (const auto& [held_out, runs] : all)
         ReportFactors(runs);
-        ReportCalibration(runs);
-      }
     }
   }
   return 0;

@@ -113,7 +113,6 @@ std::optional<Point> AutoMethod::NextPoint(int64_t tag, const Trial& running) {
 
 Conclusion AutoMethod::Conclude() const {
   Conclusion conclusion;
-  conclusion.num_considered = space().num_configs();
   conclusion.drift = belief_.Drift();
   conclusion.warm_start = belief_.warm_start();
   std::vector<int64_t> ranked;
@@ -145,13 +144,13 @@ std::string AutoMethod::BoundOf(const Trial& pick) const {
   return found ? belief_.BoundOf(record_.measured[*found].config) : "";
 }
 
-std::optional<double> AutoMethod::ProbabilityNearBest(const Trial& pick) const {
+std::optional<OthersBound> AutoMethod::BoundOthers(const Trial& pick) const {
   const std::optional<int64_t> found = MeasuredOf(pick);
   if (!found) return std::nullopt;
   const AutoPolicy policy = Policy();
   // If all configurations are outside the space, the best of them is not that of the space.
   for (int64_t i = 0; i < policy.num_configs(); ++i)
-    if (policy.candidate(i)) return policy.ProbabilityNearBest(*found);
+    if (policy.candidate(i)) return policy.BoundOthers(*found);
   return std::nullopt;
 }
 

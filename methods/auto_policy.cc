@@ -215,7 +215,8 @@ std::optional<AutoPolicy::Choice> AutoPolicy::First() const {
   const auto [least_fits, log_speed] = rank(*best);
   for (int64_t i = 0; i < num_configs(); ++i) {
     const auto [i_fits, i_log_speed] = rank(i);
-    const bool is_near = i_fits >= least_fits && i_log_speed > log_speed - kAutoDecisions.near;
+    const bool is_near =
+        i_fits >= least_fits && i_log_speed > log_speed - std::log(Method::kNearBest);
     if (may_ask(i) && is_near && config(i).samples() < config(*best).samples()) best = i;
   }
   return Choice{.launch = {.candidate = *candidate(*best)}, .gain = 1, .cost_s = 1};
@@ -241,7 +242,7 @@ bool AutoPolicy::IsEnough(const Choice& choice) const {
   if (!incumbent_ || record_.successes < kAutoDecisions.least_launches) return false;
   if (choice.gain < kAutoDecisions.least_gain || choice.gain * TrainingSeconds() < choice.cost_s)
     return true;
-  return ProbabilityNearBest(*incumbent_) >= Method::kSure;
+  return BoundOthers(*incumbent_).at_most <= Method::kNearBest;
 }
 
 std::optional<AutoPolicy::Launch> AutoPolicy::NextLaunch() const {
@@ -291,7 +292,7 @@ std::vector<int64_t> AutoPolicy::Distinct(int64_t pick, const std::vector<int64_
   return chosen;
 }
 
-double AutoPolicy::ProbabilityNearBest(int64_t pick) const {
+OthersBound AutoPolicy::BoundOthers(int64_t pick) const {
   // The pick and those that are most likely to beat it.
   std::vector<int64_t> points;
   std::vector<double> threat(num_configs());
@@ -302,6 +303,7 @@ double AutoPolicy::ProbabilityNearBest(int64_t pick) const {
     threat[i] = fits(i) * std::max(mean(pick) - at_best, 0.0);
   }
   std::ranges::stable_sort(points, std::greater(), [&](int64_t i) { return threat[i]; });
+  const int64_t num_compared = std::ssize(points) + 1;
   points = Distinct(pick, points);
   const int64_t n = std::ssize(points);
   Eigen::MatrixXd covariance(n, n);
@@ -312,8 +314,8 @@ double AutoPolicy::ProbabilityNearBest(int64_t pick) const {
   }
   const Eigen::LLT<Eigen::MatrixXd> factor(covariance);
   const Eigen::MatrixXd lower = factor.matrixL();
-  Rng rng(options_.random_seed, belief_.num_observations(), "near_best");
-  int near = 0;
+  Rng rng(options_.random_seed, belief_.num_observations(), "others");
+  std::vector<double> faster_by;  // The logarithm of the factor, in each sample.
   for (int sample = 0; sample < kAutoDecisions.num_samples; ++sample) {
     Eigen::VectorXd normal(n);
     for (int64_t i = 0; i < n; ++i)
@@ -327,9 +329,11 @@ double AutoPolicy::ProbabilityNearBest(int64_t pick) const {
       if (i == 0) picked = value;
       if (i == 0 || fits(points[i]) > memory) best = std::min(best, value);
     }
-    near += picked <= best + kAutoDecisions.near ? 1 : 0;
+    faster_by.push_back(picked - best);
   }
-  return 1.0 * near / kAutoDecisions.num_samples;
+  const auto bound = faster_by.begin() + static_cast<int64_t>(0.95 * std::ssize(faster_by));
+  std::nth_element(faster_by.begin(), bound, faster_by.end());
+  return {.at_most = std::exp(*bound), .num_compared = num_compared};
 }
 
 // One is confirmed besides the best in any case, so that there is another answer if the best one

@@ -77,7 +77,7 @@ class AutoPolicy {
   // The best of some measured ones, ranked best first, and those that gain the most by being
   // confirmed besides. REQUIRES: there is one.
   std::vector<int64_t> Finalists(const std::vector<int64_t>& ranked) const;
-  double ProbabilityNearBest(int64_t pick) const;
+  OthersBound BoundOthers(int64_t pick) const;
 
  private:
   struct Choice {

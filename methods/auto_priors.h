@@ -125,8 +125,7 @@ struct AutoPriors {
   Residual residual;
 
   struct Decisions {
-    double near = 0.01;        // Promised by Method::ProbabilityNearBest, not fitted; a share.
-    double least_gain = 3e-5;  // [bench] A smaller expected gain ends the search; a share.
+    double least_gain = 3e-5;          // [bench] A smaller expected gain ends the search; a share.
     double training_per_search = 600;  // [bench] The factor by which an unknown training is longer.
     int64_t least_launches = 8;        // [script] With fewer the model may be sure and wrong.
     // [bench] A misfit counts like the loss of this share of a step, and this part more for each
@@ -143,8 +142,8 @@ struct AutoPriors {
     size_t most_observations = 80;
     // [guess] The candidates of a decision: in each group, the best over all, and in all groups.
     size_t per_group = 2, overall = 300, most_of_groups = 2500;
-    // The probability to be near the best: points and draws [guess], and the part of the standard
-    // deviations that draws have, with which it is about right [bench].
+    // The bound of the others: points and draws [guess], and the part of the standard deviations
+    // that draws have [bench].
     size_t sampled_points = 160;
     int num_samples = 256;
     double errors = 0.75;

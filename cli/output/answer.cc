@@ -209,10 +209,10 @@ std::string CertaintyText(const Search& search, const Verdict& verdict) {
            "fit (dsat space shows it)";
   }
   std::string text;
-  if (verdict.probability_near_best) {
-    text += fmt::format("within 1 % of the best of {:.0f} configurations with probability {:.0f} %",
-                        verdict.num_considered, 100 * *verdict.probability_near_best);
-    if (*verdict.probability_near_best < Method::kSure && is_over) {
+  if (verdict.others) {
+    text += fmt::format("no other configuration is expected to be more than {:.1f} % faster (95 %)",
+                        100 * (verdict.others->at_most - 1));
+    if (verdict.others->at_most > Method::kNearBest && is_over) {
       if (num_tried >= options.max_trials) {
         text += " (--max-trials N searches longer)";
       } else if (!options.auto_method.run_steps) {
