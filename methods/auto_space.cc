@@ -105,6 +105,17 @@ std::vector<std::vector<int>> Combinations(const StageSpace& stage, std::vector<
 
 }  // namespace
 
+int64_t AutoKnobs::NumDifferences(const AutoKnobs& knobs) const {
+  int64_t count = (reduce_bucket != knobs.reduce_bucket) +
+                  (allgather_bucket != knobs.allgather_bucket) + (overlap != knobs.overlap) +
+                  (reduce_scatter != knobs.reduce_scatter) + (contiguous != knobs.contiguous);
+  for (size_t i = 0; i < others.size(); ++i)
+    count += others[i] != knobs.others[i];
+  for (size_t i = 0; i < wide.size(); ++i)
+    count += wide[i] != knobs.wide[i];
+  return count;
+}
+
 AutoKnobs SubmittedKnobs(const StageSpace& stage) {
   AutoKnobs knobs;
   for (const auto& [pointer, value] : stage.submitted)
