@@ -279,14 +279,11 @@ std::optional<AutoPolicy::Choice> AutoPolicy::First() const {
 }
 
 // The best expectation with a setting of overlap_comm, or a value of a knob of the user's own, that
-// was never launched at a place whose best measurement is near the incumbent: what these change
-// differs between stages, so that no other stage tells.
+// was never launched at its place and may be better than the incumbent: what these change differs
+// between stages, so that no other stage tells.
 std::optional<AutoPolicy::Choice> AutoPolicy::Uncompared() const {
-  if (record_.successes < kAutoDecisions.least_to_compare) return std::nullopt;
   const AutoSpace& space = belief_.space();
   const bool overlaps = space.space().workload.data_parallel > 1;
-  const double most = mean(*incumbent_) + kAutoDecisions.promising;
-  std::set<int64_t> promising;
   std::set<std::tuple<int64_t, int64_t, int>> launched;  // Place, knob and value.
   const auto values_of = [&](const AutoConfig& config) {
     std::vector<std::tuple<int64_t, int64_t, int>> values;
@@ -299,20 +296,19 @@ std::optional<AutoPolicy::Choice> AutoPolicy::Uncompared() const {
     for (const auto& value : values_of(config))
       launched.insert(value);
   };
-  for (int64_t i = 0; i < num_known_; ++i) {
+  for (int64_t i = 0; i < num_known_; ++i)
     add(config(i));
-    if (IsMeasured(i) && mean(i) < most) promising.insert(config(i).place);
-  }
   for (const AutoRecord::Asked& asked : record_.asked)
     add(space.ConfigOf(asked.candidate));
   std::optional<int64_t> best;
   for (int64_t i = num_known_; i < num_configs(); ++i) {
-    if (!promising.contains(config(i).place) || mean(i) > most || IsUnsettled(i)) continue;
-    if (!MayAsk(i) || fits(i) < kAutoDecisions.first_fits) continue;
+    if (IsUnsettled(i) || !MayAsk(i) || fits(i) < kAutoDecisions.first_fits) continue;
+    if (best && mean(i) >= mean(*best)) continue;
     const auto values = values_of(config(i));
-    const auto is_new = [&](const auto& value) { return !launched.contains(value); };
-    if (std::ranges::count_if(values, is_new) != 1) continue;
-    if (!best || mean(i) < mean(*best)) best = i;
+    if (std::ranges::all_of(values, [&](const auto& value) { return launched.contains(value); }))
+      continue;
+    const double sd = std::sqrt(std::max(DifferenceVariance(i, *incumbent_), 0.0));
+    if (mean(i) - kAutoDecisions.threat_sds * sd < mean(*incumbent_)) best = i;
   }
   if (!best) return std::nullopt;
   return Choice{.launch = {.candidate = *candidate(*best)},
@@ -439,7 +435,7 @@ OthersBound AutoPolicy::BoundOthers(int64_t pick) const {
     const double memory = rng.Uniform();
     double best = INFINITY, picked = 0;
     for (int64_t i = 0; i < n; ++i) {
-      const double value = mean(points[i]) + drawn[i];
+      const double value = mean(points[i]) + kAutoDecisions.errors * drawn[i];
       if (i == 0) picked = value;
       if (i == 0 || fits(points[i]) > memory) best = std::min(best, value);
     }

@@ -75,8 +75,8 @@ struct AutoPriors {
     // context, collectives and the allocator's reserve. How many gathered layers are live at the
     // peak of stage 3 is less certain than the states of other stages (pcie-comm-bound); buffers
     // are from room-for-two.
-    Factors formula_mean = {1, 1, 1, 1, 1, 1.15, 0.03, 1, 0.05};
-    Factors formula_sd = {0.06, 0.06, 0.06, 0.15, 0.35, 0.35, 0.02, 0.7, 0.04};
+    Factors formula_mean = {1, 1, 1, 1, 1, 1.15, 0.03, 1, 0.07};
+    Factors formula_sd = {0.06, 0.06, 0.06, 0.15, 0.35, 0.35, 0.02, 0.7, 0.045};
     double formula_noise = 0.008;
     // [guess] Only the largest size that fits is known, and its shares of states and activations;
     // its least value in samples stands for none.
@@ -112,7 +112,7 @@ struct AutoPriors {
     double own_variance = 0.25, usual_variance = 0.75;  // [bench] A launch's own, and the mean.
     // [bench] The share of launches that are slowed down, and by how much; [guess] the least
     // weight.
-    double slowed = 0.03, slowed_by = 0.2, least_weight = 0.03;
+    double slowed = 0.03, slowed_by = 0.3, least_weight = 0.03;
     // [guess] The measurements that are needed to tell slow launches, and a drift.
     int64_t least_to_weigh = 5, least_to_drift = 6;
     double trend_sd = 0.2;     // [guess] A reported drift over the search.
@@ -125,16 +125,14 @@ struct AutoPriors {
 
   struct Decisions {
     double least_gain = 3e-5;          // [bench] A smaller expected gain ends the search; a share.
-    double training_per_search = 600;  // [bench] The factor by which an unknown training is longer.
+    double training_per_search = 300;  // [bench] The factor by which an unknown training is longer.
     int64_t least_launches = 8;        // [script] With fewer the model may be sure and wrong.
     // [bench] A misfit counts like the loss of this share of a step, and this part more for each
     // trial that runs; for a part of it if nothing else is worth a launch. Configurations that fit
     // less probably are not looked at.
-    double misfit_loss = 0.003, may_wait = 0.25, at_the_edge = 0.1, possible = 0.01;
-    // [bench] Places whose best measurement is slower by less than this are compared in all
-    // switches; knobs that most likely change nothing wait until others gain less than this share.
-    double promising = 0.05, settled = 1e-3;
-    int64_t least_to_compare = 3;  // [guess] Launches before that.
+    double misfit_loss = 0.005, may_wait = 0.25, at_the_edge = 0.1, possible = 0.01;
+    // [bench] Knobs that most likely change nothing wait until others gain less than this share.
+    double settled = 1e-3;
     double first_fits = 0.9;  // [guess] This probability is enough before anything was measured.
     // [guess] Failures without a success that end the search; points of a launch; launches of a
     // configuration; failures in a row of a measured one; finalists.
@@ -147,11 +145,12 @@ struct AutoPriors {
     // [guess] The candidates of a decision: in each group, the best over all, in the groups of all
     // places, and the best measurements whose neighbors are added.
     size_t per_group = 2, overall = 300, most_of_groups = 2500, with_neighbors = 3;
-    // [guess] The bound of the others: points and draws, and the deviations by which means are
-    // lowered to rank threats.
+    // The bound of the others: points and draws [guess], and by how much more than the believed
+    // deviations draws vary, because the scales are not certain [bench].
     size_t sampled_points = 160;
     int num_samples = 256;
-    double threat_sds = 1.5;
+    double errors = 1.3;
+    double threat_sds = 1.5;  // [guess] By so many deviations a threat may be better than believed.
     double equal = 0.003;  // [guess] Below this deviation two are equally fast; a log.
     // [guess] A trial is given up below the best by so many deviations of launches, and this log.
     double give_up_sds = 4, give_up = 0.02;

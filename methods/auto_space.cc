@@ -152,6 +152,8 @@ std::vector<int64_t> AutoSpace::SizesOf(const StageSpace& stage) const {
   // formulas err.
   const int64_t approx = std::max<int64_t>(stage.approx_max_micro_batch, 1);
   int64_t most = std::min(space_.exact ? 2 * approx + 2 : 4 * approx + 8, kLargestMicroBatch);
+  // The divisors of a batch are few.
+  if (space_.samples_per_step > 0 && !space_.exact) most = kLargestMicroBatch;
   if (stage.is_bound_by_host) most = approx;
   std::vector<int64_t> sizes;
   if (space_.samples_per_step > 0 || !space_.micro_batch_sizes.empty()) {
