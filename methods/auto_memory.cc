@@ -188,7 +188,7 @@ double AutoMemory::ProbabilityFits(const AutoConfig& config) const {
 }
 
 double AutoMemory::Share(const AutoConfig& config) const {
-  return factors_.MeanOf(Need(config));
+  return factors_.MeanOf(Row(config));
 }
 
 }  // namespace dsat

@@ -36,7 +36,7 @@ class AutoMemory {
 
   // In [0, 1]; 0 for what is ruled out.
   double ProbabilityFits(const AutoConfig& config) const;
-  // The expected need as a share of the device, with what no peak reports.
+  // The expected peak as a share of the device.
   double Share(const AutoConfig& config) const;
   // Whether a configuration that needs no more than this one did not fit: at the same stage and
   // switches, with at most the same sizes.

@@ -308,7 +308,7 @@ std::optional<AutoPolicy::Choice> AutoPolicy::Uncompared() const {
     if (std::ranges::all_of(values, [&](const auto& value) { return launched.contains(value); }))
       continue;
     const double sd = std::sqrt(std::max(DifferenceVariance(i, *incumbent_), 0.0));
-    if (mean(i) - kAutoDecisions.threat_sds * sd < mean(*incumbent_)) best = i;
+    if (mean(i) - kAutoDecisions.plausible_sds * sd < mean(*incumbent_)) best = i;
   }
   if (!best) return std::nullopt;
   return Choice{.launch = {.candidate = *candidate(*best)},

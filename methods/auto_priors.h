@@ -27,7 +27,7 @@ struct AutoPriors {
     Normal scale = {0, 1}, parts_scale = {0, 1};  // The objective, and its measured parts.
     // The micro-batch at half of the efficiency takes so many ms, within a range of samples; log of
     // samples if no speed is known. Then how fast the efficiency grows.
-    double overhead_ms = 2, least_overhead = 0.1, most_overhead = 20, overhead = 0, overhead_sd = 1;
+    double overhead_ms = 2, least_overhead = 0.1, most_overhead = 20, overhead = 0, overhead_sd = 1.7;
     Normal curve = {0, 0.3};
     // The speed of a link, bytes/ms; log of samples to send all parameters if no speed is known;
     // and the standard deviations by what is known.
@@ -108,7 +108,7 @@ struct AutoPriors {
     double size_in_all = 0.22, size_alone = 0.35, reduce_bucket = 0.78, allgather_bucket = 0.35;
     double other_stage = 0.5;  // [bench] The part of a knob's effect that holds at other stages.
     double part_sd = 0.1;      // [guess] Measured parts overlap and are simplified.
-    double far_sd = 0.15;      // [bench] The part of being slower than the best that is noise.
+    double far_sd = 0.1;       // [bench] The part of being slower than the best that is noise.
     double own_variance = 0.25, usual_variance = 0.75;  // [bench] A launch's own, and the mean.
     // [bench] The share of launches that are slowed down, and by how much; [guess] the least
     // weight.
@@ -130,7 +130,7 @@ struct AutoPriors {
     // [bench] A misfit counts like the loss of this share of a step, and this part more for each
     // trial that runs; for a part of it if nothing else is worth a launch. Configurations that fit
     // less probably are not looked at.
-    double misfit_loss = 0.005, may_wait = 0.25, at_the_edge = 0.1, possible = 0.01;
+    double misfit_loss = 0.01, may_wait = 0.25, at_the_edge = 0.1, possible = 0.01;
     // [bench] Knobs that most likely change nothing wait until others gain less than this share.
     double settled = 1e-3;
     double first_fits = 0.9;  // [guess] This probability is enough before anything was measured.
@@ -149,9 +149,11 @@ struct AutoPriors {
     // deviations draws vary, because the scales are not certain [bench].
     size_t sampled_points = 160;
     int num_samples = 256;
-    double errors = 1.3;
-    double threat_sds = 1.5;  // [guess] By so many deviations a threat may be better than believed.
-    double equal = 0.003;  // [guess] Below this deviation two are equally fast; a log.
+    double errors = 1.4;
+    // [guess] By so many deviations a threat, and a pair of a stage and a switch or a user's value
+    // that was never launched, may be better than believed.
+    double threat_sds = 1.5, plausible_sds = 2.5;
+    double equal = 0.003;     // [guess] Below this deviation two are equally fast; a log.
     // [guess] A trial is given up below the best by so many deviations of launches, and this log.
     double give_up_sds = 4, give_up = 0.02;
   };

@@ -127,7 +127,7 @@ class AutoRegression {
   static std::vector<double> DriftsToTry();
   double LogEvidence(const Scales& scales) const;
   void ChooseScales();
-  void WeighOutliers();
+  void WeighOutliers(bool by_place);
   void LearnPlaces(const Vector& usual, const Vector& differences, const Vector& variances);
   double Step();
   double LogProbability();

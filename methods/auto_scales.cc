@@ -1,6 +1,7 @@
 // How irregular and how noisy the machine is, and which launches were slowed down.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "methods/auto_regression.h"
@@ -71,11 +72,19 @@ void AutoRegression::ChooseScales() {
   if (by_wide_.maxCoeff() > 0) vary_with_launch(&Scales::wide, kAutoResidual.wide);
   vary_with_launch(&Scales::config, kAutoResidual.config);
   if (has_times) vary(scales_, &Scales::drift, DriftsToTry());
+  // Between the values that were tried.
+  for (const auto& [scale, usual] : {std::pair(&Scales::residual, kAutoResidual.residual),
+                                     {&Scales::size, kAutoResidual.size},
+                                     {&Scales::config, kAutoResidual.config},
+                                     {&Scales::launch, kAutoResidual.launch}}) {
+    const double now = scales_.*scale, factor = std::exp(0.5 * usual.sd);
+    vary(scales_, scale, {now / factor, now * factor});
+  }
 }
 
 // A launch may be slowed down by something else, and none is sped up: a measurement that is much
 // slower than what all others say of it counts less, by the probability that this has happened.
-void AutoRegression::WeighOutliers() {
+void AutoRegression::WeighOutliers(bool by_place) {
   const int64_t n = std::ssize(observations_);
   const Eigen::LLT<Matrix> factor(CovarianceWith(scales_));
   const Matrix inverse = factor.solve(Matrix::Identity(n, n));
@@ -85,8 +94,7 @@ void AutoRegression::WeighOutliers() {
     // From what the others say, without its noise and with it.
     const double difference = solution[i] / inverse(i, i);
     const double noise = noise_[i] + scales_.launch * scales_.launch;
-    const double variance = std::max(1 / inverse(i, i) - noise / weights_[i], 0.0) +
-                            noise * NoiseOf(observations_[i].point.config.place);
+    const double variance = std::max(1 / inverse(i, i) - noise / weights_[i], 0.0) + noise;
     const auto density = [&](double of) {
       return std::exp(-0.5 * difference * difference / of) / std::sqrt(of);
     };
@@ -98,32 +106,35 @@ void AutoRegression::WeighOutliers() {
     differences[i] = difference;
     variances[i] = variance;
   }
-  LearnPlaces(usual_weights, differences, variances);
+  if (by_place) LearnPlaces(usual_weights, differences, variances);
   for (int64_t i = 0; i < n; ++i)
     weights_[i] = usual_weights[i] / NoiseOf(observations_[i].point.config.place);
 }
 
-// The noise of each place by the squared differences from what others say, of which noise is a
-// part; `usual` are the probabilities that measurements are no outliers.
+// The noise of each place, relative to the mean, by the squared differences from what others say,
+// of which noise is a part; `usual` are the probabilities that measurements are no outliers.
 void AutoRegression::LearnPlaces(const Vector& usual, const Vector& differences,
                                  const Vector& variances) {
+  constexpr double kMost = 9;  // In standard deviations, squared: structure, not noise.
   std::vector<double> excess, shares;
   for (int64_t i = 0; i < std::ssize(observations_); ++i) {
     const auto place = static_cast<size_t>(observations_[i].point.config.place);
     excess.resize(std::max(excess.size(), place + 1), 0);
     shares.resize(excess.size(), 0);
-    const double noise =
-        (noise_[i] + scales_.launch * scales_.launch) * NoiseOf(static_cast<int64_t>(place));
-    const double share = usual[i] * noise / variances[i];
-    excess[place] += share * (differences[i] * differences[i] / variances[i] - 1);
+    const double share = usual[i] * (noise_[i] + scales_.launch * scales_.launch) / variances[i];
+    const double square = differences[i] * differences[i] / variances[i];
+    excess[place] += share * (std::min(square, kMost) - 1);
     shares[place] += share * share;
   }
-  place_noise_.resize(excess.size(), 1);
-  for (size_t place = 0; place < excess.size(); ++place) {
-    const double seen = place_noise_[place] * std::max(shares[place] + excess[place], 0.0);
-    place_noise_[place] =
-        (kAutoResidual.place_launches + seen) / (kAutoResidual.place_launches + shares[place]);
-  }
+  place_noise_.assign(excess.size(), 1);
+  for (size_t place = 0; place < excess.size(); ++place)
+    place_noise_[place] +=
+        std::max(excess[place], -shares[place]) / (kAutoResidual.place_launches + shares[place]);
+  double mean = 0;
+  for (const AutoObservation& o : observations_)
+    mean += NoiseOf(o.point.config.place) / static_cast<double>(observations_.size());
+  for (double& noise : place_noise_)
+    noise /= mean;
 }
 
 // The evidence, times the prior probability of these outliers.
@@ -152,7 +163,7 @@ void AutoRegression::SettleFromPrior(bool weigh_first) {
     if (round == 2) break;
     const bool weigh_now = weigh_first && round == 0;
     if (!weigh_now) ChooseScales();
-    if (std::ssize(observations_) >= kAutoResidual.least_to_weigh) WeighOutliers();
+    if (std::ssize(observations_) >= kAutoResidual.least_to_weigh) WeighOutliers(round > 0);
     if (weigh_now) ChooseScales();
   }
 }

@@ -171,7 +171,7 @@ TEST(AutoNoiseTest, AnOutOfMemoryFarBelowTheLimitIsRepeatedOnce) {
     }
     ASSERT_FALSE(hit.empty());
     ASSERT_FALSE(repeated.empty());
-    if (!by_chance) EXPECT_EQ(repeated.size(), 1u);
+    EXPECT_TRUE(by_chance || repeated.size() == 1u);
   }
 }
 
