@@ -65,7 +65,8 @@ void AutoMethod::Tell(int64_t tag, const Trial& finished) {
   asked.points.clear();
   screened_.reset();
   const AutoConfig config = space().ConfigOf(asked.candidate);
-  // What has run has shown that it fits; and where nothing has run, it is no chance.
+  // A configuration that has run has shown that it fits; and where nothing has run, it is no
+  // chance.
   const auto known = std::ranges::find(record_.measured, config, &AutoRecord::Measured::config);
   if (finished.state == TrialState::kInfeasible && record_.successes > 0 &&
       known == record_.measured.end() && belief_.IsDoubtful(finished, config) &&

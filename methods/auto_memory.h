@@ -60,7 +60,7 @@ class AutoMemory {
   double Buffers(int stage, const AutoKnobs& knobs) const;
   double Activations(const Place& place, double micro_batch) const;
   Vector Row(const AutoConfig& config) const;   // The peak that a trial reports.
-  Vector Need(const AutoConfig& config) const;  // What the device has to give.
+  Vector Need(const AutoConfig& config) const;  // Besides, what no peak counts.
   double Margin(const Vector& row, double limit) const;
 
   SearchSpace space_;

@@ -234,7 +234,7 @@ bool AutoPolicy::MayAsk(int64_t i) const {
   return fits(i) >= kAutoDecisions.possible;
 }
 
-// What the chance that a configuration does not fit counts for, as a share of a step.
+// The chance that a configuration does not fit counts like the loss of this share of a step.
 double AutoPolicy::RiskOf(int64_t i) const {
   if (belief_.space().space().exact) return 0;
   // A running trial may soon tell whether it fits, without another launch.
@@ -316,8 +316,8 @@ std::optional<AutoPolicy::Choice> AutoPolicy::Uncompared() const {
                 .cost_s = CostOf(*best, fits(*best), /*new_launch=*/true)};
 }
 
-// What most likely changes nothing waits until everything else is settled, and what is not worth
-// its risk until nothing else is worth a launch.
+// Keys that most likely change nothing wait until everything else is settled, and configurations
+// that are not worth their risk until nothing else is worth a launch.
 std::optional<AutoPolicy::Choice> AutoPolicy::Best() const {
   std::optional<Choice> settling, unsettled, risky;
   for (int64_t i = 0; i < num_configs(); ++i) {

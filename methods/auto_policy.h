@@ -37,8 +37,8 @@ struct AutoRecord {
 
   std::vector<Asked> asked;  // By tag.
   std::set<AutoCandidate> proposed;
-  // Those whose launch ran out of memory far below the limit, which may be by chance: all of them,
-  // and those that are to be launched again.
+  // Candidates whose launch ran out of memory far below the limit, which may be by chance: all of
+  // them, and the ones that are to be launched again.
   std::set<AutoCandidate> doubted;
   std::vector<AutoCandidate> to_repeat;
   std::vector<Measured> measured;  // In the order of first measurements.

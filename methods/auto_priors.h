@@ -27,7 +27,8 @@ struct AutoPriors {
     Normal scale = {0, 1}, parts_scale = {0, 1};  // The objective, and its measured parts.
     // The micro-batch at half of the efficiency takes so many ms, within a range of samples; log of
     // samples if no speed is known. Then how fast the efficiency grows.
-    double overhead_ms = 2, least_overhead = 0.1, most_overhead = 20, overhead = 0, overhead_sd = 1.7;
+    double overhead_ms = 2, least_overhead = 0.1, most_overhead = 20;
+    double overhead = 0, overhead_sd = 1.7;
     Normal curve = {0, 0.3};
     // The speed of a link, bytes/ms; log of samples to send all parameters if no speed is known;
     // and the standard deviations by what is known.
@@ -153,7 +154,7 @@ struct AutoPriors {
     // [guess] By so many deviations a threat, and a pair of a stage and a switch or a user's value
     // that was never launched, may be better than believed.
     double threat_sds = 1.5, plausible_sds = 2.5;
-    double equal = 0.003;     // [guess] Below this deviation two are equally fast; a log.
+    double equal = 0.003;  // [guess] Below this deviation two are equally fast; a log.
     // [guess] A trial is given up below the best by so many deviations of launches, and this log.
     double give_up_sds = 4, give_up = 0.02;
   };

@@ -101,7 +101,7 @@ class AutoRegression {
   struct Scales {
     double residual = kAutoResidual.residual.mean;
     double size = kAutoResidual.size.mean;      // The roughness of sizes, equal at all places.
-    double config = kAutoResidual.config.mean;  // That of configurations.
+    double config = kAutoResidual.config.mean;  // The roughness of configurations.
     double wide = kAutoResidual.wide.mean;      // For each knob of a wide space.
     double launch = kAutoResidual.launch.mean;
     double drift = 0;                     // The standard deviation over the whole search.

@@ -1,4 +1,4 @@
-// What auto learns about machines that are noisy, rough or hide a part of their memory.
+// Tests of auto on machines that are noisy or rough, or hide a part of their memory.
 #include <gtest/gtest.h>
 
 #include <algorithm>
