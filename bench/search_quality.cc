@@ -2,29 +2,37 @@
 // machines and a recorded one whose best is known (bench/search_surfaces.h); --help lists the
 // options.
 //
-// For each method, family and concurrency it prints medians over the seeds. The loss is how much
-// slower the recommended configuration is than the best one, without noise, at the end after
-// --confirm rounds of confirmation. "Launches" are those of the search, and "to 2 %" those after
-// which the loss stays at most 2 %. With a warm start each search of auto has the log of an earlier
-// one as a prior: of the same model and machine ("same"), of a machine with other roughness and
-// fragmentation ("other-seed"), of a model whose samples have three times the FLOPs
-// ("other-model"), or of a machine that computes at a third of the speed but has the same links,
-// and is wrongly said to be the same ("slower"). In a wide space most configurations differ in keys
-// that change nothing here. At last it compares, for developed and held-out families each, the
-// intervals of factors with the true factors, and the stated probabilities of being within 1 % with
-// the shares that are.
+// With --families drawn, each seed draws another machine (DrawnFamily), and the rows are those of
+// strata of their noise and roughness. Constants of auto may be fitted on seeds below 100,000 only.
+//
+// Each run is one of the product's own state machine, the confirmation included. For each method,
+// family and concurrency it prints medians over the seeds. The loss is how much slower the
+// recommended configuration is than the best one, without noise, at the end after --confirm rounds
+// of confirmation. "Launches" are those of the search, "in all" has those that confirm besides, and
+// "to 2 %" are those after which the loss stays at most 2 %; "within 40" and "within 1 %" are
+// shares of the runs. "Bound" is the median of how much faster another configuration is at the
+// most, as the answer says, and "holds" the share of the runs in which that is true. With a warm
+// start each search of auto has the log of an earlier one as a prior: of the same model and machine
+// ("same"), of a machine with other roughness and fragmentation ("other-seed"), of a model whose
+// samples have three times the FLOPs ("other-model"), or of a machine that computes at a third of
+// the speed but has the same links, and is wrongly said to be the same ("slower"). In a wide space
+// most configurations differ in keys that change nothing here. At last it compares, for developed
+// and held-out families each, the intervals of factors with the true factors.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
+#include <functional>
+#include <future>
 #include <iostream>
-#include <limits>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "bench/search_report.h"
 #include "bench/search_surfaces.h"
 #include "engine/config/batch.h"
 #include "methods/methods.h"
@@ -35,34 +43,6 @@
 
 namespace dsat {
 namespace {
-
-constexpr double kNever = std::numeric_limits<double>::infinity();
-
-// After a launch has ended.
-struct Moment {
-  double launches = 0;
-  double device_s = 0;
-  double loss = kNever;
-};
-
-struct RunResult {
-  std::vector<Moment> moments;
-  double launches = 0, confirming = 0, out_of_memory = 0, ask_ms = 0, asks = 0;
-  std::optional<double> probability;
-  bool nothing_better = false;
-  std::optional<bool> factor_holds;  // The interval has the true factor.
-
-  // The first moment from which on the loss stays at most this; nullptr if there is none.
-  const Moment* Reached(double loss) const {
-    const Moment* first = nullptr;
-    for (const Moment& moment : moments) {
-      if (moment.loss > loss) first = nullptr;
-      if (moment.loss <= loss && first == nullptr) first = &moment;
-    }
-    return first;
-  }
-  double loss() const { return moments.empty() ? kNever : moments.back().loss; }
-};
 
 // One search of the product's own state machine, whose trials run on a surface.
 class Simulation {
@@ -86,6 +66,9 @@ class Simulation {
   }
 
   RunResult Run() {
+    result_.launch_noise = surface_.family().launch_noise;
+    result_.roughness =
+        std::hypot(surface_.family().size_roughness, surface_.family().config_roughness);
     const ModelProfile profile = surface_.Profile();
     const SearchSpace space = search_.SpaceFor(profile);
     best_ms_ = surface_.BestSampleMs(space, search_.spec());
@@ -99,7 +82,7 @@ class Simulation {
       EndNext();
     }
     const Verdict verdict = VerdictOf(search_);
-    result_.probability = verdict.probability_near_best;
+    if (verdict.others) result_.others_at_most = verdict.others->at_most;
     result_.nothing_better = verdict.nothing_better;
     if (verdict.factor && verdict.factor->has_interval() && !verdict.nothing_better) {
       const double truth = SampleMsOf(*search_.Submitted()) / SampleMsOf(*verdict.pick);
@@ -132,8 +115,6 @@ class Simulation {
     const Trial trial = *next;
     running_.erase(next);
     now_s_ = trial.times.ended_s;
-    device_s_ += static_cast<double>(search_.spec().slots_per_trial) *
-                 (trial.times.ended_s - trial.times.started_s);
     // The search looks ahead once nothing runs.
     Timed([&] {
       search_.Tell(trial.id, {trial.state, trial.reason}, trial.points, std::nullopt, std::nullopt,
@@ -147,7 +128,14 @@ class Simulation {
     }
     if (trial.kind == TrialKind::kSearch && trial.state == TrialState::kInfeasible)
       ++result_.out_of_memory;
-    const std::optional<TrialId> pick = VerdictOf(search_).pick;
+    // A confirmation counts when it is over.
+    if (RunsAgain(trial.kind) && !search_.Finished() && !trace_) return;
+    std::optional<TrialId> pick;
+    if (RunsAgain(trial.kind)) {
+      pick = VerdictOf(search_).pick;
+    } else if (const auto finalists = search_.Find().finalists; !finalists.empty()) {
+      pick = finalists.front();
+    }
     const double loss = pick ? SampleMsOf(*pick) / best_ms_ - 1 : kNever;
     if (trace_) {
       std::string text;
@@ -157,9 +145,8 @@ class Simulation {
                  ToString(trial.kind), ToString(trial.state),
                  100 * (surface_.SampleMs(trial.ds_config) / best_ms_ - 1), 100 * loss, text);
     }
-    // A confirmation counts when it is over.
     if (RunsAgain(trial.kind) && !search_.Finished()) return;
-    result_.moments.push_back({result_.launches, device_s_, loss});
+    result_.moments.push_back({result_.launches, loss});
   }
 
   const Surface& surface_;
@@ -167,88 +154,10 @@ class Simulation {
   int64_t first_launch_;  // The noise of launches is drawn by their number.
   bool trace_;
   double best_ms_ = 0;
-  double now_s_ = 0, device_s_ = 0;
+  double now_s_ = 0;
   std::vector<Trial> running_;
   RunResult result_;
 };
-
-double Quantile(std::vector<double> values, double q) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1) + 0.5)];
-}
-
-std::string Number(double value, const char* format) {
-  return value < kNever ? fmt::format(fmt::runtime(format), value) : "never";
-}
-
-void Report(const std::string& what, const std::vector<RunResult>& runs) {
-  std::vector<double> launches, to2, device2, losses;
-  double within40 = 0, within1 = 0, out_of_memory = 0, all = 0, ask_ms = 0, asks = 0;
-  double stated = 0, num_stated = 0;
-  const auto n = static_cast<double>(runs.size());
-  for (const RunResult& run : runs) {
-    launches.push_back(run.launches);
-    losses.push_back(run.loss());
-    const Moment* reached = run.Reached(0.02);
-    to2.push_back(reached ? reached->launches : kNever);
-    device2.push_back(reached ? reached->device_s : kNever);
-    within40 += reached && reached->launches <= 40 ? 1 / n : 0;
-    within1 += run.loss() <= 0.01 ? 1 / n : 0;
-    out_of_memory += run.out_of_memory;
-    all += run.launches;
-    ask_ms += run.ask_ms;
-    asks += run.asks;
-    if (run.probability) stated += *run.probability, ++num_stated;
-  }
-  fmt::print("| {} | {} | {} | {} | {:.2f} | {:.2f} | {} | {} | {:.1f} | {} | {} | {:.1f} |\n",
-             what, runs.size(), Number(Quantile(launches, 0.5), "{:.0f}"),
-             Number(Quantile(to2, 0.5), "{:.0f}"), within40, within1,
-             Number(100 * Quantile(losses, 0.5), "{:.2f}"),
-             Number(100 * Quantile(losses, 1), "{:.1f}"), 100 * out_of_memory / all,
-             Number(Quantile(device2, 0.5), "{:.0f}"),
-             num_stated > 0 ? fmt::format("{:.2f}", stated / num_stated) : "-", ask_ms / asks);
-  std::fflush(stdout);
-}
-
-// How often the 95 % interval of a factor has the true factor.
-void ReportFactors(const std::vector<RunResult>& runs) {
-  double confirming = 0, nothing_better = 0, intervals = 0, right = 0;
-  for (const RunResult& run : runs) {
-    confirming += run.confirming / static_cast<double>(runs.size());
-    nothing_better += run.nothing_better;
-    if (!run.factor_holds) continue;
-    ++intervals;
-    right += *run.factor_holds;
-  }
-  fmt::print(
-      "\nAfter {:.1f} launches that confirm, {} of {} factors are in their intervals; "
-      "{} of {} runs found nothing better.\n",
-      confirming, right, intervals, nothing_better, runs.size());
-}
-
-// Prints how many of the runs that state similar probabilities for being within 1 % are within it.
-void ReportCalibration(const std::vector<RunResult>& runs) {
-  constexpr int kBins = 5;
-  std::map<int, std::vector<const RunResult*>> bins;
-  for (const RunResult& run : runs) {
-    if (run.probability)
-      bins[std::min(static_cast<int>(*run.probability * kBins), kBins - 1)].push_back(&run);
-  }
-  if (bins.empty()) return;
-  fmt::print("\n| stated | runs | mean | within 1 % |\n|---|--:|--:|--:|\n");
-  for (const auto& [bin, members] : bins) {
-    double stated = 0, within1 = 0;
-    const auto n = static_cast<double>(members.size());
-    for (const RunResult* run : members) {
-      stated += *run->probability / n;
-      within1 += run->loss() <= 0.01 ? 1 / n : 0;
-    }
-    fmt::print("| {:.1f} to {:.1f} | {} | {:.2f} | {:.2f} |\n", bin / double{kBins},
-               (bin + 1) / double{kBins}, members.size(), stated, within1);
-  }
-  fmt::print("\n");
-}
 
 std::vector<std::string> Split(const std::string& text) {
   std::vector<std::string> parts(1);
@@ -271,9 +180,11 @@ struct Flag {
 const std::vector<Flag>& FlagTable() {
   static const std::vector<Flag> table = {
       {"--methods", "auto,asha,binary,random,grid", "search methods"},
-      {"--families", "all", "names of families, developed, held-out or all"},
+      {"--families", "all", "names of families, developed, held-out, all or drawn"},
       {"--concurrency", "1,4,16", "how many trials run at once"},
       {"--seeds", "20", "searches of each method, family and concurrency"},
+      {"--first-seed", "1", "the seed of the first of them"},
+      {"--jobs", "1", "searches that are simulated at once"},
       {"--trials", "64", "most launches of a search, with the profiling trial"},
       {"--confirm", "9", "the most rounds of confirmation"},
       {"--space", "published", "published or wide"},
@@ -310,7 +221,7 @@ void CheckNumber(const std::string& flag, const std::string& given, int64_t leas
 }
 
 void CheckFlags(const Flags& flags) {
-  std::vector<std::string> methods, families = {"developed", "held-out", "all"};
+  std::vector<std::string> methods, families = {"developed", "held-out", "all", "drawn"};
   for (const MethodInfo& method : Methods())
     methods.push_back(method.name);
   for (const Family& family : Families())
@@ -324,6 +235,8 @@ void CheckFlags(const Flags& flags) {
   for (const std::string& concurrency : Split(flags.at("--concurrency")))
     CheckNumber("--concurrency", concurrency, 1, 1000);
   CheckNumber("--seeds", flags.at("--seeds"), 1, 1'000'000);
+  CheckNumber("--first-seed", flags.at("--first-seed"), 1, 1'000'000);
+  CheckNumber("--jobs", flags.at("--jobs"), 1, 64);
   CheckNumber("--trials", flags.at("--trials"), 2, 1'000'000);
   CheckNumber("--confirm", flags.at("--confirm"), 0, 100);
 }
@@ -347,6 +260,8 @@ int Serve() {
       for (const Family& family : Families()) {
         if (family.name == key.first) surfaces.emplace(key, MakeSurface(family, key.second));
       }
+      if (key.first == "drawn")
+        surfaces.emplace(key, MakeSurface(DrawnFamily(key.second), key.second));
       if (!surfaces.contains(key))
         Throw(ErrorCode::kInvalidArgument, "family {}: no such family; --families x lists them",
               key.first);
@@ -357,9 +272,7 @@ int Serve() {
     if (!request.contains("assignment")) {
       const auto predictor = surface.MakeSurfacePredictor(spec);
       const SearchSpace space = MakeSearchSpace(*predictor, surface.Profile(), spec);
-      answer = {{"space", ToJson(space)},
-                {"best_ms", surface.BestSampleMs(space, spec)},
-                {"ranks", surface.family().ranks}};
+      answer = {{"space", ToJson(space)}, {"best_ms", surface.BestSampleMs(space, spec)}};
     } else {
       Trial trial;
       trial.ds_config = engine::ConfigForTrial(
@@ -398,6 +311,62 @@ Json EarlierLog(const std::string& warm_start, const Family& family, int64_t see
   return earlier.Earlier();
 }
 
+// One search of this method on the machine of a seed.
+RunResult RunOne(const Flags& flags, const std::string& method, const std::string& concurrency,
+                 Family family, int64_t seed) {
+  family.space = flags.at("--space");
+  const auto surface = MakeSurface(family, static_cast<uint64_t>(seed));
+  ExperimentSpec spec = surface->Spec(method, seed);
+  spec.options.max_trials = std::stoll(flags.at("--trials"));
+  spec.options.max_concurrent_trials = std::stoll(concurrency);
+  spec.options.confirm_rounds = std::stoll(flags.at("--confirm"));
+  spec.options.confirm_looks = 3;
+  spec.options.auto_method.prior =
+      EarlierLog(flags.at("--warm-start"), family, seed, spec.options.max_trials);
+  return Simulation(*surface, spec, flags.at("--trace") == "1").Run();
+}
+
+// All seeds; `family_of` makes the machine of one.
+std::vector<RunResult> RunAll(const Flags& flags, const std::string& method,
+                              const std::string& concurrency,
+                              const std::function<Family(uint64_t)>& family_of) {
+  const int64_t first = std::stoll(flags.at("--first-seed"));
+  std::vector<RunResult> runs(std::stoul(flags.at("--seeds")));
+  std::atomic<size_t> next = 0;
+  const auto work = [&] {
+    for (size_t i = next++; i < runs.size(); i = next++) {
+      const int64_t seed = first + static_cast<int64_t>(i);
+      runs[i] = RunOne(flags, method, concurrency, family_of(static_cast<uint64_t>(seed)), seed);
+    }
+  };
+  std::vector<std::future<void>> workers;
+  for (int64_t i = 0; i < std::stoll(flags.at("--jobs")); ++i)
+    workers.push_back(std::async(std::launch::async, work));
+  for (std::future<void>& worker : workers)
+    worker.get();
+  return runs;
+}
+
+void Compare(const Flags& flags, const std::string& method, const std::string& concurrency) {
+  const std::string what = fmt::format("{} | {}", method, concurrency);
+  const std::vector<std::string> chosen = Split(flags.at("--families"));
+  std::map<bool, std::vector<RunResult>> all;
+  for (const Family& family : Families()) {
+    if (!IsChosen(family, chosen)) continue;
+    const auto runs = RunAll(flags, method, concurrency, [&](uint64_t) { return family; });
+    Report(fmt::format("{} | {}", what, family.name), runs);
+    all[family.held_out].insert(all[family.held_out].end(), runs.begin(), runs.end());
+  }
+  for (const auto& [held_out, runs] : all)
+    Report(fmt::format("{} | **{}**", what, held_out ? "held out" : "developed"), runs);
+  if (std::ranges::count(chosen, "drawn") > 0) {
+    all[true] = RunAll(flags, method, concurrency, DrawnFamily);
+    ReportStrata(what, all[true]);
+  }
+  for (const auto& [held_out, runs] : all)
+    ReportFactors(runs);
+}
+
 int Main(int argc, char** argv) {
   Flags flags;
   for (const Flag& flag : FlagTable())
@@ -412,40 +381,10 @@ int Main(int argc, char** argv) {
     flags[argv[i]] = argv[i + 1];
   }
   CheckFlags(flags);
-  fmt::print(
-      "| method | at once | family | runs | launches | to 2 % | within 40 | within 1 % | "
-      "loss, % | worst, % | out of memory, % | device-s to 2 % | stated | ms per ask |\n"
-      "|---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n");
+  ReportHead();
   for (const std::string& method : Split(flags["--methods"])) {
-    for (const std::string& concurrency : Split(flags["--concurrency"])) {
-      std::map<bool, std::vector<RunResult>> all;
-      for (Family family : Families()) {
-        if (!IsChosen(family, Split(flags["--families"]))) continue;
-        family.space = flags["--space"];
-        std::vector<RunResult> runs;
-        for (int64_t seed = 1; seed <= std::stoll(flags["--seeds"]); ++seed) {
-          const auto surface = MakeSurface(family, static_cast<uint64_t>(seed));
-          ExperimentSpec spec = surface->Spec(method, seed);
-          spec.options.max_trials = std::stoll(flags["--trials"]);
-          spec.options.max_concurrent_trials = std::stoll(concurrency);
-          spec.options.confirm_rounds = std::stoll(flags["--confirm"]);
-          spec.options.auto_method.prior =
-              EarlierLog(flags["--warm-start"], family, seed, spec.options.max_trials);
-          runs.push_back(Simulation(*surface, spec, flags["--trace"] == "1").Run());
-        }
-        Report(fmt::format("{} | {} | {}", method, concurrency, family.name), runs);
-        all[family.held_out].insert(all[family.held_out].end(), runs.begin(), runs.end());
-      }
-      for (const auto& [held_out, runs] : all) {
-        Report(fmt::format("{} | {} | **{}**", method, concurrency,
-                           held_out ? "held out" : "developed"),
-               runs);
-      }
-      for (const auto& [held_out, runs] : all) {
-        ReportFactors(runs);
-        ReportCalibration(runs);
-      }
-    }
+    for (const std::string& concurrency : Split(flags["--concurrency"]))
+      Compare(flags, method, concurrency);
   }
   return 0;
 }

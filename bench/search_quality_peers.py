@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Runs Optuna's samplers on the simulated machines of search_quality, one launch at a time.
 
-Usage: search_quality_peers.py [--build BUILD] [--families NAME ...] [--seeds 5] [--trials 64]
-                               [--samplers tpe gp random]
+Usage: search_quality_peers.py [--build BUILD] [--families NAME ...] [--seeds 5]
+                               [--first-seed 1] [--trials 64] [--samplers tpe gp random]
 It needs Optuna (pip install optuna; gp also needs torch and scipy). `tpe` is the multivariate TPE
 sampler, `random` draws uniformly; both draw micro-batch sizes up to twice the stage's approximate
 maximum, and a launch that runs out of memory is a pruned trial. `gp` is the Gaussian process
 sampler, which does not model conditional parameters: it draws stage, size and all knobs, of which
 those of the stage count. The memory is a constraint, and the sampler is told the true need of every
-launch, also of one that ran out of memory. Prints rows like search_quality's.
+launch, also of one that ran out of memory. Prints rows like search_quality's, which has the same
+machines for the same seeds (--families drawn).
 """
 import argparse
 import json
@@ -28,7 +29,7 @@ class Machine:
     def __init__(self, server, family, seed):
         self.server, self.key = server, {"family": family, "seed": seed}
         answer = self.ask({})
-        self.space, self.best_ms, self.ranks = answer["space"], answer["best_ms"], answer["ranks"]
+        self.space, self.best_ms = answer["space"], answer["best_ms"]
 
     def ask(self, request):
         self.server.stdin.write(json.dumps({**self.key, **request}) + "\n")
@@ -43,22 +44,31 @@ def largest_size(stage):
     return max(2 * stage["approx_max_micro_batch"], 2)
 
 
-def draw(trial, stages):
+def draw_size(trial, name, largest, batch):
+    """The keys of a micro-batch size, which divides the batch of a rank if that is fixed."""
+    if batch == 0:
+        return {MICRO_BATCH: trial.suggest_int(name, 1, largest, log=True)}
+    sizes = [size for size in range(1, batch + 1) if batch % size == 0]
+    size = sizes[trial.suggest_int(name, 0, len(sizes) - 1)]
+    return {MICRO_BATCH: size, "/gradient_accumulation_steps": batch // size}
+
+
+def draw(trial, stages, batch):
     """Stage, then what that stage has."""
     name = trial.suggest_categorical("stage", list(stages))
-    size = trial.suggest_int(f"size{name}", 1, largest_size(stages[name]), log=True)
-    assignment = {STAGE: int(name), MICRO_BATCH: size}
+    assignment = {STAGE: int(name),
+                  **draw_size(trial, f"size{name}", largest_size(stages[name]), batch)}
     for knob in stages[name]["knobs"]:
         assignment[knob["pointer"]] = trial.suggest_categorical(
             f"{knob['pointer']} of {len(knob['values'])}", knob["values"])
     return assignment
 
 
-def draw_all(trial, stages):
+def draw_all(trial, stages, batch):
     """The same parameters in every trial."""
     name = trial.suggest_categorical("stage", list(stages))
     largest = max(map(largest_size, stages.values()))
-    assignment = {STAGE: int(name), MICRO_BATCH: trial.suggest_int("size", 1, largest, log=True)}
+    assignment = {STAGE: int(name), **draw_size(trial, "size", largest, batch)}
     knobs = {knob["pointer"]: knob["values"] for stage in stages.values()
              for knob in stage["knobs"]}
     for pointer, values in knobs.items():
@@ -72,14 +82,15 @@ def draw_all(trial, stages):
 
 
 def search(machine, sampler, num_trials):
-    """The loss after each launch and its device-seconds, and how many ran out of memory."""
+    """The loss after each launch, and how many ran out of memory."""
     constrained = isinstance(sampler, optuna.samplers.GPSampler)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     now_s, best, worst, loss, misfits, moments = 0, -math.inf, math.inf, math.inf, 0, []
+    batch = machine.space.get("samples_per_step", 0)
     stages = {str(stage["stage"]): stage for stage in machine.space["stages"]}
     for launch in range(num_trials):
         trial = study.ask()
-        assignment = (draw_all if constrained else draw)(trial, stages)
+        assignment = (draw_all if constrained else draw)(trial, stages, batch)
         end = machine.ask({"assignment": assignment, "launch": launch + 1, "started_s": now_s})
         now_s = end["ended_s"]
         trial.set_user_attr("excess", end["need_share"] - 1)
@@ -94,16 +105,16 @@ def search(machine, sampler, num_trials):
             worst = min(worst, end["throughput"])
             if end["throughput"] > best:
                 best, loss = end["throughput"], end["sample_ms"] / machine.best_ms - 1
-        moments.append((loss, now_s * machine.ranks))
+        moments.append(loss)
     return moments, misfits
 
 
 def reached(moments, loss):
-    """Launches and device-seconds after which the loss stays at most this."""
+    """The launches after which the loss stays at most this."""
     first = len(moments)
-    while first > 0 and moments[first - 1][0] <= loss:
+    while first > 0 and moments[first - 1] <= loss:
         first -= 1
-    return (first + 1, moments[first][1]) if first < len(moments) else (math.inf, math.inf)
+    return first + 1 if first < len(moments) else math.inf
 
 
 def main():
@@ -113,6 +124,7 @@ def main():
                         default=pathlib.Path(__file__).parent.parent / "build")
     parser.add_argument("--families", nargs="+", required=True)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--trials", type=int, default=64)
     parser.add_argument("--samplers", nargs="+", default=["tpe", "random"],
                         choices=["tpe", "gp", "random"])
@@ -132,13 +144,13 @@ def main():
     }
     server = subprocess.Popen([args.build / "search_quality", "--serve"], text=True,
                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    print("| sampler | family | runs | to 2 % | within 40 | within 1 % | loss, % | worst, % | "
-          "out of memory, % | device-s to 2 % |\n|---|---|--:|--:|--:|--:|--:|--:|--:|--:|")
+    print("| sampler | family | runs | to 2 % | within 40 | within 1 % | loss after 10, 20, 40 and "
+          "all, % | worst, % | out of memory, % |\n|---|---|--:|--:|--:|--:|--:|--:|--:|")
     for name in args.samplers:
         make, everything = samplers[name], []
         for family in args.families:
             runs = [search(Machine(server, family, seed), make(seed), args.trials)
-                    for seed in range(1, args.seeds + 1)]
+                    for seed in range(args.first_seed, args.first_seed + args.seeds)]
             everything += runs
             report(name, family, runs, args.trials)
         report(name, "**all**", everything, args.trials)
@@ -147,15 +159,16 @@ def main():
 
 
 def report(name, family, runs, num_trials):
-    losses = [100 * moments[-1][0] for moments, _ in runs]
+    losses = [100 * moments[-1] for moments, _ in runs]
     to2 = [reached(moments, 0.02) for moments, _ in runs]
     share = lambda flags: sum(flags) / len(runs)
+    after = lambda launches: f"{statistics.median(100 * m[launches - 1] for m, _ in runs):.2f}"
     text = lambda value: f"{value:.0f}" if value < math.inf else "never"
-    print(f"| {name} | {family} | {len(runs)} | {text(statistics.median(t[0] for t in to2))} | "
-          f"{share([t[0] <= 40 for t in to2]):.2f} | {share([loss <= 1 for loss in losses]):.2f} | "
-          f"{statistics.median(losses):.2f} | {max(losses):.1f} | "
-          f"{100 * sum(m for _, m in runs) / len(runs) / num_trials:.1f} | "
-          f"{text(statistics.median(t[1] for t in to2))} |", flush=True)
+    print(f"| {name} | {family} | {len(runs)} | {text(statistics.median(to2))} | "
+          f"{share([launches <= 40 for launches in to2]):.2f} | {share([loss <= 1 for loss in losses]):.2f} | "
+          f"{', '.join(after(launches) for launches in (10, 20, 40, num_trials))} | "
+          f"{max(losses):.1f} | "
+          f"{100 * sum(m for _, m in runs) / len(runs) / num_trials:.1f} |", flush=True)
 
 
 if __name__ == "__main__":

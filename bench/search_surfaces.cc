@@ -1,4 +1,4 @@
-// The laws of the simulated machines, and the table of families.
+// The laws of the simulated machines.
 #include "bench/search_surfaces.h"
 
 #include <algorithm>
@@ -21,169 +21,20 @@ struct SimulatedSurface::Config {
   double size = 1, steps = 1;
   double host_optimizer = 0;  // The part of the optimizer states in host memory.
   bool host_params = false;
+  std::string knob = "";  // The value of the user's own.
 };
-
-const std::vector<Family>& Families() {
-  static const std::vector<Family> kFamilies = {
-      {.name = "nvlink-350m", .saturation = 3, .memory_gb = 40, .sample_gb = 0.9},
-      {.name = "cnn-v100",
-       .ranks = 4,
-       .params = 60e6,
-       .layers = 60,
-       .sample_ms = 1.2,
-       .saturation = 20,
-       .micro_batch_ms = 12,
-       .ripple = 0.06,
-       .link_gb_s = 60,
-       .memory_bytes_per_s = 8e11,
-       .memory_gb = 16,
-       .sample_gb = 0.11},
-      {.name = "two-nodes-6.7b",
-       .ranks = 16,
-       .params = 6.7e9,
-       .layers = 32,
-       .sample_ms = 220,
-       .saturation = 1,
-       .link_gb_s = 20,
-       .memory_bytes_per_s = 1.5e12,
-       .memory_gb = 40,
-       .sample_gb = 2.1,
-       .launch_s = 60,
-       .accumulation = 4},
-      {.name = "small-size-best",
-       .ranks = 2,
-       .params = 120e6,
-       .layers = 12,
-       .sample_ms = 6,
-       .saturation = 1.2,
-       .micro_batch_ms = 1,
-       .large_penalty = 0.06,
-       .large_from = 6,
-       .link_gb_s = 120,
-       .memory_gb = 24,
-       .sample_gb = 0.35},
-      {.name = "one-gpu-builtin",
-       .ranks = 1,
-       .params = 350e6,
-       .sample_ms = 9,
-       .saturation = 3,
-       .memory_gb = 24,
-       .sample_gb = 0.6,
-       .profile_error = 1,
-       .launch_s = 3,
-       .exact = true},
-      {.name = "wrong-by-2x",
-       .ranks = 4,
-       .params = 1.3e9,
-       .sample_ms = 40,
-       .saturation = 8,
-       .micro_batch_ms = 20,
-       .link_gb_s = 12,
-       .memory_gb = 32,
-       .sample_gb = 0.5,
-       .profile_error = 0.5,
-       .gather_factor = 2,
-       .reports_peak = false},
-      {.name = "room-for-two",
-       .ranks = 2,
-       .params = 1.3e9,
-       .sample_ms = 60,
-       .saturation = 3,
-       .link_gb_s = 20,
-       .memory_gb = 14.8,
-       .sample_gb = 1.3,
-       .reports_peak = false},
-      {.name = "busy-two-gpus",
-       .ranks = 2,
-       .params = 700e6,
-       .sample_ms = 25,
-       .link_gb_s = 60,
-       .memory_gb = 32,
-       .sample_gb = 0.9,
-       .noise = 0.03,
-       .launch_noise = 0.025,
-       .outliers = 0.05,
-       .drift = 0.01},
-      {.name = "pcie-comm-bound",
-       .held_out = true,
-       .ranks = 8,
-       .params = 770e6,
-       .layers = 36,
-       .sample_ms = 18,
-       .saturation = 2,
-       .link_gb_s = 6,
-       .call_us = 80,
-       .memory_gb = 24,
-       .sample_gb = 0.7},
-      {.name = "big-gpu-plateau",
-       .held_out = true,
-       .ranks = 8,
-       .params = 1.5e9,
-       .layers = 48,
-       .sample_ms = 14,
-       .saturation = 6,
-       .link_gb_s = 400,
-       .memory_bytes_per_s = 4e12,
-       .memory_gb = 139,
-       .sample_gb = 1.1},
-      {.name = "stage-3-best",
-       .held_out = true,
-       .ranks = 8,
-       .params = 2.7e9,
-       .layers = 32,
-       .sample_ms = 60,
-       .saturation = 6,
-       .micro_batch_ms = 30,
-       .link_gb_s = 200,
-       .memory_gb = 24,
-       .sample_gb = 0.8,
-       .gather_factor = 0.5},
-      {.name = "heavy-noise",
-       .held_out = true,
-       .ranks = 4,
-       .params = 350e6,
-       .sample_ms = 12,
-       .link_gb_s = 30,
-       .memory_gb = 24,
-       .sample_gb = 0.6,
-       .noise = 0.05,
-       .launch_noise = 0.03,
-       .outliers = 0.05,
-       .drift = 0.02},
-      {.name = "tiny-feasible-set",
-       .held_out = true,
-       .ranks = 4,
-       .params = 2.7e9,
-       .layers = 32,
-       .sample_ms = 90,
-       .saturation = 2,
-       .link_gb_s = 25,
-       .memory_gb = 16,
-       .sample_gb = 1.6,
-       .reports_peak = false},
-      {.name = "four-ranks-builtin",
-       .held_out = true,
-       .ranks = 4,
-       .params = 120e6,
-       .layers = 12,
-       .sample_ms = 30,
-       .saturation = 2,
-       .micro_batch_ms = 8,
-       .link_gb_s = 5,
-       .memory_bytes_per_s = 2e10,
-       .memory_gb = 8,
-       .sample_gb = 0.25,
-       .profile_error = 1,
-       .launch_noise = 0.015,
-       .launch_s = 2,
-       .exact = true},
-      {.name = "recorded-cpu", .held_out = true, .recording = "bench/recorded_surface.json"},
-  };
-  return kFamilies;
-}
 
 SimulatedSurface::SimulatedSurface(const Family& family, uint64_t seed)
     : family_(family), seed_(seed) {}
+
+namespace {
+
+// The user's own knob, whose values act differently at each stage.
+constexpr char kKnob[] = "/arguments/--kernels";
+// A configuration fits if a launch does that is fragmented this much.
+constexpr double kUsual = 0.5;
+
+}  // namespace
 
 void SetSearch(const Family& family, const std::string& method, int64_t seed,
                ExperimentSpec& spec) {
@@ -192,6 +43,7 @@ void SetSearch(const Family& family, const std::string& method, int64_t seed,
   spec.options.space = family.space;
   spec.options.metric = "throughput";
   spec.options.zero_stages = {0, 1, 2, 3};
+  if (family.pipeline > 1) spec.options.zero_stages = {0, 1};  // As DeepSpeed's.
   spec.options.max_trials = 64;
 }
 
@@ -207,6 +59,16 @@ ExperimentSpec SimulatedSurface::Spec(const std::string& method, int64_t seed) c
                     {"bf16", {{"enabled", true}}},
                     {"optimizer", {{"type", "AdamW"}, {"params", {{"lr", 1e-3}}}}},
                     {"zero_optimization", {{"stage", stage}}}};
+  if (family_.pipeline > 1) {
+    spec.ds_config["zero_optimization"]["stage"] = 1;
+    spec.ds_config["pipeline"]["stages"] = family_.pipeline;
+  }
+  if (family_.fixed_batch)
+    spec.options.train_batch_size = family_.accumulation * family_.ranks / family_.pipeline;
+  if (family_.knob_effect > 0) {
+    spec.search_space[kKnob] = {"eager", "fused", "compiled"};
+    spec.ds_config["arguments"]["--kernels"] = "eager";
+  }
   return spec;
 }
 
@@ -247,29 +109,31 @@ SimulatedSurface::Config SimulatedSurface::Read(const Json& config) const {
           .steps = settings.Number("/gradient_accumulation_steps"),
           .host_optimizer = OffloadedOptimizer(settings),
           .host_params = settings.stage() == 3 &&
-                         settings.Text("/zero_optimization/offload_param/device") != "none"};
+                         settings.Text("/zero_optimization/offload_param/device") != "none",
+          .knob = config.value(Json::json_pointer(kKnob), "")};
 }
 
 double SimulatedSurface::Hash(const Config& c, const char* purpose) const {
   uint64_t stream = static_cast<uint64_t>(c.stage);
-  const bool alone = family_.ranks == 1;
+  const bool alone = family_.ranks == family_.pipeline;
   const double gather = alone || c.stage % 3 == 0 ? 0 : c.gather;  // Has no effect there.
   for (const double value : {alone ? 0 : c.reduce, gather, c.size, c.overlap ? 1.0 : 0.0,
                              c.scatter ? 1.0 : 0.0, c.contiguous ? 1.0 : 0.0, c.steps})
     stream = stream * 1000003 + static_cast<uint64_t>(value);
   stream += static_cast<uint64_t>(1e9 * c.host_optimizer) + (c.host_params ? 7 : 0);
+  if (!c.knob.empty()) stream += StableHash(c.knob);
   return Rng(seed_, stream, purpose).Normal();
 }
 
 double SimulatedSurface::NeedGb(const Config& c, bool with_jitter) const {
   const Family& f = family_;
-  const double params = f.params / 1e9, ranks = static_cast<double>(f.ranks);
+  const double params = f.params / 1e9, ranks = static_cast<double>(f.ranks / f.pipeline);
   double need = 2 * params / (c.stage >= 2 ? ranks : 1) +
                 12 * params / (c.stage >= 1 ? ranks : 1) * (1 - c.host_optimizer);
   if (!c.host_params) need += 2 * params / (c.stage == 3 ? ranks : 1);
-  if (f.ranks > 1) {
+  if (ranks > 1) {
     // The whole bucket is allocated, however small the model is.
-    const double most = f.exact ? f.params : 1e18;
+    const double most = f.exact || f.caps_buckets ? f.params : 1e18;
     need += 2 * std::min(c.reduce, most) / 1e9 * (c.overlap && c.stage < 3 ? 2 : 1) *
             (c.contiguous ? 1 : 0.5);
     if (c.stage == 1 || c.stage == 2) need += 2 * std::min(c.gather, f.params) / 1e9;
@@ -281,16 +145,28 @@ double SimulatedSurface::NeedGb(const Config& c, bool with_jitter) const {
   return need;
 }
 
+// `fragmented` is a launch's part of the most that fragmentation takes.
+bool SimulatedSurface::Fits(const Config& c, double fragmented) const {
+  const Family& f = family_;
+  return NeedGb(c, true) * (1 + fragmented * f.launch_fragmentation) <=
+         f.memory_gb * (1 - f.hidden_gap);
+}
+
 SimulatedSurface::Times SimulatedSurface::TimesOf(const Config& c) const {
   const Family& f = family_;
-  const double ranks = static_cast<double>(f.ranks), share = (ranks - 1) / ranks;
-  double efficiency = 1 - f.small_penalty * std::exp(-c.size / f.saturation);
+  const double ranks = static_cast<double>(f.ranks / f.pipeline), share = (ranks - 1) / ranks;
+  double efficiency =
+      1 - f.small_penalty * (f.is_hyperbolic ? f.saturation / (f.saturation + c.size)
+                                             : std::exp(-c.size / f.saturation));
   efficiency /= 1 + f.large_penalty * std::max(std::log2(c.size / f.large_from), 0.0);
   const auto whole = static_cast<int64_t>(c.size);
   double shape = whole % 8 == 0 ? 0 : whole % 4 == 0 ? 0.4 : whole % 2 == 0 ? 0.7 : 1;
   shape = c.size < 8 ? 0.3 * shape : shape;
   double compute = f.micro_batch_ms + f.sample_ms * c.size / efficiency;
   compute *= 1 + f.ripple * shape * std::min(1.0, 24 / c.size + 0.3);
+  if (f.wave > 0) compute *= 1 + f.wave_share * (std::ceil(c.size / f.wave) * f.wave / c.size - 1);
+  if (Rng(seed_, static_cast<uint64_t>(whole), "cliff").Uniform() < f.cliff_share)
+    compute *= 1 + f.cliff;
   const double full = NeedGb(c, false) / f.memory_gb;
   compute *= 1 + 0.6 * std::max(full - 0.92, 0.0);
   if (!c.contiguous) compute *= 1.006;
@@ -299,13 +175,14 @@ SimulatedSurface::Times SimulatedSurface::TimesOf(const Config& c) const {
   };
   Times times;
   double backward = 0.64 * compute, forward = 0.36 * compute;
-  const double micro_steps = c.steps;
+  // The first and the last micro-batch leave pipeline stages idle.
+  const double micro_steps = c.steps + f.pipeline - 1;
   times.update = 1 + f.params * 30 / f.memory_bytes_per_s * 1e3 / (c.stage >= 1 ? ranks : 1);
   const double to_host_ms = f.params / ranks / f.host_bytes_per_s * 1e3;  // For a byte each.
   times.update += 16 * c.host_optimizer * to_host_ms;
   forward += c.host_params ? 2 * to_host_ms : 0;
   backward += c.host_params ? 2 * to_host_ms : 0;
-  if (f.ranks > 1) {
+  if (ranks > 1) {
     const double volume = c.stage == 0 || !c.scatter ? 2 : 1;
     const double buckets = std::max(std::ceil(f.params / c.reduce), 1.0);
     double reduce = collective(2 * f.params * volume * share, buckets);
@@ -322,7 +199,7 @@ SimulatedSurface::Times SimulatedSurface::TimesOf(const Config& c) const {
       forward += layer + (f.layers - 1) * std::max(layer - hidden * 0.36, 0.0);
       backward += layer + (f.layers - 1) * std::max(layer - hidden * 0.64, 0.0);
     }
-    times.backward = c.stage >= 2 ? micro_steps * exposed : exposed;
+    times.backward = c.stage >= 2 ? c.steps * exposed : exposed;
     if (c.stage == 1 || c.stage == 2)
       times.update +=
           collective(2 * f.params * share, std::max(std::ceil(f.params / c.gather), 1.0));
@@ -333,9 +210,12 @@ SimulatedSurface::Times SimulatedSurface::TimesOf(const Config& c) const {
 }
 
 double SimulatedSurface::StepMsOf(const Config& c) const {
-  if (NeedGb(c, true) > family_.memory_gb) return std::numeric_limits<double>::infinity();
   const Config shape{.size = c.size};
-  return TimesOf(c).all() * std::exp(0.004 * Hash(shape, "kernels") + 0.003 * Hash(c, "roughness"));
+  double log = family_.size_roughness * Hash(shape, "kernels") +
+               family_.config_roughness * Hash(c, "roughness");
+  if (!c.knob.empty() && c.knob != "eager")
+    log += family_.knob_effect * Hash({.stage = c.stage, .knob = c.knob}, "knob");
+  return TimesOf(c).all() * std::exp(log);
 }
 
 double SimulatedSurface::PeakBytes(const Json& config) const {
@@ -344,6 +224,7 @@ double SimulatedSurface::PeakBytes(const Json& config) const {
 
 double SimulatedSurface::SampleMs(const Json& config) const {
   const Config c = Read(config);
+  if (!Fits(c, kUsual)) return std::numeric_limits<double>::infinity();
   return StepMsOf(c) / (c.size * c.steps);
 }
 
@@ -367,14 +248,19 @@ double SimulatedSurface::BestSampleMs(const SearchSpace& space, const Experiment
           if (name == "overlap_comm") config.overlap = value;
           if (name == "reduce_scatter") config.scatter = value;
           if (name == "contiguous_gradients") config.contiguous = value;
+          if (knob.pointer == kKnob) config.knob = value;
           more.push_back(config);
         }
       }
       configs = more;
     }
     for (Config config : configs) {
+      const double batch = static_cast<double>(family_.accumulation);
       for (config.size = 1; config.size <= 1024; ++config.size) {
         if (NeedGb(config, false) > family_.memory_gb) break;
+        if (!Fits(config, kUsual)) continue;
+        if (family_.fixed_batch && std::fmod(batch, config.size) != 0) continue;
+        if (family_.fixed_batch) config.steps = batch / config.size;
         best = std::min(best, StepMsOf(config) / (config.size * config.steps));
       }
     }
@@ -389,14 +275,29 @@ void SimulatedSurface::Run(Trial& trial, double started_s, int64_t launch) const
   Rng rng(seed_, static_cast<uint64_t>(launch), "launch");
   double run_s = f.launch_s * std::exp(0.1 * rng.Normal());
   trial.times.started_s = started_s;
-  if (!(step_ms < std::numeric_limits<double>::infinity())) {
+  Rng more(seed_, static_cast<uint64_t>(launch), "drawn");
+  if (!Fits(c, more.Uniform())) {
     trial.state = TrialState::kInfeasible;
     trial.reason = "out of memory";
     trial.times.ended_s = started_s + run_s;
     return;
   }
-  double slow = std::exp(f.launch_noise * rng.Normal() + f.drift * started_s / 3600);
+  double deviation = f.launch_noise * rng.Normal();
+  if (f.place_noise > 0)
+    deviation *= std::exp(f.place_noise * Hash({.stage = c.stage, .size = 0}, "place"));
+  if (f.has_heavy_tails) {  // Student's distribution with 3 degrees of freedom, the same deviation.
+    double squares = 0;
+    for (int i = 0; i < 3; ++i)
+      squares += std::pow(more.Normal(), 2);
+    const double most = f.launch_noise;
+    deviation = std::clamp(deviation / std::sqrt(squares), -3 * most, 12 * most);
+  }
+  double slow = std::exp(deviation + f.drift * started_s / 3600);
   if (rng.Uniform() < f.outliers) slow *= 1.1 + 0.2 * rng.Uniform();
+  if (more.Uniform() < f.second_kind) slow *= f.second_slow;
+  // Episodes of five minutes.
+  if (Rng(seed_, static_cast<uint64_t>(started_s / 300), "throttle").Uniform() < f.throttled)
+    slow *= 1.2;
   // As many steps as the engine measures, or dsat's hook in a script.
   constexpr int kFirst = 3;
   std::vector<double> steps_ms(kFirst, slow * step_ms);
@@ -409,13 +310,12 @@ void SimulatedSurface::Run(Trial& trial, double started_s, int64_t launch) const
   const Metric counted = Summarize({steps_ms.begin() + window.first(), steps_ms.end()});
   const double measured_ms = counted.value;
   const auto metric = [&](double value) {
-    return Metric{.value = value,
-                  .spread = value * counted.spread / measured_ms,
-                  .samples = counted.samples};
+    return Metric{
+        .value = value, .spread = value * counted.spread / measured_ms, .samples = counted.samples};
   };
   const Times times = TimesOf(c);
   Measurement measurement;
-  const double samples = c.size * c.steps * static_cast<double>(f.ranks);
+  const double samples = c.size * c.steps * static_cast<double>(f.ranks / f.pipeline);
   measurement["latency"] = metric(measured_ms);
   measurement["throughput"] = metric(samples / measured_ms * 1e3);
   measurement["FLOPS_per_gpu"] = metric(samples / measured_ms * 1e9);

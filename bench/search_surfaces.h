@@ -52,12 +52,31 @@ struct Family {
   bool reports_peak = true;
   bool exact = false;  // The built-in engine: predicted bytes are exact.
   int64_t accumulation = 1;
+  // Laws of drawn machines.
+  bool drawn = false;
+  int pipeline = 1;                   // Stages, which divide the ranks.
+  bool fixed_batch = false;           // A rank has `accumulation` samples in a step.
+  bool is_hyperbolic = false;         // Efficiency grows with size / (size + saturation).
+  double wave = 0;                    // Samples that a device computes in one wave; 0: no waves.
+  double wave_share = 0;              // The part of computing that comes in whole waves.
+  double cliff_share = 0, cliff = 0;  // Sizes that are slower, and by how much.
+  double size_roughness = 0.004, config_roughness = 0.003;  // Standard deviations, logs.
+  bool caps_buckets = false;                                // Buckets are no larger than the model.
+  double hidden_gap = 0;            // The part of the device that no reported peak counts.
+  double launch_fragmentation = 0;  // The most by which a launch needs more, a share.
+  double place_noise = 0;           // The deviation of log(launch_noise) between stages.
+  bool has_heavy_tails = false;
+  double throttled = 0;                     // Share of the time in which all is 1.2 times slower.
+  double second_kind = 0, second_slow = 1;  // Launches that are slower, and the factor.
+  double knob_effect = 0;  // The deviation of the effects of a user's knob; 0: there is none.
   std::string space = "published";  // SearchOptions::space.
   // A file of bench/record_surface.py, which replaces everything above but `held_out`.
   std::string recording = {};
 };
 
 const std::vector<Family>& Families();
+// A machine from broad distributions of all laws.
+Family DrawnFamily(uint64_t seed);
 
 class Surface {
  public:
@@ -83,8 +102,7 @@ class Surface {
 };
 
 // Sets what all searches of the benchmark have in common.
-void SetSearch(const Family& family, const std::string& method, int64_t seed,
-               ExperimentSpec& spec);
+void SetSearch(const Family& family, const std::string& method, int64_t seed, ExperimentSpec& spec);
 
 std::unique_ptr<Surface> MakeSurface(const Family& family, uint64_t seed);
 
@@ -111,6 +129,7 @@ class SimulatedSurface : public Surface {
   Config Read(const Json& config) const;
   Times TimesOf(const Config& c) const;
   double NeedGb(const Config& c, bool with_jitter) const;
+  bool Fits(const Config& c, double fragmented) const;
   double Hash(const Config& c, const char* purpose) const;  // Standard normal.
   double StepMsOf(const Config& c) const;
 

@@ -30,7 +30,7 @@ class AutoMethod : public Method {
   void Observe(const Trial& finished) override;
   std::optional<Point> NextPoint(int64_t tag, const Trial& running) override;
   Conclusion Conclude() const override;
-  std::optional<double> ProbabilityNearBest(const Trial& pick) const override;
+  std::optional<OthersBound> BoundOthers(const Trial& pick) const override;
   std::string BoundOf(const Trial& pick) const override;
   std::optional<double> LaunchNoise() const override;
 

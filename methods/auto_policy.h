@@ -37,6 +37,10 @@ struct AutoRecord {
 
   std::vector<Asked> asked;  // By tag.
   std::set<AutoCandidate> proposed;
+  // Candidates whose launch ran out of memory far below the limit, which may be by chance: all of
+  // them, and the ones that are to be launched again.
+  std::set<AutoCandidate> doubted;
+  std::vector<AutoCandidate> to_repeat;
   std::vector<Measured> measured;  // In the order of first measurements.
   int64_t failures_in_a_row = 0;
   int64_t successes = 0;
@@ -77,7 +81,7 @@ class AutoPolicy {
   // The best of some measured ones, ranked best first, and those that gain the most by being
   // confirmed besides. REQUIRES: there is one.
   std::vector<int64_t> Finalists(const std::vector<int64_t>& ranked) const;
-  double ProbabilityNearBest(int64_t pick) const;
+  OthersBound BoundOthers(int64_t pick) const;
 
  private:
   struct Choice {
@@ -89,9 +93,14 @@ class AutoPolicy {
   };
 
   bool IsMeasured(int64_t i) const { return i < std::ssize(record_.measured); }
+  bool IsRunning(const AutoCandidate& candidate) const;
   bool MayAsk(int64_t i) const;
+  double RiskOf(int64_t i) const;
+  std::optional<Choice> Uncompared() const;
+  bool IsUnsettled(int64_t i) const;
   std::optional<Choice> First() const;
   std::optional<Choice> Best() const;
+  bool IsWorthIt(const Choice& choice) const;
   bool IsEnough(const Choice& choice) const;
   double GainOf(int64_t i) const;
   double GainOfIncumbent() const;

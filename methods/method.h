@@ -39,9 +39,15 @@ struct Conclusion {
   std::vector<int64_t> finalists;
   // The believed speeds of proposals, relative to each other, by tag.
   std::vector<std::pair<int64_t, double>> speeds = {};
-  double num_considered = 0;          // Configurations of the space; 0 if unknown.
   std::optional<MachineDrift> drift;  // If it is more than twice its error.
   std::string warm_start;  // One line on what became of the earlier experiment; "" without one.
+};
+
+// How much faster than a pick the other configurations of the space may be.
+struct OthersBound {
+  // With a probability of 95 %, none is faster by more than this factor; at least 1.
+  double at_most = 1;
+  int64_t num_compared = 0;  // The configurations whose expected speeds were compared.
 };
 
 class Method {
@@ -72,10 +78,9 @@ class Method {
   // By default nothing: the trials with the best metric are the finalists.
   virtual Conclusion Conclude() const { return {}; }
 
-  // The probability that no configuration of the space is more than 1 % faster than that of `pick`,
-  // a trial that was told or observed, at its best point. nullopt, the default, if the method does
-  // not know.
-  virtual std::optional<double> ProbabilityNearBest(const Trial& /*pick*/) const {
+  // How much faster than that of `pick`, a trial that was told or observed, at its best point, the
+  // configurations of the space may be. nullopt, the default, if the method does not know.
+  virtual std::optional<OthersBound> BoundOthers(const Trial& /*pick*/) const {
     return std::nullopt;
   }
   // One line on what bounds the speed of `pick`, and what would help next; "" if the method does
@@ -84,8 +89,8 @@ class Method {
   // The standard deviation of the logarithm of the speed between two launches of one configuration.
   // nullopt, the default, if the method does not know.
   virtual std::optional<double> LaunchNoise() const { return std::nullopt; }
-  // A method that is so sure of its pick needs no further trial.
-  static constexpr double kSure = 0.95;
+  // With so small a bound, a method needs no further trial.
+  static constexpr double kNearBest = 1.01;
 };
 
 }  // namespace dsat

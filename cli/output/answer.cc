@@ -201,12 +201,12 @@ int64_t NumTried(const Search& search) {
 
 // Says how much better other configurations may be.
 std::string OthersText(const Search& search, const Verdict& verdict) {
-  if (!verdict.probability_near_best) return "";
+  if (!verdict.others) return "";
   const SearchOptions& options = search.spec().options;
   std::string text =
-      fmt::format("within 1 % of the best of {:.0f} configurations with probability {:.0f} %",
-                  verdict.num_considered, 100 * *verdict.probability_near_best);
-  if (*verdict.probability_near_best < Method::kSure && IsOver(search)) {
+      fmt::format("no other configuration is expected to be more than {:.1f} % faster (95 %)",
+                  100 * (verdict.others->at_most - 1));
+  if (verdict.others->at_most > Method::kNearBest && IsOver(search)) {
     if (NumTried(search) >= options.max_trials) {
       text += " (--max-trials N searches longer)";
     } else if (!options.auto_method.run_steps) {

@@ -85,8 +85,8 @@ class Proposer {
   std::optional<Point> NextPoint(const Trial& running);
 
   Conclusion Conclude() const { return method_->Conclude(); }
-  std::optional<double> ProbabilityNearBest(const Trial& pick) const {
-    return method_->ProbabilityNearBest(pick);
+  std::optional<OthersBound> BoundOthers(const Trial& pick) const {
+    return method_->BoundOthers(pick);
   }
   std::string BoundOf(const Trial& pick) const { return method_->BoundOf(pick); }
   std::optional<double> LaunchNoise() const { return method_->LaunchNoise(); }

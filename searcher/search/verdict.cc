@@ -213,15 +213,13 @@ Verdict VerdictOf(const SearchState& search) {
   }
   for (const auto& dropped : search.Dropped())
     verdict.left_out.emplace_back(dropped);
-  verdict.num_considered = found.conclusion.num_considered;
   verdict.drift = found.conclusion.drift;
   verdict.warm_start = found.conclusion.warm_start;
   verdict.device_seconds = search.SlotSeconds();
   if (!verdict.pick) return verdict;
   if (search.proposer) {
     const Trial& pick = search.trials.at(*verdict.pick);
-    if (FailedLikeAllOthers(search) == nullptr)
-      verdict.probability_near_best = search.proposer->ProbabilityNearBest(pick);
+    if (FailedLikeAllOthers(search) == nullptr) verdict.others = search.proposer->BoundOthers(pick);
     verdict.bound = search.proposer->BoundOf(pick);
   }
   verdict.speed =
@@ -307,8 +305,8 @@ Json ToJson(const Verdict& verdict) {
       {"other_processes", verdict.others},
       {"device_seconds", verdict.device_seconds},
       {"repaid_after_steps", optional(verdict.repaid_after_steps)},
-      {"probability_within_1_percent", optional(verdict.probability_near_best)},
-      {"configurations_considered", verdict.num_considered},
+      {"others_at_most", verdict.others ? Json(verdict.others->at_most) : Json()},
+      {"configurations_compared", verdict.others ? Json(verdict.others->num_compared) : Json()},
       {"bound", verdict.bound},
       {"machine_drift", verdict.drift ? ToJson(*verdict.drift) : Json()},
       {"warm_start", verdict.warm_start}};

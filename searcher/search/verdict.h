@@ -74,9 +74,8 @@ struct Verdict {
   // Optimizer steps of the submitted batch size after whose samples the pick has repaid the search,
   // by the lower end of the factor's interval if the gain is proven; nullopt if it never does.
   std::optional<int64_t> repaid_after_steps;
-  // The probability of the pick (methods/method.h); nullopt if FailedLikeAllOthers().
-  std::optional<double> probability_near_best;
-  double num_considered = 0;
+  // How much faster others may be than the pick; nullopt if FailedLikeAllOthers().
+  std::optional<OthersBound> others;
   std::string bound;
   std::optional<MachineDrift> drift;
   std::string warm_start;

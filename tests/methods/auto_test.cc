@@ -24,14 +24,17 @@ TEST(AutoTest, FindsTheBestAndStopsByItself) {
     EXPECT_FALSE(method.Ask());
     const Conclusion conclusion = method.Conclude();
     EXPECT_LE(conclusion.finalists.size(), 3u);
-    const auto probability = [&](int64_t tag) {
+    const auto others = [&](int64_t tag) {
       const auto trial = std::ranges::find(run.trials, 1 + tag, &Trial::id);
-      return trial == run.trials.end() ? std::nullopt : method.ProbabilityNearBest(*trial);
+      return method.BoundOthers(*trial).value();
     };
     ASSERT_GE(conclusion.finalists.size(), 1u);
-    EXPECT_GT(probability(conclusion.finalists[0]).value_or(0), 0.3);
-    EXPECT_LT(probability(0).value_or(1), probability(conclusion.finalists[0]).value_or(0));
-    EXPECT_EQ(conclusion.num_considered, AutoSpace(machine.space, machine.options).num_configs());
+    const OthersBound bound = others(conclusion.finalists[0]);
+    EXPECT_GE(bound.at_most, 1 + LossOf(machine, method, run));
+    EXPECT_LT(bound.at_most, 1.04);
+    EXPECT_GT(others(0).at_most, bound.at_most);
+    EXPECT_GT(bound.num_compared, 20);
+    EXPECT_LE(bound.num_compared, method.space().num_candidates());
     const auto pick = std::ranges::find(run.trials, 1 + conclusion.finalists[0], &Trial::id);
     EXPECT_NE(method.BoundOf(*pick).find("bound by"), std::string::npos) << method.BoundOf(*pick);
     EXPECT_EQ(method.BoundOf(EndedTrial(999, TrialState::kSucceeded)), "");
@@ -247,10 +250,11 @@ TEST(AutoTest, ASingleConfigurationIsMeasuredOnce) {
   AutoMethod method(machine.space, machine.options);
   const Searched run = Search(machine, method, 4);
   EXPECT_EQ(run.proposals.size(), 1u);
-  EXPECT_EQ(method.ProbabilityNearBest(run.trials.at(0)), 1);
+  EXPECT_EQ(method.BoundOthers(run.trials.at(0)).value().at_most, 1);
+  EXPECT_EQ(method.BoundOthers(run.trials.at(0)).value().num_compared, 1);
   Trial unknown = run.trials[0];
   unknown.points[0].point.micro_batch_size = 2;
-  EXPECT_EQ(method.ProbabilityNearBest(unknown), std::nullopt);
+  EXPECT_FALSE(method.BoundOthers(unknown));
 }
 
 TEST(AutoTest, ALongerTrainingIsWorthALongerSearch) {

@@ -61,7 +61,7 @@ TEST(VerdictTest, WhatAStepSavesIsWhatTheConfirmationHasProven) {
               1);
 }
 
-TEST(VerdictTest, TheProbabilityIsThatOfThePick) {
+TEST(VerdictTest, TheBoundOfOthersIsThatOfThePick) {
   ExperimentSpec spec = ConfirmedSpec();
   spec.method = "auto";
   Search search(spec);
@@ -82,8 +82,8 @@ TEST(VerdictTest, TheProbabilityIsThatOfThePick) {
   ASSERT_TRUE(verdict.pick && favorite);
   ASSERT_NE(verdict.pick, favorite);
   const SearchState& state = search;
-  const auto of_favorite = state.proposer->ProbabilityNearBest(search.trials().at(*favorite));
-  EXPECT_GT(verdict.probability_near_best.value(), of_favorite.value());
+  const auto of_favorite = state.proposer->BoundOthers(search.trials().at(*favorite));
+  EXPECT_LT(verdict.others.value().at_most, of_favorite.value().at_most);
 }
 
 // A search by `auto`, and what it likes best: the first row of speeds, the second is as submitted.
