@@ -82,6 +82,11 @@ class Trial:
         return os.environ.get("DSAT_MEASURE") == "profile"
 
     @property
+    def is_dry_run(self) -> bool:
+        """True on fake tensors (_dry_run.py), where another part of dsat counts the steps."""
+        return os.environ.get("DSAT_MEASURE") == "memory"
+
+    @property
     def start_profile_step(self) -> int:
         """The steps after this one are measured. The first step is 0."""
         return int(os.environ.get("DSAT_START_PROFILE_STEP") or 3)

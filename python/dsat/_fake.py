@@ -1,0 +1,170 @@
+"""Trains a script on fake tensors: parameters, and all that depends on them, have only shapes.
+
+Data stay real, so that a script may look at them. The process group is PyTorch's fake one, and
+CUDA's devices are the CPU. Compiled kernels do nothing: they write into tensors that exist.
+"""
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import Any, List, Optional
+
+import numpy
+import torch
+import torch.distributed as dist
+import torch.distributed._tools.fake_collectives  # noqa: F401
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._pytree import tree_map_only
+from torch.utils.weak import WeakIdKeyDictionary
+
+from dsat._hook import wrap
+from dsat._memory import MemoryTracker
+
+_NUMBER = torch.ops.aten._local_scalar_dense.default
+# Tensors that are created with this number of elements are fake at once. Smaller ones may be data.
+_LARGE = {"start": 1 << 62, "forward": 1 << 18}
+_DATA: Any = torch._C.TensorBase.data
+current: Optional["FakeTraining"] = None  # The training of this process.
+
+
+class FakeTraining(MemoryTracker):
+    """Makes the result of an operator fake if one of its tensors is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        global current
+        current = self
+        self._mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self._copies = WeakIdKeyDictionary()
+
+    def own(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The fake tensor for a real one, which exists as long as that does."""
+        if isinstance(tensor, FakeTensor) or tensor.device.type == "meta":
+            return tensor
+        copy = self._copies.get(tensor)
+        if copy is None or copy.shape != tensor.shape or copy.dtype != tensor.dtype:
+            with self._mode:
+                copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype,
+                                           device=tensor.device)
+            self._copies[tensor] = copy
+        return copy
+
+    def run(self, func: Any, args: Any, kwargs: Any, tensors: List[Any]) -> Any:
+        if not any(isinstance(tensor, FakeTensor) for tensor in tensors):
+            if not self._creates_large(args):
+                return func(*args, **kwargs)
+        elif func is _NUMBER:
+            dtype = args[0].dtype
+            return False if dtype == torch.bool else 1.0 if dtype.is_floating_point else 1
+        args, kwargs = tree_map_only(torch.Tensor, self.own, (args, kwargs))
+        with self._mode:
+            return func(*args, **kwargs)
+
+    def _follows(self, tensors: List[Any]) -> bool:
+        return any(isinstance(tensor, FakeTensor) for tensor in tensors)
+
+    def _creates_large(self, args: Any) -> bool:
+        size = args[0] if args else None
+        return isinstance(size, (list, tuple)) and bool(size) and all(
+            isinstance(number, int) for number in size) and (
+                torch.Size(size).numel() >= _LARGE.get(self.phase, 0))
+
+    def install(self, ranks: int) -> None:
+        """Changes PyTorch in this process, which is one of `ranks`."""
+        def set_data(tensor: Any, value: Any) -> None:
+            value = self.own(value)
+            _DATA.__set__(tensor, value)
+            tensor.fake_device = getattr(value, "fake_device", value.device)
+            if isinstance(tensor, nn.Parameter):
+                self.mark(tensor, "parameters")
+        fake: Any = FakeTensor
+        fake.data = property(_DATA.__get__, set_data)
+        fake.data_ptr = lambda tensor: (tensor.untyped_storage()._cdata << 8) + (
+            tensor.storage_offset() * tensor.element_size())
+        fake.numpy = lambda tensor, **_: numpy.ones(tensor.shape)
+        fake.tolist = lambda tensor: numpy.ones(tensor.shape).tolist()
+        fake.__float__ = lambda tensor: float(tensor.item())
+
+        def init_process_group(*_: Any, **__: Any) -> None:
+            start("fake", store=FakeStore(), rank=0, world_size=ranks)
+        start = dist.init_process_group
+        dist.init_process_group = init_process_group
+        dist.distributed_c10d.init_process_group = init_process_group
+
+        @wrap(nn.Module, "_apply")
+        def _apply(original: Any, module: Any, fn: Any, recurse: bool = True) -> Any:
+            for part in module.modules() if recurse else [module]:
+                for name, buffer in part._buffers.items():
+                    part._buffers[name] = buffer if buffer is None else fn(buffer)
+                for name, parameter in part._parameters.items():
+                    if isinstance(parameter, FakeTensor):
+                        with torch.no_grad():
+                            parameter.data = fn(parameter.data)
+                    elif parameter is not None:  # It becomes fake when it leaves "meta".
+                        part._parameters[name] = nn.Parameter(fn(parameter.data),
+                                                              parameter.requires_grad)
+            return module
+
+        @wrap(dist, "all_gather_object")
+        def _all_gather_object(_: Any, objects: List[Any], value: Any, *__: Any, **___: Any) -> None:
+            objects[:] = [value] * len(objects)
+
+        @wrap(torch, "compile")
+        def _compile(_: Any, model: Any = None, **__: Any) -> Any:
+            return (lambda function: function) if model is None else model
+
+        for name in ("set_device", "synchronize", "empty_cache", "reset_peak_memory_stats"):
+            wrap(torch.cuda, name)(lambda *_, **__: None)
+        for name in ("current_device", "memory_allocated", "max_memory_allocated"):
+            wrap(torch.cuda, name)(lambda *_, **__: 0)
+        if "deepspeed" in sys.modules:
+            self.change_deepspeed(sys.modules["deepspeed"])
+        wrap(torch.Tensor, "cuda")(lambda _, tensor, *__, **___: tensor)
+        wrap(nn.Module, "cuda")(lambda _, module, *__, **___: module)
+
+        @wrap(nn.parallel.DistributedDataParallel, "__init__")
+        def _init(original: Any, self: Any, module: Any, *_: Any, **kwargs: Any) -> None:
+            original(self, module, **{**kwargs, "device_ids": None, "output_device": None})
+
+    def change_deepspeed(self, deepspeed: ModuleType) -> None:
+        """DeepSpeed compiles no kernels, has memory for its flat buffers, and is the last rank.
+
+        The last rank holds the gradients of the last layers, which exist longest.
+        """
+        self.watch_engines(deepspeed)
+        from deepspeed.accelerator import get_accelerator
+        from deepspeed.ops.op_builder.builder import OpBuilder
+        wrap(OpBuilder, "load")(lambda *_, **__: _NoKernels())
+        wrap(importlib.import_module("deepspeed.comm.torch"), "build_shm_op")(lambda *_: None)
+        wrap(type(get_accelerator()), "available_memory")(lambda *_, **__: 1 << 62)
+
+        from deepspeed.runtime.zero import stage_1_and_2
+
+        class _LastRank:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(deepspeed.comm, name)
+
+            def get_rank(self, group: Any = None) -> int:
+                return int(deepspeed.comm.get_world_size(group)) - 1
+        stage_1_and_2.dist = _LastRank()
+
+
+class OnCpu(TorchFunctionMode):
+    """Replaces CUDA's devices among arguments by the CPU."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def replaced(value: Any) -> Any:
+            is_cuda = isinstance(value, str) and value.split(":")[0] == "cuda" or (
+                isinstance(value, torch.device) and value.type == "cuda")
+            return "cpu" if is_cuda else value
+        kwargs = {name: replaced(value) for name, value in (kwargs or {}).items()}
+        return func(*map(replaced, args), **kwargs)
+
+
+class _NoKernels:
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: None
