@@ -107,15 +107,11 @@ def measured(folder, name, size):
 def predicted(folder, name, size):
     """What a dry run says: the lines whose highest is the peak for a micro-batch size."""
     script, *arguments = words_of(name, size)
-    request = {"command": ["python", str(HERE / "scripts" / script), *arguments],
-               "folder": str(folder), "environment": {}, "ds_config": {}, "ranks": RANKS,
-               "memory": 0, "all_stages": False}
-    run = subprocess.run([sys.executable, "-m", "dsat._dry_run"], input=json.dumps(request),
-                         env={**environment(), "DSAT_DS_CONFIG": str(folder / "ds_config.json")},
-                         capture_output=True, text=True, check=True)
+    dsat = os.environ.get("DSAT_PROGRAM", str(HERE.parent / "build/dsat"))
+    run = subprocess.run([dsat, "estimate", "--json", "--ranks", str(RANKS), "--", sys.executable,
+                          str(HERE / "scripts" / script), *arguments], cwd=folder,
+                         env=environment(), stdout=subprocess.PIPE, check=True)
     answer = json.loads(run.stdout)
-    if "error" in answer:
-        raise SystemExit(answer["error"])
     return answer["rows"][0]["lines"]
 
 

@@ -1,6 +1,6 @@
 """Runs a script without a device: on fake tensors, in processes that are forked for each config.
 
-usage: python3 -m dsat._dry_run < REQUEST
+usage: python3 -m dsat._dry_run REQUEST
 
 The request is a JSON object: `command`, the words that train; `folder`, which the command starts
 in; `environment`; `ds_config`, what to change in the script's config; `ranks` (0: as the command
@@ -34,6 +34,8 @@ _MICRO_BATCH, _STEPS = "train_micro_batch_size_per_gpu", "gradient_accumulation_
 # How long the script may take to its second step.
 _LIMIT_S = 300
 _MOST_SAMPLES = 1 << 16
+_MOST_RANKS = 4096
+_TOLERANCE = 0.01
 _LONGEST = 400  # Characters of an error's message.
 
 
@@ -164,8 +166,11 @@ class Runner:
         self._request, self._command, self._scratch = request, command, scratch
         self._count = 0
 
-    def run_all(self, configs: List[Config], ranks: int, own_batch: int = 0) -> List[Run]:
-        """Runs them in parallel. `own_batch`: of loaders that shall have the config's micro-batch."""
+    def run_all(self, configs: List[Tuple[int, Config]], own_batch: int = 0) -> List[Run]:
+        """Runs numbers of ranks and configs, in parallel.
+
+        `own_batch` is the size of loaders that get the config's micro-batch size; 0: none do.
+        """
         waiting, running, folders = list(configs), {}, []
         width = max(1, min(len(os.sched_getaffinity(0)), 8))
         while waiting or running:
@@ -174,7 +179,7 @@ class Runner:
                 self._count += 1
                 folder.mkdir()
                 folders.append(folder)
-                running[self._fork(waiting.pop(0), ranks, folder, own_batch)] = time.monotonic()
+                running[self._fork(*waiting.pop(0), folder, own_batch)] = time.monotonic()
             pid, _ = os.waitpid(-1, os.WNOHANG)
             running.pop(pid, None)
             for late in [pid for pid, begun in running.items()
@@ -183,7 +188,7 @@ class Runner:
             time.sleep(0.01)
         return [self._read(folder) for folder in folders]
 
-    def _fork(self, config: Config, ranks: int, folder: pathlib.Path, own_batch: int) -> int:
+    def _fork(self, ranks: int, config: Config, folder: pathlib.Path, own_batch: int) -> int:
         write_json(folder / "ds_config.json", config)
         pid = os.fork()
         if pid == 0:
@@ -350,7 +355,7 @@ class Estimate:
         self._request, self._runner, self._ranks = request, runner, ranks
         base = self._base = request["ds_config"]
         say("running the script on fake tensors")
-        self._first = runner.run_all([base], ranks)[0]
+        self._first = runner.run_all([(ranks, base)])[0]
         if "error" in self._first.facts:
             raise DryRunError(self._first.facts["error"])
         facts = self._facts = self._first.facts
@@ -363,29 +368,53 @@ class Estimate:
         return config if section is None else {**config, "zero_optimization": section}
 
     def answer(self) -> Dict[str, Any]:
-        facts, size = self._facts, self._size
-        rows = [("as submitted", None)]
-        if self._request["all_stages"] and facts["stage"] is not None:
-            rows += self._other_sections()
-        configs = [(self._config(samples, section))
-                   for _, section in rows for samples in (size, 2 * size)]
-        configs = configs[1:] if size else []
-        if configs:
-            say(f"running it with {len(configs)} more configs")
-        runs = [self._first, *self._runner.run_all(configs, self._ranks, self._own_batch)]
+        facts, size, ranks, limit = self._facts, self._size, self._ranks, self._request["memory"]
+        rows = [("as submitted", None), *(self._other_sections()
+                                          if self._request["all_stages"] else [])]
+        more = [(ranks, self._config(samples, section)) for _, section in rows
+                for samples in (size, 2 * size)][1:]
+        more.append((ranks, self._config(3 * size)))
+        others = [max(2, ranks), 2 * max(2, ranks)] if limit and facts["stage"] else []
+        more += [(number, self._base) for number in others]
+        more = more if size else []
+        say(f"running it with {len(more)} more configs")
+        runs = [self._first, *self._runner.run_all(more, self._own_batch)]
         result = {**{key: facts[key] for key in ("num_params", "trainable_num_params", "stage",
                                                  "micro_batch_size", "accumulation_steps")},
-                  "ranks": self._ranks, "memory_bytes": self._request["memory"], "rows": []}
-        samples = facts["num_steps"] * max(1, size) * facts["accumulation_steps"]
-        result["flops_per_sample"] = facts["flops"] // samples
+                  "flops_per_sample": facts["flops"] // (
+                      facts["num_steps"] * max(1, size) * facts["accumulation_steps"]),
+                  "ranks": ranks, "memory_bytes": limit, "rows": [], "notes": []}
         for at, (name, _) in enumerate(rows):
             result["rows"].append({"settings": name, **self._row(runs[2 * at:2 * at + 2])})
+        result["notes"] = self._notes(runs, runs[2 * len(rows):])
+        scaled = runs[2 * len(rows) + 1:]
+        if scaled and not any("error" in run.facts for run in scaled):
+            line = Line(scaled, [1 / number for number in others])
+            fits = [number for number in range(1, 1 + _MOST_RANKS) if line.at(1 / number) <= limit]
+            result.update({"fewest_ranks": fits[0]} if fits else {})
         return result
 
+    def _notes(self, runs: List[Run], checks: List[Run]) -> List[str]:
+        """What limits the answer."""
+        notes, size = [], self._size
+        if self._facts["num_steps"] < 2:
+            notes.append("The script ended after its first optimizer step.")
+        if not size:
+            return [*notes, "No data loader shows the micro-batch size: the script's own counts."]
+        if "error" in runs[1].facts:
+            return [*notes, f"With micro-batch {2 * size}: {runs[1].facts['error']}"]
+        if "error" not in checks[0].facts:
+            real = int(_totals(checks[0]).max())
+            off = Line(runs[:2], [size, 2 * size]).at(3 * size) / real - 1
+            if abs(off) > _TOLERANCE:
+                notes.append(f"The peak is no straight line of the micro-batch: the sizes {size} "
+                             f"and {2 * size} tell {100 * off:+.1f} % of that of {3 * size}.")
+        return notes
+
     def _row(self, runs: List[Run]) -> Dict[str, Any]:
-        from dsat._memory import KINDS
         if "error" in runs[0].facts:
             return {"refused": runs[0].facts["error"]}
+        from dsat._memory import KINDS
         totals, limit = _totals(runs[0]), self._request["memory"]
         most = int(totals.argmax())
         row: Dict[str, Any] = {
@@ -393,15 +422,16 @@ class Estimate:
             "kinds": dict(zip(KINDS[:-1], map(int, runs[0].curve[most])))}
         if limit:
             row["fits"] = row["peak_bytes"] <= limit
-        if len(runs) < 2 or "error" in runs[1].facts:
-            return row
-        line = Line(runs, [self._size, 2 * self._size])
-        row["lines"] = line.highest()
-        if limit:
-            row["largest_micro_batch"] = line.last_within(limit)
+        if len(runs) == 2 and "error" not in runs[1].facts:
+            line = Line(runs, [self._size, 2 * self._size])
+            row["lines"] = line.highest()
+            if limit:
+                row["largest_micro_batch"] = line.last_within(limit)
         return row
 
     def _other_sections(self) -> List[Tuple[str, Config]]:
+        if self._facts["stage"] is None:
+            return []
         given = self._facts["section"]
         host = {"device": "cpu"}
         offloads = {"": {}, "_offload_optimizer": {"offload_optimizer": host},
@@ -418,7 +448,8 @@ def say(text: str) -> None:
 
 
 def main() -> None:
-    request = json.load(sys.stdin)
+    request = json.loads(sys.argv[1])
+    os.environ.update(DS_ACCELERATOR="cpu", CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
     scratch = pathlib.Path(tempfile.mkdtemp(prefix="dsat-dry-run-"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
@@ -427,8 +458,11 @@ def main() -> None:
         _preload(command)
         ranks = request["ranks"] or command.ranks
         answer = Estimate(request, Runner(request, command, scratch), ranks).answer()
-    except DryRunError as error:
-        answer = {"error": str(error)}
+    except (DryRunError, ImportError, OSError) as error:
+        answer = {"error": f"{sys.executable}: {error}" if isinstance(error, ImportError)
+                  else str(error)}
+    except KeyboardInterrupt:
+        sys.exit(130)
     finally:
         if not os.environ.get('KEEP'): shutil.rmtree(scratch, ignore_errors=True)
     print(json.dumps(answer))

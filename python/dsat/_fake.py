@@ -40,6 +40,7 @@ class FakeTraining(MemoryTracker):
         current = self
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
         self._copies = WeakIdKeyDictionary()
+        self._in_library = False  # Whether the code that runs has no data.
 
     def own(self, tensor: torch.Tensor) -> torch.Tensor:
         """The fake tensor for a real one, which exists as long as that does."""
@@ -71,7 +72,7 @@ class FakeTraining(MemoryTracker):
         size = args[0] if args else None
         return isinstance(size, (list, tuple)) and bool(size) and all(
             isinstance(number, int) for number in size) and (
-                torch.Size(size).numel() >= _LARGE.get(self.phase, 0))
+                self._in_library or torch.Size(size).numel() >= _LARGE.get(self.phase, 0))
 
     def install(self, ranks: int) -> None:
         """Changes PyTorch in this process, which is one of `ranks`."""
@@ -142,7 +143,14 @@ class FakeTraining(MemoryTracker):
         wrap(importlib.import_module("deepspeed.comm.torch"), "build_shm_op")(lambda *_: None)
         wrap(type(get_accelerator()), "available_memory")(lambda *_, **__: 1 << 62)
 
-        from deepspeed.runtime.zero import stage_1_and_2
+        from deepspeed.runtime.zero import partitioned_param_coordinator, stage_1_and_2
+
+        @wrap(partitioned_param_coordinator.PartitionedParameterCoordinator, "fetch_sub_module")
+        def _fetch(original: Any, *args: Any, **kwargs: Any) -> Any:
+            self._in_library = True
+            result = original(*args, **kwargs)
+            self._in_library = False
+            return result
 
         class _LastRank:
             def __getattr__(self, name: str) -> Any:

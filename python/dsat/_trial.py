@@ -144,7 +144,7 @@ def trial() -> Optional[Trial]:
     if _current is None or str(_current.config_path) != path:
         # Reading by dsat does not count as reading by the script.
         before = os.environ.pop(_READ, None)
-        content = read_json(path)
+        content = {} if path == os.devnull else read_json(path)
         if before is not None:
             os.environ[_READ] = before
         _current = Trial(id=int(os.environ.get("DSAT_TRIAL_ID") or 0),
