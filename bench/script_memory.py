@@ -26,6 +26,8 @@ TRAINER = ["--output_dir", "out", "--use_cpu", "--max_steps", "3", "--save_strat
 # The words behind "python", and whether the ds_config names the optimizer.
 SCRIPTS = {
     "cifar": ("cifar.py --deepspeed --deepspeed_config ds_config.json".split(), True),
+    "lora_loop": (["lora_loop.py"], True),
+    "ddp_resnet": (["ddp_resnet.py", "{size}"], False),
     "accelerate_loop": (["accelerate_loop.py"], False),
     "lightning_loop": (["lightning_loop.py"], False),
     "hugging_face": (["hugging_face.py", *TRAINER], False),
@@ -89,7 +91,7 @@ def measured(folder, name, size):
                "LOCAL_WORLD_SIZE": str(RANKS), "LOCAL_SIZE": str(RANKS),
                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
                "DSAT_DS_CONFIG": str(folder / "ds_config.json"), "DSAT_TRIAL_DIR": str(folder),
-               "DSAT_MEASURE": "memory", "PEAK_FILE": str(folder / f"peak{rank}")}
+               "PEAK_FILE": str(folder / f"peak{rank}")}
         with open(folder / f"rank{rank}.log", "w", encoding="utf-8") as log:
             ranks.append(subprocess.Popen(
                 [sys.executable, __file__, "--rank", str(HERE / "scripts" / script), *arguments],

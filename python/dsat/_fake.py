@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
 from dsat._hook import wrap
-from dsat._memory import MemoryTracker
+from dsat._memory import MemoryTracker, tensors_in
 
 _NUMBER = torch.ops.aten._local_scalar_dense.default
 # Tensors that are created with this number of elements are fake at once. Smaller ones may be data.
@@ -40,7 +40,7 @@ class FakeTraining(MemoryTracker):
         current = self
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
         self._copies = WeakIdKeyDictionary()
-        self._in_library = False  # Whether the code that runs has no data.
+        self._buffers = WeakIdKeyDictionary()  # Fake tensors for the storages of real ones.
 
     def own(self, tensor: torch.Tensor) -> torch.Tensor:
         """The fake tensor for a real one, which exists as long as that does."""
@@ -48,11 +48,31 @@ class FakeTraining(MemoryTracker):
             return tensor
         copy = self._copies.get(tensor)
         if copy is None or copy.shape != tensor.shape or copy.dtype != tensor.dtype:
+            buffer = self._buffers.get(tensor.untyped_storage())
             with self._mode:
-                copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype,
-                                           device=tensor.device)
+                if buffer is not None:
+                    copy = buffer.view(tensor.dtype).as_strided(
+                        tensor.shape, tensor.stride(), tensor.storage_offset())
+                else:
+                    copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype,
+                                               device=tensor.device)
             self._copies[tensor] = copy
         return copy
+
+    def _note_written(self, func: Any, args: Any, kwargs: Any) -> None:
+        """A real tensor that is written shares its storage with others, as a bucket's parts do."""
+        for at, argument in enumerate(func._schema.arguments if func._schema.is_mutable else ()):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            value = args[at] if at < len(args) else kwargs.get(argument.name)
+            for tensor in tensors_in(value):
+                if isinstance(tensor, FakeTensor) or tensor in self._copies:
+                    continue
+                storage = tensor.untyped_storage()
+                if storage not in self._buffers:
+                    with self._mode:
+                        self._buffers[storage] = torch.empty(storage.nbytes(), dtype=torch.uint8,
+                                                             device=tensor.device)
 
     def run(self, func: Any, args: Any, kwargs: Any, tensors: List[Any]) -> Any:
         if not any(isinstance(tensor, FakeTensor) for tensor in tensors):
@@ -61,6 +81,7 @@ class FakeTraining(MemoryTracker):
         elif func is _NUMBER:
             dtype = args[0].dtype
             return False if dtype == torch.bool else 1.0 if dtype.is_floating_point else 1
+        self._note_written(func, args, kwargs)
         args, kwargs = tree_map_only(torch.Tensor, self.own, (args, kwargs))
         with self._mode:
             return func(*args, **kwargs)
@@ -72,7 +93,7 @@ class FakeTraining(MemoryTracker):
         size = args[0] if args else None
         return isinstance(size, (list, tuple)) and bool(size) and all(
             isinstance(number, int) for number in size) and (
-                self._in_library or torch.Size(size).numel() >= _LARGE.get(self.phase, 0))
+                torch.Size(size).numel() >= _LARGE.get(self.phase, 0))
 
     def install(self, ranks: int) -> None:
         """Changes PyTorch in this process, which is one of `ranks`."""
@@ -130,6 +151,8 @@ class FakeTraining(MemoryTracker):
         @wrap(nn.parallel.DistributedDataParallel, "__init__")
         def _init(original: Any, self: Any, module: Any, *_: Any, **kwargs: Any) -> None:
             original(self, module, **{**kwargs, "device_ids": None, "output_device": None})
+            # The fake group's result has no value.
+            self.register_comm_hook(None, lambda _, bucket: _done(bucket.buffer()))
 
     def change_deepspeed(self, deepspeed: ModuleType) -> None:
         """DeepSpeed compiles no kernels, has memory for its flat buffers, and is the last rank.
@@ -143,14 +166,7 @@ class FakeTraining(MemoryTracker):
         wrap(importlib.import_module("deepspeed.comm.torch"), "build_shm_op")(lambda *_: None)
         wrap(type(get_accelerator()), "available_memory")(lambda *_, **__: 1 << 62)
 
-        from deepspeed.runtime.zero import partitioned_param_coordinator, stage_1_and_2
-
-        @wrap(partitioned_param_coordinator.PartitionedParameterCoordinator, "fetch_sub_module")
-        def _fetch(original: Any, *args: Any, **kwargs: Any) -> Any:
-            self._in_library = True
-            result = original(*args, **kwargs)
-            self._in_library = False
-            return result
+        from deepspeed.runtime.zero import stage_1_and_2
 
         class _LastRank:
             def __getattr__(self, name: str) -> Any:
@@ -171,6 +187,12 @@ class OnCpu(TorchFunctionMode):
             return "cpu" if is_cuda else value
         kwargs = {name: replaced(value) for name, value in (kwargs or {}).items()}
         return func(*map(replaced, args), **kwargs)
+
+
+def _done(value: Any) -> Any:
+    done: Any = torch.futures.Future()
+    done.set_result(value)
+    return done
 
 
 class _NoKernels:

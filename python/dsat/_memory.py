@@ -151,7 +151,7 @@ class MemoryTracker(TorchDispatchMode):
         DataLoader.__iter__ = iterated  # type: ignore[method-assign]
 
     def _note_module(self, module: nn.Module, _: Any) -> None:
-        if self.outer_phase in ("start", "engine"):
+        if self.outer_phase == "start":
             self.outer_phase = "forward"
         if id(module) in self._seen:
             return
