@@ -54,7 +54,7 @@ def become_rank(script):
     with contextlib.suppress(ImportError):
         import deepspeed
         tracker.watch_engines(deepspeed)
-    sys.path[0] = str(HERE / "scripts")
+    sys.path[0] = str(pathlib.Path(script).parent)
     with tracker:
         runpy.run_path(script, run_name="__main__")
 

@@ -25,6 +25,11 @@ from dsat._hook import wrap
 from dsat._memory import MemoryTracker, tensors_in
 
 _NUMBER = torch.ops.aten._local_scalar_dense.default
+# What a script reads of a fake tensor is 1, but 0 if it is of these types, or says whether numbers
+# are infinite or not a number.
+_FLAGS = (torch.bool, torch.uint8)
+_ARE_ZERO = {"isinf", "isnan"}
+_STAY_ZERO = {"logical_or", "bitwise_or", "_to_copy", "max", "amax", "any", "sum", "detach"}
 # Tensors that are created with this number of elements are fake at once. Smaller ones may be data.
 _LARGE = {"start": 1 << 62, "forward": 1 << 18}
 _DATA: Any = torch._C.TensorBase.data
@@ -80,11 +85,18 @@ class FakeTraining(MemoryTracker):
                 return func(*args, **kwargs)
         elif func is _NUMBER:
             dtype = args[0].dtype
-            return False if dtype == torch.bool else 1.0 if dtype.is_floating_point else 1
+            number = int(dtype not in _FLAGS and not getattr(args[0], "dsat_is_zero", False))
+            return float(number) if dtype.is_floating_point else number
         self._note_written(func, args, kwargs)
         args, kwargs = tree_map_only(torch.Tensor, self.own, (args, kwargs))
         with self._mode:
-            return func(*args, **kwargs)
+            result = func(*args, **kwargs)
+        name = func._opname
+        if name in _ARE_ZERO or name in _STAY_ZERO and all(
+                getattr(tensor, "dsat_is_zero", False) for tensor in tensors_in(args)):
+            for tensor in tensors_in(result):
+                tensor.dsat_is_zero = True  # type: ignore[attr-defined]
+        return result
 
     def _follows(self, tensors: List[Any]) -> bool:
         return any(isinstance(tensor, FakeTensor) for tensor in tensors)
@@ -178,13 +190,15 @@ class FakeTraining(MemoryTracker):
 
 
 class OnCpu(TorchFunctionMode):
-    """Replaces CUDA's devices among arguments by the CPU."""
+    """Replaces CUDA's devices among arguments by the CPU. All numbers are finite."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         def replaced(value: Any) -> Any:
             is_cuda = isinstance(value, str) and value.split(":")[0] == "cuda" or (
                 isinstance(value, torch.device) and value.type == "cuda")
             return "cpu" if is_cuda else value
+        if func in (torch.isfinite, torch.Tensor.isfinite) and isinstance(args[0], FakeTensor):
+            return torch.ones(args[0].shape, dtype=torch.bool)
         kwargs = {name: replaced(value) for name, value in (kwargs or {}).items()}
         return func(*map(replaced, args), **kwargs)
 

@@ -220,6 +220,7 @@ class MemoryTracker(TorchDispatchMode):
 
     def mark_engine(self, engine: Any) -> None:
         """Call it after the passes and steps of an engine: its buffers come and go."""
+        self._mark_states(getattr(engine.optimizer, "optimizer", engine.optimizer))
         offloads_parameters = bool(engine.zero_offload_param())
         for parameter in engine.module.parameters():
             self.mark(getattr(parameter, "ds_tensor", None),
