@@ -12,7 +12,7 @@
 #include "base/table.h"
 #include "cli/read_spec.h"
 #include "engine/config/strategies.h"
-#include "engine/runtime/cluster.h"
+#include "profiler/planner.h"
 #include "proto/launch_settings.h"
 #include "searcher/command/deepspeed_command.h"
 #include "searcher/command/import_hook.h"
@@ -42,7 +42,7 @@ void RefuseOtherFlags(const EstimateFlags& flags) {
   }
 }
 
-// What the flags say about the devices, over what the experiment says.
+// Sets the number of ranks and the memory of a device as the flags say.
 void ApplyDevices(const EstimateFlags& flags, Json& request) {
   const int64_t per_node = flags.ranks_per_node.value_or(
       flags.device.empty() ? 8 : engine::ClusterOf(flags.device).ranks_per_node);
@@ -92,10 +92,10 @@ std::string TextOf(const Json& answer) {
       answer.at("micro_batch_size").get<int64_t>(), answer.at("accumulation_steps").get<int64_t>(),
       answer.at("stage").is_null() ? ", without DeepSpeed"
                                    : fmt::format(", ZeRO stage {}", answer.at("stage").dump()));
-  std::vector<std::string> columns = {"settings",    "parameters",   "gradients",
-                                      "optimizer",   "buffers",      "activations",
-                                      "temporaries", "device, peak", "host"};
-  if (limit > 0) columns.insert(columns.end(), {"fits", "largest micro-batch"});
+  std::vector<std::string> columns = {"settings",  "parameters", "gradients",
+                                      "optimizer", "buffers",    "activations",
+                                      "temporary", "peak",       "host"};
+  if (limit > 0) columns.insert(columns.end(), {"fits", "largest batch"});
   std::vector<std::vector<std::string>> rows;
   std::string notes;
   for (const Json& row : answer.at("rows")) {

@@ -151,6 +151,14 @@ def _preload(command: Command) -> None:
                 pass
 
 
+class Job(NamedTuple):
+    """A config to run; `is_last`: as the last rank, and else as the first."""
+
+    ranks: int
+    config: Config
+    is_last: bool = False
+
+
 class Run(NamedTuple):
     """What a run with one config has shown."""
 
@@ -166,12 +174,12 @@ class Runner:
         self._request, self._command, self._scratch = request, command, scratch
         self._count = 0
 
-    def run_all(self, configs: List[Tuple[int, Config]], own_batch: int = 0) -> List[Run]:
-        """Runs numbers of ranks and configs, in parallel.
+    def run_all(self, jobs: List[Job], own_batch: int = 0) -> List[Run]:
+        """Runs them in parallel.
 
         `own_batch` is the size of loaders that get the config's micro-batch size; 0: none do.
         """
-        waiting, running, folders = list(configs), {}, []
+        waiting, running, folders = list(jobs), {}, []
         width = max(1, min(len(os.sched_getaffinity(0)), 8))
         while waiting or running:
             while waiting and len(running) < width:
@@ -179,7 +187,7 @@ class Runner:
                 self._count += 1
                 folder.mkdir()
                 folders.append(folder)
-                running[self._fork(*waiting.pop(0), folder, own_batch)] = time.monotonic()
+                running[self._fork(waiting.pop(0), folder, own_batch)] = time.monotonic()
             pid, _ = os.waitpid(-1, os.WNOHANG)
             running.pop(pid, None)
             for late in [pid for pid, begun in running.items()
@@ -188,14 +196,14 @@ class Runner:
             time.sleep(0.01)
         return [self._read(folder) for folder in folders]
 
-    def _fork(self, ranks: int, config: Config, folder: pathlib.Path, own_batch: int) -> int:
-        write_json(folder / "ds_config.json", config)
+    def _fork(self, job: Job, folder: pathlib.Path, own_batch: int) -> int:
+        write_json(folder / "ds_config.json", job.config)
         pid = os.fork()
         if pid == 0:
             ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # It ends with its parent.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             try:
-                _become(self._command, ranks, folder, self._request, own_batch)
+                _become(self._command, job, folder, self._request, own_batch)
             finally:
                 os._exit(1)
         return pid
@@ -214,7 +222,7 @@ class Runner:
         return Run(facts, curve, numpy.fromfile(folder / "phases", dtype=numpy.uint8))
 
 
-def _become(command: Command, ranks: int, folder: pathlib.Path, request: Dict[str, Any],
+def _become(command: Command, job: Job, folder: pathlib.Path, request: Dict[str, Any],
             own_batch: int) -> None:
     """Runs the script as one of the ranks, and ends this process."""
     log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT)
@@ -224,19 +232,20 @@ def _become(command: Command, ranks: int, folder: pathlib.Path, request: Dict[st
     os.environ.update({
         **request["environment"], **command.environment, "DSAT_DS_CONFIG": config,
         "DSAT_TRIAL_DIR": str(folder), "DSAT_MEASURE": "memory", "RANK": "0", "LOCAL_RANK": "0",
-        "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "LOCAL_SIZE": str(ranks),
+        "WORLD_SIZE": str(job.ranks), "LOCAL_WORLD_SIZE": str(job.ranks),
+        "LOCAL_SIZE": str(job.ranks),
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"})
     sys.argv = [command.script,
                 *(word.replace("{ds_config}", config) for word in command.arguments)]
     from dsat import _fake
-    training = _fake.FakeTraining()
+    training = _fake.FakeTraining(job.is_last)
 
     def finish() -> None:
         write_json(folder / "facts.json", _facts(command, training))
         for name in ("curve", "phases"):
             (folder / name).write_bytes(bytes(memoryview(getattr(training, name))))
         os._exit(0)
-    training.install(ranks)
+    training.install(job.ranks)
     training.watch(finish)
     if own_batch:
         from dsat._hook.batches import rebatch_loaders_of
@@ -355,7 +364,7 @@ class Estimate:
         self._request, self._runner, self._ranks = request, runner, ranks
         base = self._base = request["ds_config"]
         say("running the script on fake tensors")
-        self._first = runner.run_all([(ranks, base)])[0]
+        self._first = runner.run_all([Job(ranks, base)])[0]
         if "error" in self._first.facts:
             raise DryRunError(self._first.facts["error"])
         facts = self._facts = self._first.facts
@@ -369,67 +378,81 @@ class Estimate:
 
     def answer(self) -> Dict[str, Any]:
         facts, size, ranks, limit = self._facts, self._size, self._ranks, self._request["memory"]
-        rows = [("as submitted", None), *(self._other_sections()
-                                          if self._request["all_stages"] else [])]
-        more = [(ranks, self._config(samples, section)) for _, section in rows
-                for samples in (size, 2 * size)][1:]
-        more.append((ranks, self._config(3 * size)))
+        rows = [("as submitted", facts["stage"], None), *(
+            self._other_sections() if self._request["all_stages"] else [])]
+        jobs: Dict[Any, Job] = {
+            (name, is_last, samples): Job(ranks, self._config(samples, section), is_last)
+            for name, stage, section in rows for is_last in self._places(stage)
+            for samples in (size, 2 * size)}
+        jobs["check"] = Job(ranks, self._config(3 * size))
         others = [max(2, ranks), 2 * max(2, ranks)] if limit and facts["stage"] else []
-        more += [(number, self._base) for number in others]
-        more = more if size else []
-        say(f"running it with {len(more)} more configs")
-        runs = [self._first, *self._runner.run_all(more, self._own_batch)]
+        jobs.update({number: Job(number, self._base) for number in others})
+        done = (rows[0][0], False, size)
+        del jobs[done]
+        jobs = jobs if size else {}
+        say(f"running it with {len(jobs)} more configs")
+        runs = dict(zip(jobs, self._runner.run_all(list(jobs.values()), self._own_batch)))
+        runs[done] = self._first
         result = {**{key: facts[key] for key in ("num_params", "trainable_num_params", "stage",
                                                  "micro_batch_size", "accumulation_steps")},
                   "flops_per_sample": facts["flops"] // (
                       facts["num_steps"] * max(1, size) * facts["accumulation_steps"]),
-                  "ranks": ranks, "memory_bytes": limit, "rows": [], "notes": []}
-        for at, (name, _) in enumerate(rows):
-            result["rows"].append({"settings": name, **self._row(runs[2 * at:2 * at + 2])})
-        result["notes"] = self._notes(runs, runs[2 * len(rows):])
-        scaled = runs[2 * len(rows) + 1:]
+                  "ranks": ranks, "memory_bytes": limit,
+                  "notes": self._notes(runs.get((done[0], False, 2 * size)), runs.get("check"))}
+        result["rows"] = [
+            {"settings": name, **self._row([[runs[key] for key in (
+                (name, is_last, size), (name, is_last, 2 * size)) if key in runs]
+                for is_last in self._places(stage)])} for name, stage, _ in rows]
+        scaled = [runs[number] for number in others if number in runs]
         if scaled and not any("error" in run.facts for run in scaled):
             line = Line(scaled, [1 / number for number in others])
             fits = [number for number in range(1, 1 + _MOST_RANKS) if line.at(1 / number) <= limit]
             result.update({"fewest_ranks": fits[0]} if fits else {})
         return result
 
-    def _notes(self, runs: List[Run], checks: List[Run]) -> List[str]:
+    def _places(self, stage: Optional[int]) -> Tuple[bool, ...]:
+        """Whether the last rank is run, too: stages 1 and 2 partition gradients in their order."""
+        return (False, True) if stage in (1, 2) and self._ranks > 1 and self._size else (False,)
+
+    def _notes(self, doubled: Optional[Run], check: Optional[Run]) -> List[str]:
         """What limits the answer."""
         notes, size = [], self._size
         if self._facts["num_steps"] < 2:
             notes.append("The script ended after its first optimizer step.")
-        if not size:
+        if doubled is None or check is None:
             return [*notes, "No data loader shows the micro-batch size: the script's own counts."]
-        if "error" in runs[1].facts:
-            return [*notes, f"With micro-batch {2 * size}: {runs[1].facts['error']}"]
-        if "error" not in checks[0].facts:
-            real = int(_totals(checks[0]).max())
-            off = Line(runs[:2], [size, 2 * size]).at(3 * size) / real - 1
+        if "error" in doubled.facts:
+            return [*notes, f"With micro-batch {2 * size}: {doubled.facts['error']}"]
+        if "error" not in check.facts:
+            real = int(_totals(check).max())
+            off = Line([self._first, doubled], [size, 2 * size]).at(3 * size) / real - 1
             if abs(off) > _TOLERANCE:
                 notes.append(f"The peak is no straight line of the micro-batch: the sizes {size} "
                              f"and {2 * size} tell {100 * off:+.1f} % of that of {3 * size}.")
         return notes
 
-    def _row(self, runs: List[Run]) -> Dict[str, Any]:
-        if "error" in runs[0].facts:
-            return {"refused": runs[0].facts["error"]}
+    def _row(self, places: List[List[Run]]) -> Dict[str, Any]:
+        """The answer for one config, from its runs with one or two sizes at one or two ranks."""
         from dsat._memory import KINDS
-        totals, limit = _totals(runs[0]), self._request["memory"]
+        for place in places:
+            if "error" in place[0].facts:
+                return {"refused": place[0].facts["error"]}
+        largest = max((place[0] for place in places), key=lambda run: int(_totals(run).max()))
+        totals, limit = _totals(largest), self._request["memory"]
         most = int(totals.argmax())
         row: Dict[str, Any] = {
-            "peak_bytes": int(totals[most]), "host_bytes": int(runs[0].curve[:, -1].max()),
-            "kinds": dict(zip(KINDS[:-1], map(int, runs[0].curve[most])))}
+            "peak_bytes": int(totals[most]), "host_bytes": int(largest.curve[:, -1].max()),
+            "kinds": dict(zip(KINDS[:-1], map(int, largest.curve[most])))}
         if limit:
             row["fits"] = row["peak_bytes"] <= limit
-        if len(runs) == 2 and "error" not in runs[1].facts:
-            line = Line(runs, [self._size, 2 * self._size])
-            row["lines"] = line.highest()
+        if all(len(place) == 2 and "error" not in place[1].facts for place in places):
+            lines = [Line(place, [self._size, 2 * self._size]) for place in places]
+            row["lines"] = [pair for line in lines for pair in line.highest()]
             if limit:
-                row["largest_micro_batch"] = line.last_within(limit)
+                row["largest_micro_batch"] = min(line.last_within(limit) for line in lines)
         return row
 
-    def _other_sections(self) -> List[Tuple[str, Config]]:
+    def _other_sections(self) -> List[Tuple[str, int, Config]]:
         if self._facts["stage"] is None:
             return []
         given = self._facts["section"]
@@ -437,7 +460,7 @@ class Estimate:
         offloads = {"": {}, "_offload_optimizer": {"offload_optimizer": host},
                     "_offload": {"offload_optimizer": host, "offload_param": host}}
         common = {key: value for key, value in given.items() if not key.startswith("offload_")}
-        return [(f"stage_{stage}{name}", {**common, **offload, "stage": stage})
+        return [(f"stage_{stage}{name}", stage, {**common, **offload, "stage": stage})
                 for stage in range(4) for name, offload in offloads.items()
                 if stage == 3 or not name or stage > 0 and name == "_offload_optimizer"]
 

@@ -25,8 +25,8 @@ from dsat._hook import wrap
 from dsat._memory import MemoryTracker, tensors_in
 
 _NUMBER = torch.ops.aten._local_scalar_dense.default
-# What a script reads of a fake tensor is 1, but 0 if it is of these types, or says whether numbers
-# are infinite or not a number.
+# A script that reads a fake tensor's number gets 1; it gets 0 for these types, and where the tensor
+# says whether numbers are infinite or NaN.
 _FLAGS = (torch.bool, torch.uint8)
 _ARE_ZERO = {"isinf", "isnan"}
 _STAY_ZERO = {"logical_or", "bitwise_or", "_to_copy", "max", "amax", "any", "sum", "detach"}
@@ -37,10 +37,14 @@ current: Optional["FakeTraining"] = None  # The training of this process.
 
 
 class FakeTraining(MemoryTracker):
-    """Makes the result of an operator fake if one of its tensors is."""
+    """Makes the result of an operator fake if one of its tensors is.
 
-    def __init__(self) -> None:
+    `is_last`: DeepSpeed's gradients and states are those of the last rank, not of the first.
+    """
+
+    def __init__(self, is_last: bool = False) -> None:
         super().__init__()
+        self._is_last = is_last
         global current
         current = self
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -144,7 +148,7 @@ class FakeTraining(MemoryTracker):
             return module
 
         @wrap(dist, "all_gather_object")
-        def _all_gather_object(_: Any, objects: List[Any], value: Any, *__: Any, **___: Any) -> None:
+        def _all_gather_object(_: Any, objects: List[Any], value: Any, **__: Any) -> None:
             objects[:] = [value] * len(objects)
 
         @wrap(torch, "compile")
@@ -167,10 +171,7 @@ class FakeTraining(MemoryTracker):
             self.register_comm_hook(None, lambda _, bucket: _done(bucket.buffer()))
 
     def change_deepspeed(self, deepspeed: ModuleType) -> None:
-        """DeepSpeed compiles no kernels, has memory for its flat buffers, and is the last rank.
-
-        The last rank holds the gradients of the last layers, which exist longest.
-        """
+        """DeepSpeed compiles no kernels, and has memory for its flat buffers."""
         self.watch_engines(deepspeed)
         from deepspeed.accelerator import get_accelerator
         from deepspeed.ops.op_builder.builder import OpBuilder
@@ -186,7 +187,8 @@ class FakeTraining(MemoryTracker):
 
             def get_rank(self, group: Any = None) -> int:
                 return int(deepspeed.comm.get_world_size(group)) - 1
-        stage_1_and_2.dist = _LastRank()
+        if self._is_last:
+            stage_1_and_2.dist = _LastRank()
 
 
 class OnCpu(TorchFunctionMode):

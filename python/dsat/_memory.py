@@ -36,8 +36,8 @@ class MemoryTracker(TorchDispatchMode):
     """Follows the storages that depend on parameters, from their creation to their release.
 
     An operator on such a tensor also brings in its other tensors, such as the batch and masks, but
-    for the source of a copy. A new storage is an activation if a forward pass made it, and else a temporary, until mark() says
-    what it is. Attributes:
+    for the source of a copy. A new storage is an activation if a forward pass made it, and else a
+    temporary, until mark() says what it is. Attributes:
         curve: bytes of each of KINDS after each operator, one operator after the other.
         phases: the index in PHASES for each operator.
         flops: of all operators, without recomputed activations.
@@ -124,8 +124,6 @@ class MemoryTracker(TorchDispatchMode):
         # A backward pass that computes with gradients recomputes.
         if count is not None and not (self.phase == "backward" and torch.is_grad_enabled()):
             self.flops += int(count(*args, **kwargs, out_val=result))
-
-    # What the training is made of.
 
     def watch(self, ends: Callable[[], None]) -> None:
         """Follows all parameters and optimizers from now on; calls `ends` after two steps."""

@@ -72,8 +72,8 @@ def test_a_plain_loop_needs_what_it_needs_on_real_tensors(tmp_path):
 
 def test_every_stage_holds_its_share_of_the_states(tmp_path):
     said = dry_run(tmp_path, "own_optimizer.py", ds_config={
-        **CONFIG, "train_micro_batch_size_per_gpu": 64, "bf16": {"enabled": True}, "zero_force_ds_cpu_optimizer": False}, ranks=4,
-        all_stages=True, memory=10 ** 6)
+        **CONFIG, "train_micro_batch_size_per_gpu": 64, "bf16": {"enabled": True},
+        "zero_force_ds_cpu_optimizer": False}, ranks=4, all_stages=True, memory=10 ** 6)
     rows = {row["settings"]: row for row in said["rows"]}
     assert said["ranks"] == 4 and said["num_params"] == MODEL
     states = 12 * MODEL  # The 32-bit copy and two moments.

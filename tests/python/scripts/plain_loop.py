@@ -1,4 +1,4 @@
-"""Trains a perceptron without DeepSpeed."""
+"""Trains two layers without DeepSpeed."""
 import torch
 from torch import nn
 
