@@ -10,6 +10,7 @@
 #include "base/num_cores.h"
 #include "cli/commands.h"
 #include "cli/estimate_output.h"
+#include "cli/estimate_script.h"
 #include "cli/read_spec.h"
 #include "engine/config/strategies.h"
 #include "profiler/planner.h"
@@ -106,16 +107,6 @@ void ApplyFlags(const EstimateFlags& flags, Cluster& cluster) {
   SetSpeed(flags.disk, "--disk", cluster.disk_write_bytes);
 }
 
-void ApplySetting(const std::string& setting, Json& ds_config) {
-  const size_t equals = setting.find('=');
-  if (equals == std::string::npos || setting.front() != '/') {
-    Throw(ErrorCode::kInvalidArgument,
-          "--set: \"{}\"; expected /KEY=JSON, such as /zero_optimization/stage=3", setting);
-  }
-  SetAtPointer(ds_config, setting.substr(0, equals),
-               ParseTolerantJson(setting.substr(equals + 1), "--set " + setting));
-}
-
 // With another number of ranks than `own_ranks` or another micro-batch size the accumulation
 // follows or, where that cannot be, the total.
 void ApplySettings(const EstimateFlags& flags, int64_t own_ranks, Subject& subject) {
@@ -181,6 +172,7 @@ void PrintJson(const Planner& planner, const PlannerEstimate& estimate,
 }  // namespace
 
 int RunCommand(const Flags& flags, const EstimateFlags& estimate_flags) {
+  if (const auto script = ScriptOf(estimate_flags)) return EstimateScript(flags, *script);
   const Subject subject = SubjectOf(estimate_flags);
   const Planner planner = MakePlanner(subject.inputs, subject.cluster);
   std::vector<std::string> warnings;

@@ -132,6 +132,7 @@ struct TrainFlags {
 struct EstimateFlags {
   std::string config;  // "" = none: --model or --params
   std::string model_dir;
+  std::vector<std::string> command;   // Behind "--": a script that trains; empty = none
   std::string model;                  // A model block as JSON, or a preset of GPT-2.
   std::optional<double> params;       // A GPT of so many parameters.
   std::string ds_config;              // "" = the experiment file's own, or stage_2

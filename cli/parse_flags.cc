@@ -217,6 +217,12 @@ std::variant<Flags, int> ParseFlags(int argc, const char* const* argv) {
     std::fprintf(stderr, "dsat: %s\n", unknown.c_str());
     return kExitUsage;
   }
+  // Behind "--" is a script's command, whose options are not ours.
+  const char* const* const end = std::find(argv, argv + argc, std::string_view("--"));
+  if (end != argv + argc && std::find(argv, end, std::string_view("estimate")) != end) {
+    parser.estimate.command.assign(end + 1, argv + argc);
+    argc = static_cast<int>(end - argv);
+  }
   try {
     parser.app.parse(Words(argc, argv));
   } catch (const CLI::Success& success) {  // --help, --version

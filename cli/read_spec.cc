@@ -43,6 +43,16 @@ void UseDsConfig(const std::string& path, ExperimentSpec& spec) {
     Log(LogLevel::kWarn, note);
 }
 
+void ApplySetting(const std::string& setting, Json& ds_config) {
+  const size_t equals = setting.find('=');
+  if (equals == std::string::npos || setting.front() != '/') {
+    Throw(ErrorCode::kInvalidArgument,
+          "--set: \"{}\"; expected /KEY=JSON, such as /zero_optimization/stage=3", setting);
+  }
+  SetAtPointer(ds_config, setting.substr(0, equals),
+               ParseTolerantJson(setting.substr(equals + 1), "--set " + setting));
+}
+
 void RequireValidation(const ExperimentSpec& spec, const std::string& wanted_by) {
   const Json* const data = FindAtPointer(spec.hyperparameters, "/data");
   if (data != nullptr && data->contains("validation")) return;

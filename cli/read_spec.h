@@ -24,6 +24,8 @@ ExperimentSpec ReadSpec(const SearchFlags& search, const std::string& model_dir,
                         std::vector<std::string>* warnings);
 // Replaces the ds_config by that of a file or a strategy, and logs what it means for a command.
 void UseDsConfig(const std::string& path, ExperimentSpec& spec);
+// Sets a key of a ds_config as "/KEY=JSON" says. Throws kInvalidArgument for another form.
+void ApplySetting(const std::string& setting, Json& ds_config);
 // Throws kInvalidArgument if the data of a built-in training has no part for validation.
 // `wanted_by` begins the message: "", or an option as in "--option: ".
 void RequireValidation(const ExperimentSpec& spec, const std::string& wanted_by = "");

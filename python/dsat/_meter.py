@@ -154,7 +154,7 @@ class Meter:
                 many as all ranks train on if it gives none.
         """
         of = self._trial
-        if not of.measures:
+        if not of.measures or of.is_dry_run:
             return
         synchronize()
         now, step = time.perf_counter(), self.num_steps

@@ -87,6 +87,11 @@ class Trial:
         return os.environ.get("DSAT_MEASURE") == "profile"
 
     @property
+    def is_dry_run(self) -> bool:
+        """True on fake tensors (_dry_run.py), where another part of dsat counts the steps."""
+        return os.environ.get("DSAT_MEASURE") == "memory"
+
+    @property
     def start_profile_step(self) -> int:
         """The steps after this one are measured. The first step is 0."""
         return int(os.environ.get("DSAT_START_PROFILE_STEP") or 3)
@@ -144,7 +149,7 @@ def trial() -> Optional[Trial]:
     if _current is None or str(_current.config_path) != path:
         # Reading by dsat does not count as reading by the script.
         before = os.environ.pop(_READ, None)
-        content = read_json(path)
+        content = {} if path == os.devnull else read_json(path)
         if before is not None:
             os.environ[_READ] = before
         _current = Trial(id=int(os.environ.get("DSAT_TRIAL_ID") or 0),

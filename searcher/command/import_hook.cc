@@ -9,12 +9,35 @@
 #include <filesystem>
 #include <system_error>
 
+#include "base/error.h"
 #include "base/files.h"
 #include "searcher/command/command_words.h"
+#include "searcher/command/deepspeed_command.h"
 
 namespace dsat {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+bool IsPython(const std::string& program) {
+  return BaseName(program).starts_with("python");
+}
+
+// The JSON object that a shell's command prints; null if it prints none.
+Json AnswerOf(const std::string& command) {
+  FILE* const pipe = popen((command + " </dev/null").c_str(), "re");
+  if (pipe == nullptr) return nullptr;
+  std::string text;
+  std::array<char, 512> part{};
+  while (const size_t count = fread(part.data(), 1, part.size(), pipe))
+    text.append(part.data(), count);
+  pclose(pipe);
+  const Json answer = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return answer.is_object() ? answer : Json();
+}
+
+}  // namespace
 
 std::string PythonFolder() {
   std::error_code error;
@@ -36,20 +59,30 @@ std::string PythonPath(const std::string& python_folder, const std::string& rest
 
 Json AskPython(const ExperimentSpec& spec, const std::vector<std::string>& arguments) {
   const std::string& program = spec.entrypoint.at(0);
-  const bool is_python = BaseName(program).starts_with("python");
   std::string command = fmt::format("cd {} && timeout 10 {}", ShellWord(spec.model_dir),
-                                    ShellWord(is_python ? program : "python3"));
+                                    ShellWord(IsPython(program) ? program : "python3"));
   for (const std::string& argument : arguments)
     command += " " + ShellWord(argument);
-  FILE* const pipe = popen((command + " 2>/dev/null </dev/null").c_str(), "re");
-  if (pipe == nullptr) return nullptr;
-  std::string text;
-  std::array<char, 512> part{};
-  while (const size_t count = fread(part.data(), 1, part.size(), pipe))
-    text.append(part.data(), count);
-  pclose(pipe);
-  const Json answer = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  return answer.is_object() ? answer : Json();
+  return AnswerOf(command + " 2>/dev/null");
+}
+
+Json DryRun(const Json& request) {
+  const std::string program = request.at("command").at(0);
+  std::string python = IsPython(program) ? program : "python3";
+  const fs::path beside = fs::path(program).parent_path() / "python3";
+  if (!IsPython(program) && beside.has_parent_path() && fs::exists(beside)) python = beside;
+  const char* const ours = std::getenv("PYTHONPATH");
+  // The import hook runs where this variable is set.
+  Json answer = AnswerOf(fmt::format(
+      "cd {} && PYTHONPATH={} {}=/dev/null DSAT_MEASURE=memory exec {} -m dsat._dry_run {}",
+      ShellWord(request.at("folder")),
+      ShellWord(PythonPath(PythonFolder(), ours == nullptr ? "" : ours)), kConfigVariable,
+      ShellWord(python), ShellWord(request.dump())));
+  if (answer.is_null())
+    Throw(ErrorCode::kFailedPrecondition, "{} -m dsat._dry_run ended without an answer", python);
+  if (answer.contains("error"))
+    Throw(ErrorCode::kFailedPrecondition, "{}", answer["error"].get<std::string>());
+  return answer;
 }
 
 }  // namespace dsat

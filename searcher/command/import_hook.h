@@ -23,6 +23,11 @@ std::string PythonPath(const std::string& python_folder, const std::string& rest
 // entrypoint, or else the python3 of PATH.
 Json AskPython(const ExperimentSpec& spec, const std::vector<std::string>& arguments);
 
+// The answer of python/dsat/_dry_run.py to its request: what a training needs, found out on fake
+// tensors, in seconds. It shows its progress on standard error. Throws kFailedPrecondition with its
+// reason if there is no answer.
+Json DryRun(const Json& request);
+
 }  // namespace dsat
 
 #endif  // DSAT_SEARCHER_COMMAND_IMPORT_HOOK_H_

@@ -1,7 +1,9 @@
 // Runs dsat estimate from the command line.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <sstream>
 
 #include "base/json.h"
@@ -212,6 +214,30 @@ TEST_F(EstimateTest, BatchSizesThatContradictEachOtherAreRefused) {
   ExpectRefused({"--model", "124M", "--ranks", "2", "--set", "/train_batch_size=7", "--set",
                  "/train_micro_batch_size_per_gpu=2"},
                 "train_batch_size");
+}
+
+TEST_F(EstimateTest, AScriptsMemoryIsAskedForWithItsCommand) {
+  ExpectRefused({"--", "bash", "train.sh"}, "bash train.sh: expected python, torchrun, deepspeed");
+  ExpectRefused({"--link", "1GB", "--", "python3", "train.py"}, "--link: is for the built-in");
+  WriteExperiment("stage_2");
+  ExpectRefused({"deepspeed.yaml", "--", "python3", "train.py"}, "expected one of them");
+  work.Write("script.yaml",
+             "entrypoint: FILES=$(ls); python3 train.py --ds_config ds.json\n"
+             "hyperparameters: {deepspeed_config: ds.json}\n");
+  work.Write("ds.json", R"({"train_batch_size": 2})");
+  ExpectRefused({"script.yaml"}, "give the command that trains: dsat estimate -- python train.py");
+}
+
+TEST_F(EstimateTest, AScriptIsRunOnFakeTensors) {
+  const char* const python = std::getenv("DSAT_TEST_PYTHON");
+  if (python == nullptr || system(fmt::format("{} -c 'import torch'", python).c_str()) != 0)
+    GTEST_SKIP() << "DSAT_TEST_PYTHON has no torch";
+  const std::string script = DSAT_SOURCE_DIR "/tests/python/scripts/plain_loop.py";
+  const Finished run = Estimate({"--device-memory", "64KiB", "--", python, script});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out, AllOf(HasSubstr("4096 parameters, 4096 of them trained"),
+                             HasSubstr("1 rank, micro-batch 4, accumulation 1, without DeepSpeed"),
+                             HasSubstr("It does not fit 64.0 KiB of device memory.")));
 }
 
 }  // namespace

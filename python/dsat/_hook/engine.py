@@ -221,6 +221,9 @@ def change(deepspeed: ModuleType) -> None:
         original(*bound.args, **bound.kwargs)
 
     _wrap_engine(deepspeed.DeepSpeedEngine)
+    fake = sys.modules.get("dsat._fake")
+    if fake is not None and fake.current is not None:
+        fake.current.change_deepspeed(deepspeed)
     pipeline.change(deepspeed)
     compiler.change(deepspeed)
 

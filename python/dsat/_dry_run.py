@@ -1,0 +1,495 @@
+"""Runs a script without a device: on fake tensors, in processes that are forked for each config.
+
+usage: python3 -m dsat._dry_run REQUEST
+
+The request is a JSON object: `command`, the words that train; `folder`, which the command starts
+in; `environment`; `ds_config`, what to change in the script's config; `ranks` (0: as the command
+says); `memory` of a device in bytes (0: no limit); `all_stages`. Prints a JSON object
+(docs/estimate.md), or one with `error`.
+"""
+from __future__ import annotations
+
+import ast
+import ctypes
+import importlib
+import json
+import os
+import pathlib
+import re
+import runpy
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from dsat._trial import Config, trial, write_json
+
+# Packages that take long to import; processes for several configs share it.
+_PACKAGES = {"torch", "deepspeed", "transformers", "accelerate", "trl", "peft", "datasets",
+             "lightning", "pytorch_lightning", "torchvision", "bitsandbytes"}
+_MICRO_BATCH, _STEPS = "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
+# How long the script may take to its second step.
+_LIMIT_S = 300
+_MOST_SAMPLES = 1 << 16
+_MOST_RANKS = 4096
+_TOLERANCE = 0.01
+_LONGEST = 400  # Characters of an error's message.
+
+
+class Command(NamedTuple):
+    """What one rank of a command runs."""
+
+    script: str  # A file, or a module.
+    is_module: bool
+    arguments: List[str]
+    ranks: int
+    environment: Dict[str, str]
+
+
+class DryRunError(Exception):
+    """Says in one line why there is no answer."""
+
+
+def _number(text: Any) -> int:
+    return int(text) if str(text).isdigit() else 1
+
+
+def _of_torchrun(words: List[str]) -> Command:
+    from torch.distributed.run import get_args_parser
+    args = get_args_parser().parse_args(words)
+    ranks = _number(args.nproc_per_node) * _number(str(args.nnodes).split(":")[-1])
+    return Command(args.training_script, args.module, args.training_script_args, ranks, {})
+
+
+def _of_deepspeed(words: List[str]) -> Command:
+    from deepspeed.launcher.runner import parse_args
+    args = parse_args(words)
+    devices = args.include.partition(":")[2]
+    ranks = len(devices.split(",")) if devices else max(1, args.num_gpus) * max(1, args.num_nodes)
+    own = [] if args.no_local_rank else ["--local_rank=0"]
+    return Command(args.user_script, args.module, [*own, *args.user_args], ranks, {})
+
+
+def _of_accelerate(words: List[str]) -> Command:
+    """accelerate tells its settings to the ranks by variables, which it is asked for."""
+    import torch.distributed.run as torchrun
+    from accelerate.commands import launch
+
+    class Started(Exception):
+        pass
+
+    def start(args: Any, environment: Optional[Dict[str, str]] = None) -> None:
+        raise Started(args, environment or dict(os.environ))
+    torchrun.run = start
+    launch.simple_launcher = lambda args: start(
+        args, launch.prepare_simple_launcher_cmd_env(args)[1])
+    parsed = launch.launch_command_parser().parse_args(words[1:])
+    try:
+        launch.launch_command(parsed)
+    except Started as started:
+        args, environment = started.args
+        ranks = int(parsed.num_processes or 1)
+        own = {name: value for name, value in environment.items()
+               if os.environ.get(name) != value and name != "PYTHONPATH"}
+        return Command(parsed.training_script, parsed.module, parsed.training_script_args, ranks,
+                       own)
+    raise DryRunError("accelerate launch would start the script in a way that dsat does not follow")
+
+
+def read_command(words: List[str]) -> Command:
+    """Finds the script in a command. Raises DryRunError if no Python is seen in it."""
+    environment: Dict[str, str] = {}
+    words = words[1:] if words[0] == "env" else words
+    while words and re.match(r"[A-Za-z_]\w*=", words[0]):
+        name, _, environment[name] = words[0].partition("=")
+        words = words[1:]
+    program = pathlib.Path(words[0]).name if words else ""
+    rest = words[1:]
+    if program.startswith("python") or program.endswith(".py"):
+        rest = rest if program.startswith("python") else words
+        while rest and rest[0].startswith("-") and rest[0] != "-m":
+            rest = rest[2 if rest[0] in ("-W", "-X") else 1:]
+        is_module = rest[:1] == ["-m"]
+        rest = rest[1:] if is_module else rest
+        module = rest[0] if rest else ""
+        if is_module and module in _MODULES:
+            program, rest = _MODULES[module], rest[1:]
+        elif rest:
+            return Command(module, is_module, rest[1:], 1, environment)
+    if program not in _LAUNCHERS:
+        raise DryRunError(f"{' '.join(words)}: expected python, torchrun, deepspeed or accelerate "
+                          "launch, and the script")
+    command = _LAUNCHERS[program](rest)
+    return command._replace(environment={**environment, **command.environment})
+
+
+_LAUNCHERS = {"torchrun": _of_torchrun, "deepspeed": _of_deepspeed, "accelerate": _of_accelerate}
+_MODULES = {"torch.distributed.run": "torchrun", "torch.distributed.launch": "torchrun",
+            "deepspeed.launcher.runner": "deepspeed"}
+
+
+def _preload(command: Command) -> None:
+    """Imports what the script will import, as far as it takes long."""
+    try:
+        tree = ast.parse(pathlib.Path(command.script).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return  # A module; or the script fails as it would without dsat.
+    for node in ast.walk(tree):
+        names = [alias.name for alias in getattr(node, "names", ())]
+        module = node.module if isinstance(node, ast.ImportFrom) and not node.level else None
+        for name in [module] if module else names if isinstance(node, ast.Import) else []:
+            if name.partition(".")[0] not in _PACKAGES:
+                continue
+            try:
+                imported = importlib.import_module(name)
+                for part in names if module else ():
+                    getattr(imported, part, None)
+            except Exception:
+                pass
+
+
+class Job(NamedTuple):
+    """A config to run; `is_last`: as the last rank, and else as the first."""
+
+    ranks: int
+    config: Config
+    is_last: bool = False
+
+
+class Run(NamedTuple):
+    """What a run with one config has shown."""
+
+    facts: Dict[str, Any]  # As _facts() writes them.
+    curve: Any  # An array of the bytes of each kind after each operator.
+    phases: Any  # The phase of each operator.
+
+
+class Runner:
+    """Runs the script with configs, and keeps what it has shown."""
+
+    def __init__(self, request: Dict[str, Any], command: Command, scratch: pathlib.Path) -> None:
+        self._request, self._command, self._scratch = request, command, scratch
+        self._count = 0
+
+    def run_all(self, jobs: List[Job], own_batch: int = 0) -> List[Run]:
+        """Runs them in parallel.
+
+        `own_batch` is the size of loaders that get the config's micro-batch size; 0: none do.
+        """
+        waiting, running, folders = list(jobs), {}, []
+        width = max(1, min(len(os.sched_getaffinity(0)), 8))
+        while waiting or running:
+            while waiting and len(running) < width:
+                folder = self._scratch / str(self._count)
+                self._count += 1
+                folder.mkdir()
+                folders.append(folder)
+                running[self._fork(waiting.pop(0), folder, own_batch)] = time.monotonic()
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+            running.pop(pid, None)
+            for late in [pid for pid, begun in running.items()
+                         if time.monotonic() - begun > _LIMIT_S]:
+                os.kill(late, signal.SIGKILL)
+            time.sleep(0.01)
+        return [self._read(folder) for folder in folders]
+
+    def _fork(self, job: Job, folder: pathlib.Path, own_batch: int) -> int:
+        write_json(folder / "ds_config.json", job.config)
+        pid = os.fork()
+        if pid == 0:
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # It ends with its parent.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            try:
+                _become(self._command, job, folder, self._request, own_batch)
+            finally:
+                os._exit(1)
+        return pid
+
+    def _read(self, folder: pathlib.Path) -> Run:
+        import numpy
+        from dsat._memory import KINDS
+        path = folder / "facts.json"
+        if not path.exists():
+            return Run({"error": f"{self._command.script}: it was killed, or took more than "
+                                 f"{_LIMIT_S} s to its second step"}, None, None)
+        facts = json.loads(path.read_text())
+        if "error" in facts:
+            return Run(facts, None, None)
+        curve = numpy.fromfile(folder / "curve", dtype=numpy.int64).reshape(-1, len(KINDS))
+        return Run(facts, curve, numpy.fromfile(folder / "phases", dtype=numpy.uint8))
+
+
+def _become(command: Command, job: Job, folder: pathlib.Path, request: Dict[str, Any],
+            own_batch: int) -> None:
+    """Runs the script as one of the ranks, and ends this process."""
+    log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT)
+    for stream in (1, 2):
+        os.dup2(log, stream)
+    config = str(folder / "ds_config.json")
+    os.environ.update({
+        **request["environment"], **command.environment, "DSAT_DS_CONFIG": config,
+        "DSAT_TRIAL_DIR": str(folder), "DSAT_MEASURE": "memory", "RANK": "0", "LOCAL_RANK": "0",
+        "WORLD_SIZE": str(job.ranks), "LOCAL_WORLD_SIZE": str(job.ranks),
+        "LOCAL_SIZE": str(job.ranks),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"})
+    sys.argv = [command.script,
+                *(word.replace("{ds_config}", config) for word in command.arguments)]
+    from dsat import _fake
+    training = _fake.FakeTraining(job.is_last)
+
+    def finish() -> None:
+        write_json(folder / "facts.json", _facts(command, training))
+        for name in ("curve", "phases"):
+            (folder / name).write_bytes(bytes(memoryview(getattr(training, name))))
+        os._exit(0)
+    training.install(job.ranks)
+    training.watch(finish)
+    if own_batch:
+        from dsat._hook.batches import rebatch_loaders_of
+        rebatch_loaders_of(own_batch, trial().micro_batch_size)
+    ended = "it ended"
+    try:
+        with _fake.OnCpu(), training:
+            if command.is_module:
+                sys.path[0] = os.getcwd()
+                runpy.run_module(command.script, run_name="__main__", alter_sys=True)
+            else:
+                sys.path[0] = str(pathlib.Path(command.script).resolve().parent)
+                runpy.run_path(command.script, run_name="__main__")
+    except BaseException as error:
+        traceback.print_exc()
+        is_exit = isinstance(error, SystemExit)
+        ended = f"it ended with exit code {error.code}" if is_exit else _why(error)
+    if training.num_steps == 0:
+        sys.stdout.flush()
+        write_json(folder / "facts.json", {"error": f"{command.script}: {ended}"})
+        os._exit(1)
+    finish()
+
+
+def _why(error: BaseException) -> str:
+    """The line of the script that raised an error, and the error."""
+    lines = [frame for frame in traceback.extract_tb(error.__traceback__)
+             if "site-packages" not in frame.filename and "/lib/python" not in frame.filename
+             and not frame.filename.startswith(str(pathlib.Path(__file__).parent))
+             and not frame.filename.startswith("<")]
+    where = f"line {lines[-1].lineno} ({lines[-1].line}): " if lines else ""
+    if lines and lines[-1].filename != sys.argv[0]:
+        where = f"{lines[-1].filename}, {where}"
+    if type(error).__module__ == "torch._subclasses.fake_tensor":
+        return (f"{where}the result of {error} depends on values, which fake tensors do not have")
+    return where + " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST]
+
+
+def _facts(command: Command, training: Any) -> Dict[str, Any]:
+    engine = training.engine
+    parameters = (engine.module.parameters() if engine is not None
+                  else training.parameters.values())
+    sizes = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in parameters]
+    facts = {"num_params": sum(size for size, _ in sizes),
+             "trainable_num_params": sum(size for size, trains in sizes if trains),
+             "num_steps": training.num_steps, "flops": training.flops,
+             "micro_batch_size": training.batch_size, "accumulation_steps": 1, "stage": None}
+    if engine is not None:
+        section = dict(engine.config.get("zero_optimization") or {})
+        facts.update(micro_batch_size=engine.train_micro_batch_size_per_gpu(),
+                     accumulation_steps=engine.gradient_accumulation_steps(),
+                     stage=int(engine.zero_optimization_stage()), section=section)
+    return facts
+
+
+def _totals(run: Run) -> Any:
+    """The bytes in device memory after each operator."""
+    return run.curve[:, :-1].sum(axis=1)
+
+
+def _parts(run: Run) -> Any:
+    """The most bytes of each part of the training between two changes of its phase."""
+    import numpy
+    begins = numpy.flatnonzero(numpy.diff(run.phases)) + 1
+    return numpy.maximum.reduceat(_totals(run), [0, *begins])
+
+
+def _aligned(runs: List[Run]) -> List[Any]:
+    """Bytes of two runs at the same places: operators if both have as many, else parts, or all."""
+    for values in (_totals, _parts):
+        result = [values(run) for run in runs]
+        if len({len(one) for one in result}) == 1:
+            return result
+    return [one.max(keepdims=True) for one in map(_totals, runs)]
+
+
+class Line:
+    """The peak of a run as a function of a number x: the most of a + b x over all operators."""
+
+    def __init__(self, runs: List[Run], xs: List[float]) -> None:
+        first, second = _aligned(runs)
+        self._slopes = (second - first) / (xs[1] - xs[0])
+        self._starts = first - self._slopes * xs[0]
+
+    def at(self, x: float) -> int:
+        return int((self._starts + self._slopes * x).max())
+
+    def highest(self) -> List[Tuple[float, float]]:
+        """The pairs a, b whose lines are the highest for some x above 0, in the order of these."""
+        import numpy
+        lines, x = [], 0.0
+        while True:
+            heights = self._starts + self._slopes * x
+            steepest = numpy.flatnonzero(heights >= heights.max() - 0.5)
+            at = steepest[self._slopes[steepest].argmax()]
+            lines.append((float(self._starts[at]), float(self._slopes[at])))
+            steeper = self._slopes > self._slopes[at]
+            if not steeper.any():
+                return lines
+            x = float(((self._starts[at] - self._starts[steeper])
+                       / (self._slopes[steeper] - self._slopes[at])).min())
+
+    def last_within(self, limit: int) -> int:
+        """The largest whole number up to _MOST_SAMPLES whose peak is in the limit; 0 if none."""
+        low, high = 0, _MOST_SAMPLES
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self.at(middle) <= limit else (low, middle - 1)
+        return low
+
+
+class Estimate:
+    """The answer to a request."""
+
+    def __init__(self, request: Dict[str, Any], runner: Runner, ranks: int) -> None:
+        self._request, self._runner, self._ranks = request, runner, ranks
+        base = self._base = request["ds_config"]
+        say("running the script on fake tensors")
+        self._first = runner.run_all([Job(ranks, base)])[0]
+        if "error" in self._first.facts:
+            raise DryRunError(self._first.facts["error"])
+        facts = self._facts = self._first.facts
+        self._size = facts["micro_batch_size"]
+        self._own_batch = self._size if facts["stage"] is None else 0
+
+    def _config(self, samples: int, section: Optional[Config] = None) -> Config:
+        config = {**self._base, _MICRO_BATCH: samples, _STEPS: self._facts["accumulation_steps"]}
+        config.pop("train_batch_size", None)
+        return config if section is None else {**config, "zero_optimization": section}
+
+    def answer(self) -> Dict[str, Any]:
+        facts, size, ranks, limit = self._facts, self._size, self._ranks, self._request["memory"]
+        rows = [("as submitted", facts["stage"], None), *(
+            self._other_sections() if self._request["all_stages"] else [])]
+        jobs: Dict[Any, Job] = {
+            (name, is_last, samples): Job(ranks, self._config(samples, section), is_last)
+            for name, stage, section in rows for is_last in self._places(stage)
+            for samples in (size, 2 * size)}
+        jobs["check"] = Job(ranks, self._config(3 * size))
+        others = [max(2, ranks), 2 * max(2, ranks)] if limit and facts["stage"] else []
+        jobs.update({number: Job(number, self._base) for number in others})
+        done = (rows[0][0], False, size)
+        del jobs[done]
+        jobs = jobs if size else {}
+        say(f"running it with {len(jobs)} more configs")
+        runs = dict(zip(jobs, self._runner.run_all(list(jobs.values()), self._own_batch)))
+        runs[done] = self._first
+        result = {**{key: facts[key] for key in ("num_params", "trainable_num_params", "stage",
+                                                 "micro_batch_size", "accumulation_steps")},
+                  "flops_per_sample": facts["flops"] // (
+                      facts["num_steps"] * max(1, size) * facts["accumulation_steps"]),
+                  "ranks": ranks, "memory_bytes": limit,
+                  "notes": self._notes(runs.get((done[0], False, 2 * size)), runs.get("check"))}
+        result["rows"] = [
+            {"settings": name, **self._row([[runs[key] for key in (
+                (name, is_last, size), (name, is_last, 2 * size)) if key in runs]
+                for is_last in self._places(stage)])} for name, stage, _ in rows]
+        scaled = [runs[number] for number in others if number in runs]
+        if scaled and not any("error" in run.facts for run in scaled):
+            line = Line(scaled, [1 / number for number in others])
+            fits = [number for number in range(1, 1 + _MOST_RANKS) if line.at(1 / number) <= limit]
+            result.update({"fewest_ranks": fits[0]} if fits else {})
+        return result
+
+    def _places(self, stage: Optional[int]) -> Tuple[bool, ...]:
+        """Whether the last rank is run, too: stages 1 and 2 partition gradients in their order."""
+        return (False, True) if stage in (1, 2) and self._ranks > 1 and self._size else (False,)
+
+    def _notes(self, doubled: Optional[Run], check: Optional[Run]) -> List[str]:
+        """What limits the answer."""
+        notes, size = [], self._size
+        if self._facts["num_steps"] < 2:
+            notes.append("The script ended after its first optimizer step.")
+        if doubled is None or check is None:
+            return [*notes, "No data loader shows the micro-batch size: the script's own counts."]
+        if "error" in doubled.facts:
+            return [*notes, f"With micro-batch {2 * size}: {doubled.facts['error']}"]
+        if "error" not in check.facts:
+            real = int(_totals(check).max())
+            off = Line([self._first, doubled], [size, 2 * size]).at(3 * size) / real - 1
+            if abs(off) > _TOLERANCE:
+                notes.append(f"The peak is no straight line of the micro-batch: the sizes {size} "
+                             f"and {2 * size} tell {100 * off:+.1f} % of that of {3 * size}.")
+        return notes
+
+    def _row(self, places: List[List[Run]]) -> Dict[str, Any]:
+        """The answer for one config, from its runs with one or two sizes at one or two ranks."""
+        from dsat._memory import KINDS
+        for place in places:
+            if "error" in place[0].facts:
+                return {"refused": place[0].facts["error"]}
+        largest = max((place[0] for place in places), key=lambda run: int(_totals(run).max()))
+        totals, limit = _totals(largest), self._request["memory"]
+        most = int(totals.argmax())
+        row: Dict[str, Any] = {
+            "peak_bytes": int(totals[most]), "host_bytes": int(largest.curve[:, -1].max()),
+            "kinds": dict(zip(KINDS[:-1], map(int, largest.curve[most])))}
+        if limit:
+            row["fits"] = row["peak_bytes"] <= limit
+        if all(len(place) == 2 and "error" not in place[1].facts for place in places):
+            lines = [Line(place, [self._size, 2 * self._size]) for place in places]
+            row["lines"] = [pair for line in lines for pair in line.highest()]
+            if limit:
+                row["largest_micro_batch"] = min(line.last_within(limit) for line in lines)
+        return row
+
+    def _other_sections(self) -> List[Tuple[str, int, Config]]:
+        if self._facts["stage"] is None:
+            return []
+        given = self._facts["section"]
+        host = {"device": "cpu"}
+        offloads = {"": {}, "_offload_optimizer": {"offload_optimizer": host},
+                    "_offload": {"offload_optimizer": host, "offload_param": host}}
+        common = {key: value for key, value in given.items() if not key.startswith("offload_")}
+        return [(f"stage_{stage}{name}", stage, {**common, **offload, "stage": stage})
+                for stage in range(4) for name, offload in offloads.items()
+                if stage == 3 or not name or stage > 0 and name == "_offload_optimizer"]
+
+
+def say(text: str) -> None:
+    """Shows what happens now, on standard error."""
+    print(f"dsat: {text}", file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    request = json.loads(sys.argv[1])
+    os.environ.update(DS_ACCELERATOR="cpu", CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
+    scratch = pathlib.Path(tempfile.mkdtemp(prefix="dsat-dry-run-"))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    try:
+        os.chdir(request["folder"])
+        command = read_command(request["command"])
+        _preload(command)
+        ranks = request["ranks"] or command.ranks
+        answer = Estimate(request, Runner(request, command, scratch), ranks).answer()
+    except (DryRunError, ImportError, OSError) as error:
+        answer = {"error": f"{sys.executable}: {error}" if isinstance(error, ImportError)
+                  else str(error)}
+    except KeyboardInterrupt:
+        sys.exit(130)
+    finally:
+        if not os.environ.get('KEEP'): shutil.rmtree(scratch, ignore_errors=True)
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,216 @@
+"""Trains a script on fake tensors: parameters, and all that depends on them, have only shapes.
+
+Data stay real, so that a script may look at them. The process group is PyTorch's fake one, and
+CUDA's devices are the CPU. Compiled kernels do nothing: they write into tensors that exist.
+"""
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import Any, List, Optional
+
+import numpy
+import torch
+import torch.distributed as dist
+import torch.distributed._tools.fake_collectives  # noqa: F401
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._pytree import tree_map_only
+from torch.utils.weak import WeakIdKeyDictionary
+
+from dsat._hook import wrap
+from dsat._memory import MemoryTracker, tensors_in
+
+_NUMBER = torch.ops.aten._local_scalar_dense.default
+# A script that reads a fake tensor's number gets 1; it gets 0 for these types, and where the tensor
+# says whether numbers are infinite or NaN.
+_FLAGS = (torch.bool, torch.uint8)
+_ARE_ZERO = {"isinf", "isnan"}
+_STAY_ZERO = {"logical_or", "bitwise_or", "_to_copy", "max", "amax", "any", "sum", "detach"}
+# Tensors that are created with this number of elements are fake at once. Smaller ones may be data.
+_LARGE = {"start": 1 << 62, "forward": 1 << 18}
+_DATA: Any = torch._C.TensorBase.data
+current: Optional["FakeTraining"] = None  # The training of this process.
+
+
+class FakeTraining(MemoryTracker):
+    """Makes the result of an operator fake if one of its tensors is.
+
+    `is_last`: DeepSpeed's gradients and states are those of the last rank, not of the first.
+    """
+
+    def __init__(self, is_last: bool = False) -> None:
+        super().__init__()
+        self._is_last = is_last
+        global current
+        current = self
+        self._mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self._copies = WeakIdKeyDictionary()
+        self._buffers = WeakIdKeyDictionary()  # Fake tensors for the storages of real ones.
+
+    def own(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The fake tensor for a real one, which exists as long as that does."""
+        if isinstance(tensor, FakeTensor) or tensor.device.type == "meta":
+            return tensor
+        copy = self._copies.get(tensor)
+        if copy is None or copy.shape != tensor.shape or copy.dtype != tensor.dtype:
+            buffer = self._buffers.get(tensor.untyped_storage())
+            with self._mode:
+                if buffer is not None:
+                    copy = buffer.view(tensor.dtype).as_strided(
+                        tensor.shape, tensor.stride(), tensor.storage_offset())
+                else:
+                    copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype,
+                                               device=tensor.device)
+            self._copies[tensor] = copy
+        return copy
+
+    def _note_written(self, func: Any, args: Any, kwargs: Any) -> None:
+        """A real tensor that is written shares its storage with others, as a bucket's parts do."""
+        for at, argument in enumerate(func._schema.arguments if func._schema.is_mutable else ()):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            value = args[at] if at < len(args) else kwargs.get(argument.name)
+            for tensor in tensors_in(value):
+                if isinstance(tensor, FakeTensor) or tensor in self._copies:
+                    continue
+                storage = tensor.untyped_storage()
+                if storage not in self._buffers:
+                    with self._mode:
+                        self._buffers[storage] = torch.empty(storage.nbytes(), dtype=torch.uint8,
+                                                             device=tensor.device)
+
+    def run(self, func: Any, args: Any, kwargs: Any, tensors: List[Any]) -> Any:
+        if not any(isinstance(tensor, FakeTensor) for tensor in tensors):
+            if not self._creates_large(args):
+                return func(*args, **kwargs)
+        elif func is _NUMBER:
+            dtype = args[0].dtype
+            number = int(dtype not in _FLAGS and not getattr(args[0], "dsat_is_zero", False))
+            return float(number) if dtype.is_floating_point else number
+        self._note_written(func, args, kwargs)
+        args, kwargs = tree_map_only(torch.Tensor, self.own, (args, kwargs))
+        with self._mode:
+            result = func(*args, **kwargs)
+        name = func._opname
+        if name in _ARE_ZERO or name in _STAY_ZERO and all(
+                getattr(tensor, "dsat_is_zero", False) for tensor in tensors_in(args)):
+            for tensor in tensors_in(result):
+                tensor.dsat_is_zero = True  # type: ignore[attr-defined]
+        return result
+
+    def _follows(self, tensors: List[Any]) -> bool:
+        return any(isinstance(tensor, FakeTensor) for tensor in tensors)
+
+    def _creates_large(self, args: Any) -> bool:
+        size = args[0] if args else None
+        return isinstance(size, (list, tuple)) and bool(size) and all(
+            isinstance(number, int) for number in size) and (
+                torch.Size(size).numel() >= _LARGE.get(self.phase, 0))
+
+    def install(self, ranks: int) -> None:
+        """Changes PyTorch in this process, which is one of `ranks`."""
+        def set_data(tensor: Any, value: Any) -> None:
+            value = self.own(value)
+            _DATA.__set__(tensor, value)
+            tensor.fake_device = getattr(value, "fake_device", value.device)
+            if isinstance(tensor, nn.Parameter):
+                self.mark(tensor, "parameters")
+        fake: Any = FakeTensor
+        fake.data = property(_DATA.__get__, set_data)
+        fake.data_ptr = lambda tensor: (tensor.untyped_storage()._cdata << 8) + (
+            tensor.storage_offset() * tensor.element_size())
+        fake.numpy = lambda tensor, **_: numpy.ones(tensor.shape)
+        fake.tolist = lambda tensor: numpy.ones(tensor.shape).tolist()
+        fake.__float__ = lambda tensor: float(tensor.item())
+
+        def init_process_group(*_: Any, **__: Any) -> None:
+            start("fake", store=FakeStore(), rank=0, world_size=ranks)
+        start = dist.init_process_group
+        dist.init_process_group = init_process_group
+        dist.distributed_c10d.init_process_group = init_process_group
+
+        @wrap(nn.Module, "_apply")
+        def _apply(original: Any, module: Any, fn: Any, recurse: bool = True) -> Any:
+            for part in module.modules() if recurse else [module]:
+                for name, buffer in part._buffers.items():
+                    part._buffers[name] = buffer if buffer is None else fn(buffer)
+                for name, parameter in part._parameters.items():
+                    if isinstance(parameter, FakeTensor):
+                        with torch.no_grad():
+                            parameter.data = fn(parameter.data)
+                    elif parameter is not None:  # It becomes fake when it leaves "meta".
+                        part._parameters[name] = nn.Parameter(fn(parameter.data),
+                                                              parameter.requires_grad)
+            return module
+
+        @wrap(dist, "all_gather_object")
+        def _all_gather_object(_: Any, objects: List[Any], value: Any, **__: Any) -> None:
+            objects[:] = [value] * len(objects)
+
+        @wrap(torch, "compile")
+        def _compile(_: Any, model: Any = None, **__: Any) -> Any:
+            return (lambda function: function) if model is None else model
+
+        for name in ("set_device", "synchronize", "empty_cache", "reset_peak_memory_stats"):
+            wrap(torch.cuda, name)(lambda *_, **__: None)
+        for name in ("current_device", "memory_allocated", "max_memory_allocated"):
+            wrap(torch.cuda, name)(lambda *_, **__: 0)
+        if "deepspeed" in sys.modules:
+            self.change_deepspeed(sys.modules["deepspeed"])
+        wrap(torch.Tensor, "cuda")(lambda _, tensor, *__, **___: tensor)
+        wrap(nn.Module, "cuda")(lambda _, module, *__, **___: module)
+
+        @wrap(nn.parallel.DistributedDataParallel, "__init__")
+        def _init(original: Any, self: Any, module: Any, *_: Any, **kwargs: Any) -> None:
+            original(self, module, **{**kwargs, "device_ids": None, "output_device": None})
+            # The fake group's result has no value.
+            self.register_comm_hook(None, lambda _, bucket: _done(bucket.buffer()))
+
+    def change_deepspeed(self, deepspeed: ModuleType) -> None:
+        """DeepSpeed compiles no kernels, and has memory for its flat buffers."""
+        self.watch_engines(deepspeed)
+        from deepspeed.accelerator import get_accelerator
+        from deepspeed.ops.op_builder.builder import OpBuilder
+        wrap(OpBuilder, "load")(lambda *_, **__: _NoKernels())
+        wrap(importlib.import_module("deepspeed.comm.torch"), "build_shm_op")(lambda *_: None)
+        wrap(type(get_accelerator()), "available_memory")(lambda *_, **__: 1 << 62)
+
+        from deepspeed.runtime.zero import stage_1_and_2
+
+        class _LastRank:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(deepspeed.comm, name)
+
+            def get_rank(self, group: Any = None) -> int:
+                return int(deepspeed.comm.get_world_size(group)) - 1
+        if self._is_last:
+            stage_1_and_2.dist = _LastRank()
+
+
+class OnCpu(TorchFunctionMode):
+    """Replaces CUDA's devices among arguments by the CPU. All numbers are finite."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def replaced(value: Any) -> Any:
+            is_cuda = isinstance(value, str) and value.split(":")[0] == "cuda" or (
+                isinstance(value, torch.device) and value.type == "cuda")
+            return "cpu" if is_cuda else value
+        if func in (torch.isfinite, torch.Tensor.isfinite) and isinstance(args[0], FakeTensor):
+            return torch.ones(args[0].shape, dtype=torch.bool)
+        kwargs = {name: replaced(value) for name, value in (kwargs or {}).items()}
+        return func(*map(replaced, args), **kwargs)
+
+
+def _done(value: Any) -> Any:
+    done: Any = torch.futures.Future()
+    done.set_result(value)
+    return done
+
+
+class _NoKernels:
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: None

@@ -1,0 +1,240 @@
+"""Counts the bytes of the tensors that a training works with, operator by operator.
+
+The tensors may be real, or fake ones that have only shapes (_fake.py): the counts are the same.
+"""
+from __future__ import annotations
+
+import weakref
+from array import array
+from types import ModuleType
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Set
+
+import torch
+from torch import nn
+from torch.optim import optimizer as optimizers
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+from torch.utils.flop_counter import flop_registry
+
+from dsat._hook import wrap
+
+# The last kind is in host memory, because it is offloaded, and counts for no device.
+KINDS = ("parameters", "gradients", "optimizer", "buffers", "activations", "temporaries", "host")
+# The parts of a training, in which peaks are different functions of the micro-batch size.
+PHASES = ("start", "engine", "forward", "backward", "update")
+
+# Its source may be in the memory of the host, or of a collective.
+_COPY = torch.ops.aten.copy_.default
+
+
+def tensors_in(values: Any) -> List[torch.Tensor]:
+    """All tensors in lists, dicts and the like."""
+    return [value for value in tree_iter(values) if isinstance(value, torch.Tensor)]
+
+
+class MemoryTracker(TorchDispatchMode):
+    """Follows the storages that depend on parameters, from their creation to their release.
+
+    An operator on such a tensor also brings in its other tensors, such as the batch and masks, but
+    for the source of a copy. A new storage is an activation if a forward pass made it, and else a
+    temporary, until mark() says what it is. Attributes:
+        curve: bytes of each of KINDS after each operator, one operator after the other.
+        phases: the index in PHASES for each operator.
+        flops: of all operators, without recomputed activations.
+        batch_size: the micro-batch size of the first data loader that was iterated; 0 without one.
+        num_steps: optimizer steps that have ended.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.curve = array("q")
+        self.phases = bytearray()
+        self.flops = 0
+        self.batch_size = 0
+        self.num_steps = 0
+        self.outer_phase = "start"  # Outside of backward passes.
+        self.engine: Any = None  # DeepSpeed's, if it trains.
+        self.offloads = False  # Whether the optimizer's states are in host memory.
+        self.parameters: Dict[int, nn.Parameter] = {}
+        self._now = [0] * len(KINDS)
+        self._storages: Dict[int, List[Any]] = {}  # By address: weak reference, bytes, kind.
+        self._seen: Set[int] = set()
+
+    @property
+    def phase(self) -> str:
+        return "backward" if torch._C._current_graph_task_id() >= 0 else self.outer_phase
+
+    def own(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor whose storage counts for this one."""
+        return tensor
+
+    def mark(self, values: Any, kind: str) -> None:
+        """Says what tensors are for, and follows them from now on."""
+        for tensor in tensors_in(values):
+            self._count(self.own(tensor), KINDS.index(kind), is_sure=True)
+
+    def _kind_of_new(self) -> int:
+        is_update = self.outer_phase == "update"
+        if self.offloads and is_update:
+            return KINDS.index("host")
+        if self.phase == "backward" and not torch.is_grad_enabled() or is_update:
+            return KINDS.index("temporaries")
+        return KINDS.index("activations" if self.outer_phase == "forward" else "temporaries")
+
+    def _count(self, tensor: torch.Tensor, kind: int, is_sure: bool = False) -> None:
+        storage = tensor.untyped_storage()
+        key, now = storage._cdata, self._now
+        entry = self._storages.get(key)
+        if entry is None:
+            entries = self._storages
+
+            def release(_: Any) -> None:
+                _, size, kind = entries.pop(key)
+                now[kind] -= size
+            entry = entries[key] = [weakref.ref(storage, release), 0, kind]
+        now[entry[2]] -= entry[1]
+        if is_sure:
+            entry[2] = kind
+        entry[1] = storage.nbytes()
+        now[entry[2]] += entry[1]
+
+    def run(self, func: Any, args: Any, kwargs: Any, tensors: List[torch.Tensor]) -> Any:
+        """Runs an operator."""
+        return func(*args, **kwargs)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        tensors = tensors_in((args, kwargs))
+        result = self.run(func, args, kwargs, tensors)
+        if func.namespace == "prim" or not self._follows(tensors):
+            return result
+        kind = self._kind_of_new()
+        for tensor in (*(tensors[:1] if func is _COPY else tensors), *tensors_in(result)):
+            self._count(self.own(tensor), kind)
+        self._note_flops(func, args, kwargs, result)
+        self.curve.extend(self._now)
+        self.phases.append(PHASES.index(self.phase))
+        return result
+
+    def _follows(self, tensors: List[torch.Tensor]) -> bool:
+        return any(tensor.untyped_storage()._cdata in self._storages for tensor in tensors)
+
+    def _note_flops(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        count = flop_registry.get(func._overloadpacket)
+        # A backward pass that computes with gradients recomputes.
+        if count is not None and not (self.phase == "backward" and torch.is_grad_enabled()):
+            self.flops += int(count(*args, **kwargs, out_val=result))
+
+    def watch(self, ends: Callable[[], None]) -> None:
+        """Follows all parameters and optimizers from now on; calls `ends` after two steps."""
+        make = nn.Parameter.__new__
+
+        def new(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
+            parameter = make(cls, data if data is None else self.own(data), requires_grad)
+            if parameter.device.type != "meta":
+                self.mark(parameter, "parameters")
+            return parameter
+        nn.Parameter.__new__ = new  # type: ignore[method-assign]
+        nn.modules.module.register_module_forward_pre_hook(self._note_module)
+        optimizers.register_optimizer_step_pre_hook(self._begin_update)
+        optimizers.register_optimizer_step_post_hook(self._end_update)
+        self._ends = ends
+        from torch.utils.data import DataLoader
+        iterate = DataLoader.__iter__
+
+        def iterated(loader: Any) -> Iterator[Any]:
+            self.batch_size = self.batch_size or getattr(
+                loader, "batch_size", None) or getattr(loader.batch_sampler, "batch_size", 0)
+            return iterate(loader)
+        DataLoader.__iter__ = iterated  # type: ignore[method-assign]
+
+    def _note_module(self, module: nn.Module, _: Any) -> None:
+        if self.outer_phase == "start":
+            self.outer_phase = "forward"
+        if id(module) in self._seen:
+            return
+        self._seen.add(id(module))
+        self.mark(module._buffers, "buffers")
+        for parameter in module._parameters.values():
+            if parameter is not None and id(parameter) not in self.parameters:
+                self.parameters[id(parameter)] = parameter
+                if parameter.requires_grad and parameter.is_leaf:
+                    parameter.register_post_accumulate_grad_hook(
+                        lambda leaf: self.mark(leaf.grad, "gradients"))
+
+    def _begin_update(self, optimizer: Any, *_: Any) -> None:
+        self.outer_phase = "update"
+        self._mark_states(optimizer)
+
+    def _end_update(self, optimizer: Any, *_: Any) -> None:
+        self._mark_states(optimizer)
+        if self.engine is None:
+            self.outer_phase = "forward"
+            optimizer.dsat_steps = getattr(optimizer, "dsat_steps", 0) + 1
+            self.end_step(optimizer.dsat_steps)
+
+    def end_step(self, num_steps: Optional[int] = None) -> None:
+        """Call it after each optimizer step."""
+        self.num_steps = max(self.num_steps, num_steps or self.num_steps + 1)
+        if self.num_steps >= 2:
+            self._ends()
+
+    def _mark_states(self, optimizer: Any) -> None:
+        kind = "host" if self.offloads else "optimizer"
+        self.mark(list(optimizer.state.values()), kind)
+        for group in optimizer.param_groups:
+            for tensor in group["params"]:
+                if not isinstance(tensor, nn.Parameter):  # A copy of higher precision.
+                    self.mark(tensor, kind)
+                    self.mark(tensor.grad, "host" if self.offloads else "gradients")
+
+    def watch_engines(self, deepspeed: ModuleType) -> None:
+        """Follows what DeepSpeed's engines hold, as far as it is not in an optimizer's state."""
+        @wrap(deepspeed.DeepSpeedEngine, "__init__")
+        def _init(original: Any, engine: Any, *args: Any, **kwargs: Any) -> None:
+            before, self.outer_phase = self.outer_phase, "engine"
+            original(engine, *args, **kwargs)
+            self.outer_phase = before
+            if engine.optimizer is not None:
+                self.engine = engine
+                self.offloads = bool(engine.zero_cpu_offload())
+                self.mark_engine(engine)
+
+        @wrap(deepspeed.DeepSpeedEngine, "backward")
+        def _backward(original: Any, engine: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(engine, *args, **kwargs)
+            self.mark_engine(engine)
+            return result
+
+        @wrap(deepspeed.DeepSpeedEngine, "step")
+        def _step(original: Any, engine: Any, *args: Any, **kwargs: Any) -> Any:
+            before, self.outer_phase = engine.global_steps, "update"
+            result = original(engine, *args, **kwargs)
+            self.outer_phase = "forward"
+            self.mark_engine(engine)
+            if engine.global_steps > before:
+                self.end_step()
+            return result
+
+    def mark_engine(self, engine: Any) -> None:
+        """Call it after the passes and steps of an engine: its buffers come and go."""
+        self._mark_states(getattr(engine.optimizer, "optimizer", engine.optimizer))
+        offloads_parameters = bool(engine.zero_offload_param())
+        for parameter in engine.module.parameters():
+            self.mark(getattr(parameter, "ds_tensor", None),
+                      "host" if offloads_parameters else "parameters")
+        for name, value in vars(engine.optimizer).items():
+            if "grad" in name:
+                self.mark(_within(value), "host" if self.offloads and "gpu" not in name
+                          else "gradients")
+            elif "cpu_offload" in name:
+                self.mark(_within(value), "host")
+
+
+def _within(value: Any) -> Iterable[torch.Tensor]:
+    """The tensors of an attribute: of lists and dicts, however deep."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple, Mapping)):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _within(part)

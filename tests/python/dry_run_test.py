@@ -1,0 +1,135 @@
+"""Dry runs of scripts, compared with arithmetic and with runs on real tensors."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT, SCRIPTS, free_port
+
+pytest.importorskip("torch")
+pytest.importorskip("deepspeed")
+numpy = pytest.importorskip("numpy")
+from dsat import _dry_run  # noqa: E402
+
+CONFIG = {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1,
+          "zero_optimization": {"stage": 2, "reduce_bucket_size": 1000,
+                                "allgather_bucket_size": 1000}}
+# The parameters of small_model.py.
+MODEL = 32 * 16 + (16 + 1) * 16 + (16 + 1) * 32
+
+
+def environment(**more):
+    return {**os.environ, "PYTHONPATH": f"{ROOT}/python/hook:{ROOT}/python", "OMP_NUM_THREADS": "1",
+            "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", **more}
+
+
+def dry_run(folder, script, *arguments, launcher=(sys.executable,), ds_config=None, ranks=0,
+            memory=0, all_stages=False):
+    request = {"command": [*launcher, str(SCRIPTS / script), *arguments], "folder": str(folder),
+               "environment": {}, "ds_config": ds_config or {}, "ranks": ranks, "memory": memory,
+               "all_stages": all_stages}
+    run = subprocess.run(
+        [sys.executable, "-m", "dsat._dry_run", json.dumps(request)], capture_output=True,
+        env=environment(DSAT_DS_CONFIG=os.devnull, DSAT_MEASURE="memory", TMPDIR=str(folder)),
+        text=True, check=True, timeout=120)
+    assert not list(pathlib.Path(folder).glob("dsat-dry-run-*")), "it leaves files"
+    return json.loads(run.stdout)
+
+
+def real_peak(folder, script, ranks=1, ds_config=None):
+    """The highest bytes of a rank that trains on real tensors."""
+    config = folder / "ds_config.json"
+    config.write_text(json.dumps(ds_config or {}))
+    own = {} if ds_config is None else {"DSAT_DS_CONFIG": str(config)}
+    port = str(free_port())
+    started = [subprocess.Popen(
+        [sys.executable, str(ROOT / "bench/script_memory.py"), "--rank", str(SCRIPTS / script)],
+        env=environment(PEAK_FILE=str(folder / f"peak{rank}"), MASTER_ADDR="127.0.0.1",
+                        MASTER_PORT=port, RANK=str(rank), LOCAL_RANK=str(rank), **own,
+                        WORLD_SIZE=str(ranks), LOCAL_SIZE=str(ranks)), cwd=folder,
+        stdout=subprocess.DEVNULL) for rank in range(ranks)]
+    assert [rank.wait(timeout=120) for rank in started] == [0] * ranks
+    return max(int((folder / f"peak{rank}").read_text()) for rank in range(ranks))
+
+
+def test_a_plain_loop_needs_what_it_needs_on_real_tensors(tmp_path):
+    said = dry_run(tmp_path, "plain_loop.py", memory=10 ** 6)
+    numbers = 2 * 32 * 64
+    assert said["num_params"] == said["trainable_num_params"] == numbers
+    assert (said["micro_batch_size"], said["stage"], said["notes"]) == (4, None, [])
+    # Two FLOPs for each weight forwards and for its gradient, and for that of the second's input.
+    assert said["flops_per_sample"] == 2 * numbers * 2 + numbers
+    row = said["rows"][0]
+    assert row["kinds"]["parameters"] == row["kinds"]["gradients"] == 4 * numbers
+    assert row["kinds"]["optimizer"] == 2 * 4 * numbers + 2 * 4  # And two counters of steps.
+    assert row["peak_bytes"] == sum(row["kinds"].values()) == real_peak(tmp_path, "plain_loop.py")
+    largest = row["largest_micro_batch"]
+    assert [max(a + b * size for a, b in row["lines"]) <= 10 ** 6
+            for size in (largest, largest + 1)] == [True, False]
+
+
+def test_every_stage_holds_its_share_of_the_states(tmp_path):
+    said = dry_run(tmp_path, "own_optimizer.py", ds_config={
+        **CONFIG, "train_micro_batch_size_per_gpu": 64, "bf16": {"enabled": True},
+        "zero_force_ds_cpu_optimizer": False}, ranks=4, all_stages=True, memory=10 ** 6)
+    rows = {row["settings"]: row for row in said["rows"]}
+    assert said["ranks"] == 4 and said["num_params"] == MODEL
+    states = 12 * MODEL  # The 32-bit copy and two moments.
+    for name, share in (("stage_0", 1), ("stage_1", 4), ("stage_2", 4), ("stage_3", 4)):
+        kinds = rows[name]["kinds"]
+        assert kinds["optimizer"] == pytest.approx(states / share, rel=0.02), name
+        if name != "stage_3":
+            assert kinds["parameters"] == pytest.approx(2 * MODEL, rel=0.02), name
+    for name in ("stage_1_offload_optimizer", "stage_2_offload_optimizer", "stage_3_offload"):
+        assert rows[name]["kinds"]["optimizer"] == 0, name
+        assert rows[name]["host_bytes"] > states / 4, name
+    assert rows["as submitted"]["peak_bytes"] == rows["stage_2"]["peak_bytes"]
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_ranks_with_real_tensors_need_what_was_predicted(tmp_path, stage):
+    config = {**CONFIG, "zero_optimization": {**CONFIG["zero_optimization"], "stage": stage}}
+    said = dry_run(tmp_path, "own_optimizer.py", ds_config=config, ranks=2)
+    real = real_peak(tmp_path, "own_optimizer.py", ranks=2, ds_config=config)
+    assert said["rows"][0]["peak_bytes"] == pytest.approx(real, rel=0.01)
+
+
+def test_a_line_of_the_script_is_named_that_looks_at_values(tmp_path):
+    said = dry_run(tmp_path, "looks_at_values.py")
+    assert "looks_at_values.py: line 8 (outputs[outputs > 0].sum().backward()): " in said["error"]
+    assert "depends on values, which fake tensors do not have" in said["error"]
+
+
+def test_launchers_say_the_script_its_arguments_and_the_ranks():
+    read = _dry_run.read_command
+    command = read("A=b torchrun --nproc_per_node 3 --nnodes=2 train.py --lr 1".split())
+    assert (command.script, command.arguments, command.ranks) == ("train.py", ["--lr", "1"], 6)
+    assert command.environment == {"A": "b"}
+    command = read("deepspeed --num_gpus 4 train.py --x".split())
+    assert (command.arguments, command.ranks) == (["--local_rank=0", "--x"], 4)
+    command = read("python3 -u -m torch.distributed.run --nproc-per-node=2 -m a.b".split())
+    assert (command.script, command.is_module, command.ranks) == ("a.b", True, 2)
+    with pytest.raises(_dry_run.DryRunError, match="bash run.sh: expected python"):
+        read("bash run.sh".split())
+
+
+def run_with(curve, phases):
+    rows = numpy.zeros((len(curve), 7), dtype=numpy.int64)
+    rows[:, 0] = curve
+    return _dry_run.Run({}, rows, numpy.array(phases, dtype=numpy.uint8))
+
+
+def test_the_peak_of_other_sizes_may_be_at_another_operator():
+    line = _dry_run.Line([run_with([100, 40, 10], [2, 2, 3]), run_with([110, 70, 10], [2, 2, 3])],
+                         [4, 8])
+    assert [line.at(size) for size in (4, 8, 20, 40)] == [100, 110, 160, 310]
+    assert line.highest() == [(90.0, 2.5), (10.0, 7.5)]
+    assert line.last_within(160) == 20 and line.last_within(80) == 0
+
+
+def test_runs_with_other_operators_are_compared_by_parts():
+    line = _dry_run.Line([run_with([100, 40, 10], [2, 2, 3]),
+                          run_with([110, 70, 30, 20], [2, 2, 3, 3])], [4, 8])
+    assert line.highest() == [(90.0, 2.5), (-10.0, 5.0)]
