@@ -348,8 +348,9 @@ std::vector<std::string> Notes(const Search& search, const Verdict& verdict, Exp
   };
   constexpr double kBusy = 0.1;
   const std::string busy =
-      verdict.others > kBusy ? fmt::format("the machine was busy ({:.0f} %)", 100 * verdict.others)
-                             : "";
+      verdict.other_load > kBusy
+          ? fmt::format("the machine was busy ({:.0f} %)", 100 * verdict.other_load)
+          : "";
   if (IsOpen(search, verdict)) {
     add(fmt::format("{}{}dsat resume {} --confirm {} would settle it", busy,
                     busy.empty() ? "" : "; ", id, std::max<int64_t>(9, 2 * verdict.num_rounds)));

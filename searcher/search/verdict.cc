@@ -227,7 +227,7 @@ Verdict VerdictOf(const SearchState& search) {
   if (confirmed) verdict.log_speed = confirmation->LogSpeed(*verdict.pick);
   AddAlternatives(search, found, verdict);
   AddProof(search, verdict);
-  verdict.others = OthersOf(search, verdict.num_rounds > 0);
+  verdict.other_load = OthersOf(search, verdict.num_rounds > 0);
   auto peak = PeakBytes(search, *verdict.pick);
   if (peak && verdict.soak) peak = std::max(*peak, PeakBytes(search, *verdict.soak).value_or(0));
   // On the CPU the peak of a script is its whole process, which the budget does not bound.
@@ -302,7 +302,7 @@ Json ToJson(const Verdict& verdict) {
       {"no_confirmation", verdict.no_confirmation},
       {"soak_speed", optional(verdict.soak_speed)},
       {"two_kinds_of_launches", verdict.two_kinds},
-      {"other_processes", verdict.others},
+      {"other_processes", verdict.other_load},
       {"device_seconds", verdict.device_seconds},
       {"repaid_after_steps", optional(verdict.repaid_after_steps)},
       {"others_at_most", verdict.others ? Json(verdict.others->at_most) : Json()},

@@ -68,7 +68,7 @@ struct Verdict {
   bool two_kinds = false;
   // The mean part of the machine's processor time that other processes used while the launches ran
   // that the answer rests on.
-  double others = 0;
+  double other_load = 0;
   LossCheck losses;
   double device_seconds = 0;  // Slots times the time that trials ran.
   // Optimizer steps of the submitted batch size after whose samples the pick has repaid the search,
