@@ -52,7 +52,10 @@ void ApplyDevices(const EstimateFlags& flags, Json& request) {
     request["memory"] = engine::ClusterOf(flags.device).device_memory_bytes;
   if (!flags.device_memory.empty())
     request["memory"] = ParseBytes(flags.device_memory, "--device-memory");
-  if (request["memory"] == 0) request["memory"] = NvidiaMemoryBytes().value_or(0);
+  const std::optional<int64_t> here = NvidiaMemoryBytes();
+  request["on_gpu"] =
+      flags.device.empty() ? here || !flags.device_memory.empty() : flags.device != "cpu";
+  if (request["memory"] == 0) request["memory"] = here.value_or(0);
 }
 
 void ApplyConfig(const EstimateFlags& flags, Json& ds_config) {
@@ -86,10 +89,11 @@ std::string TextOf(const Json& answer) {
   const int64_t ranks = answer.at("ranks"), limit = answer.at("memory_bytes");
   std::string text = fmt::format(
       "{} parameters, {} of them trained, {:.4g} FLOPs per sample\n"
-      "{} rank{}, micro-batch {}, accumulation {}{}\n\n",
+      "{} rank{} of {}, micro-batch {}, accumulation {}{}\n\n",
       answer.at("num_params").get<int64_t>(), answer.at("trainable_num_params").get<int64_t>(),
       answer.at("flops_per_sample").get<double>(), ranks, ranks == 1 ? "" : "s",
-      answer.at("micro_batch_size").get<int64_t>(), answer.at("accumulation_steps").get<int64_t>(),
+      answer.at("on_gpu") ? "a GPU" : "the CPU", answer.at("micro_batch_size").get<int64_t>(),
+      answer.at("accumulation_steps").get<int64_t>(),
       answer.at("stage").is_null() ? ", without DeepSpeed"
                                    : fmt::format(", ZeRO stage {}", answer.at("stage").dump()));
   std::vector<std::string> columns = {"settings",  "parameters", "gradients",

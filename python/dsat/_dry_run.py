@@ -4,7 +4,7 @@ usage: python3 -m dsat._dry_run REQUEST
 
 The request is a JSON object: `command`, the words that train; `folder`, which the command starts
 in; `environment`; `ds_config`, what to change in the script's config; `ranks` (0: as the command
-says); `memory` of a device in bytes (0: no limit); `all_stages`. Prints a JSON object
+says); `memory` of a device in bytes (0: no limit); `on_gpu`; `all_stages`. Prints a JSON object
 (docs/estimate.md), or one with `error`.
 """
 from __future__ import annotations
@@ -245,14 +245,14 @@ def _become(command: Command, job: Job, folder: pathlib.Path, request: Dict[str,
         for name in ("curve", "phases"):
             (folder / name).write_bytes(bytes(memoryview(getattr(training, name))))
         os._exit(0)
-    training.install(job.ranks)
+    training.install(job.ranks, request["on_gpu"])
     training.watch(finish)
     if own_batch:
         from dsat._hook.batches import rebatch_loaders_of
         rebatch_loaders_of(own_batch, trial().micro_batch_size)
     ended = "it ended"
     try:
-        with _fake.OnCpu(), training:
+        with _fake.OnCpu(request["on_gpu"]), training:
             if command.is_module:
                 sys.path[0] = os.getcwd()
                 runpy.run_module(command.script, run_name="__main__", alter_sys=True)
@@ -397,7 +397,7 @@ class Estimate:
                                                  "micro_batch_size", "accumulation_steps")},
                   "flops_per_sample": facts["flops"] // (
                       facts["num_steps"] * max(1, size) * facts["accumulation_steps"]),
-                  "ranks": ranks, "memory_bytes": limit,
+                  "ranks": ranks, "memory_bytes": limit, "on_gpu": self._request["on_gpu"],
                   "notes": self._notes(runs.get((done[0], False, 2 * size)), runs.get("check"))}
         result["rows"] = [
             {"settings": name, **self._row([[runs[key] for key in (

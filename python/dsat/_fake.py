@@ -24,6 +24,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 from dsat._hook import wrap
 from dsat._memory import MemoryTracker, tensors_in
 
+_WAY_OF_UPDATE = "_default_to_fused_or_foreach"
+_DEVICE = torch.ops.prim.device.default
 _NUMBER = torch.ops.aten._local_scalar_dense.default
 # A script that reads a fake tensor's number gets 1; it gets 0 for these types, and where the tensor
 # says whether numbers are infinite or NaN.
@@ -83,6 +85,11 @@ class FakeTraining(MemoryTracker):
                         self._buffers[storage] = torch.empty(storage.nbytes(), dtype=torch.uint8,
                                                              device=tensor.device)
 
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _DEVICE and isinstance(args[0], FakeTensor):  # Half of all calls.
+            return args[0].fake_device
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
     def run(self, func: Any, args: Any, kwargs: Any, tensors: List[Any]) -> Any:
         if not any(isinstance(tensor, FakeTensor) for tensor in tensors):
             if not self._creates_large(args):
@@ -91,8 +98,9 @@ class FakeTraining(MemoryTracker):
             dtype = args[0].dtype
             number = int(dtype not in _FLAGS and not getattr(args[0], "dsat_is_zero", False))
             return float(number) if dtype.is_floating_point else number
-        self._note_written(func, args, kwargs)
-        args, kwargs = tree_map_only(torch.Tensor, self.own, (args, kwargs))
+        if not all(isinstance(tensor, FakeTensor) for tensor in tensors):
+            self._note_written(func, args, kwargs)
+            args, kwargs = tree_map_only(torch.Tensor, self.own, (args, kwargs))
         with self._mode:
             result = func(*args, **kwargs)
         name = func._opname
@@ -111,8 +119,14 @@ class FakeTraining(MemoryTracker):
             isinstance(number, int) for number in size) and (
                 torch.Size(size).numel() >= _LARGE.get(self.phase, 0))
 
-    def install(self, ranks: int) -> None:
-        """Changes PyTorch in this process, which is one of `ranks`."""
+    def install(self, ranks: int, on_gpu: bool = False) -> None:
+        """Changes PyTorch in this process, which is one of `ranks`.
+
+        `on_gpu`: optimizers update many tensors at once, as is their default there.
+        """
+        for module in vars(torch.optim).values() if on_gpu else ():
+            if hasattr(module, _WAY_OF_UPDATE):
+                setattr(module, _WAY_OF_UPDATE, lambda *_, **__: (False, True))
         def set_data(tensor: Any, value: Any) -> None:
             value = self.own(value)
             _DATA.__set__(tensor, value)
@@ -159,6 +173,9 @@ class FakeTraining(MemoryTracker):
             wrap(torch.cuda, name)(lambda *_, **__: None)
         for name in ("current_device", "memory_allocated", "max_memory_allocated"):
             wrap(torch.cuda, name)(lambda *_, **__: 0)
+        for name in ("transformers.utils", "transformers.training_args"):
+            if name in sys.modules:  # bf16 asks for a GPU.
+                wrap(sys.modules[name], "is_torch_bf16_gpu_available")(lambda *_: True)
         if "deepspeed" in sys.modules:
             self.change_deepspeed(sys.modules["deepspeed"])
         wrap(torch.Tensor, "cuda")(lambda _, tensor, *__, **___: tensor)
@@ -192,16 +209,27 @@ class FakeTraining(MemoryTracker):
 
 
 class OnCpu(TorchFunctionMode):
-    """Replaces CUDA's devices among arguments by the CPU. All numbers are finite."""
+    """Replaces CUDA's devices among arguments by the CPU. All numbers are finite.
+
+    `on_gpu`: attention with dropout uses a fused kernel, which the CPU has only without dropout.
+    """
+
+    def __init__(self, on_gpu: bool = False) -> None:
+        super().__init__()
+        self._on_gpu = on_gpu
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         def replaced(value: Any) -> Any:
             is_cuda = isinstance(value, str) and value.split(":")[0] == "cuda" or (
                 isinstance(value, torch.device) and value.type == "cuda")
             return "cpu" if is_cuda else value
+        kwargs = kwargs or {}
+        if self._on_gpu and func is nn.functional.scaled_dot_product_attention:
+            args = args[:4] + (0.0,) * (len(args) > 4) + args[5:]
+            kwargs = {name: value for name, value in kwargs.items() if name != "dropout_p"}
         if func in (torch.isfinite, torch.Tensor.isfinite) and isinstance(args[0], FakeTensor):
             return torch.ones(args[0].shape, dtype=torch.bool)
-        kwargs = {name: replaced(value) for name, value in (kwargs or {}).items()}
+        kwargs = {name: replaced(value) for name, value in kwargs.items()}
         return func(*map(replaced, args), **kwargs)
 
 

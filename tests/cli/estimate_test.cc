@@ -235,9 +235,10 @@ TEST_F(EstimateTest, AScriptIsRunOnFakeTensors) {
   const std::string script = DSAT_SOURCE_DIR "/tests/python/scripts/plain_loop.py";
   const Finished run = Estimate({"--device-memory", "64KiB", "--", python, script});
   ASSERT_EQ(run.exit_code, 0) << run.err;
-  EXPECT_THAT(run.out, AllOf(HasSubstr("4096 parameters, 4096 of them trained"),
-                             HasSubstr("1 rank, micro-batch 4, accumulation 1, without DeepSpeed"),
-                             HasSubstr("It does not fit 64.0 KiB of device memory.")));
+  EXPECT_THAT(run.out,
+              AllOf(HasSubstr("4096 parameters, 4096 of them trained"),
+                    HasSubstr("1 rank of a GPU, micro-batch 4, accumulation 1, without DeepSpeed"),
+                    HasSubstr("It does not fit 64.0 KiB of device memory.")));
 }
 
 }  // namespace

@@ -20,16 +20,29 @@ CONFIG = {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1,
 MODEL = 32 * 16 + (16 + 1) * 16 + (16 + 1) * 32
 
 
+ATTENTION = """
+import torch
+net = torch.nn.Linear(16, 48)
+optimizer = torch.optim.AdamW(net.parameters())
+for inputs, in torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(torch.randn(64, 128, 16)), batch_size=4):
+    heads = net(inputs).view(-1, 128, 2, 3, 8).permute(3, 0, 2, 1, 4)
+    torch.nn.functional.scaled_dot_product_attention(
+        *heads, dropout_p=0.1).sum().backward()
+    optimizer.step()
+"""
+
+
 def environment(**more):
     return {**os.environ, "PYTHONPATH": f"{ROOT}/python/hook:{ROOT}/python", "OMP_NUM_THREADS": "1",
             "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", **more}
 
 
 def dry_run(folder, script, *arguments, launcher=(sys.executable,), ds_config=None, ranks=0,
-            memory=0, all_stages=False):
+            memory=0, all_stages=False, on_gpu=False):
     request = {"command": [*launcher, str(SCRIPTS / script), *arguments], "folder": str(folder),
                "environment": {}, "ds_config": ds_config or {}, "ranks": ranks, "memory": memory,
-               "all_stages": all_stages}
+               "on_gpu": on_gpu, "all_stages": all_stages}
     run = subprocess.run(
         [sys.executable, "-m", "dsat._dry_run", json.dumps(request)], capture_output=True,
         env=environment(DSAT_DS_CONFIG=os.devnull, DSAT_MEASURE="memory", TMPDIR=str(folder)),
@@ -94,6 +107,14 @@ def test_ranks_with_real_tensors_need_what_was_predicted(tmp_path, stage):
     said = dry_run(tmp_path, "own_optimizer.py", ds_config=config, ranks=2)
     real = real_peak(tmp_path, "own_optimizer.py", ranks=2, ds_config=config)
     assert said["rows"][0]["peak_bytes"] == pytest.approx(real, rel=0.01)
+
+
+def test_attention_with_dropout_is_fused_on_a_gpu(tmp_path):
+    (tmp_path / "attention.py").write_text(ATTENTION)
+    on_cpu, on_gpu = (dry_run(tmp_path, tmp_path / "attention.py", on_gpu=on_gpu)["rows"][0]
+                      for on_gpu in (False, True))
+    scores = 4 * 2 * 128 * 128 * 4  # Of a micro-batch of 4 and two heads, in 32 bits.
+    assert on_cpu["peak_bytes"] - on_gpu["peak_bytes"] > 2 * scores
 
 
 def test_a_line_of_the_script_is_named_that_looks_at_values(tmp_path):
