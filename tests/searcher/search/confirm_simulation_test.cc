@@ -140,7 +140,7 @@ TEST(ConfirmSimulationTest, IntervalsAreRightOnMachinesOfAllKinds) {
     // An interval that is wrong on the other side is no false gain.
     const bool is_null = *std::ranges::max_element(machine.factors) == 1;
     if (is_null) {
-      EXPECT_LE(result.gains, 0.05) << machine.name;
+      EXPECT_LE(result.gains, 0.06) << machine.name;
     }
   }
 }

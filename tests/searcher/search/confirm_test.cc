@@ -123,7 +123,8 @@ TEST(ConfirmationTest, AKnownTableHasTheIntervalOfItsVariances) {
   const Factor factor = confirmation.Compare(2, 1);
   const double pooled = 0.02 / 6, own = (2 * pooled + 0.02) / 5;
   EXPECT_NEAR(std::log(factor.value), 0.2, 1e-9);
-  const double half = StudentQuantile(0.975, 6) * std::sqrt(2 * own / 4);
+  // The two finalists share the error.
+  const double half = StudentQuantile(1 - 0.05 / 2 / 2, 6) * std::sqrt(2 * own / 4);
   EXPECT_NEAR(std::log(factor.high / factor.value), half, 1e-9);
   EXPECT_NEAR(std::log(factor.value / factor.low), half, 1e-9);
   EXPECT_NEAR(factor.faster, StudentProbability(0.2 / std::sqrt(2 * own / 4), 6), 1e-9);
