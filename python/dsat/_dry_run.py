@@ -25,7 +25,7 @@ import time
 import traceback
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from dsat._trial import Config, trial, write_json
+from dsat._trial import Config, write_json
 
 # Packages that take long to import; processes for several configs share it.
 _PACKAGES = {"torch", "deepspeed", "transformers", "accelerate", "trl", "peft", "datasets",
@@ -247,9 +247,7 @@ def _become(command: Command, job: Job, folder: pathlib.Path, request: Dict[str,
         os._exit(0)
     training.install(job.ranks, request["on_gpu"])
     training.watch(finish)
-    if own_batch:
-        from dsat._hook.batches import rebatch_loaders_of
-        rebatch_loaders_of(own_batch, trial().micro_batch_size)
+    training.other_sizes = {own_batch: job.config[_MICRO_BATCH]} if own_batch else {}
     ended = "it ended"
     try:
         with _fake.OnCpu(request["on_gpu"]), training:
@@ -279,8 +277,8 @@ def _why(error: BaseException) -> str:
     where = f"line {lines[-1].lineno} ({lines[-1].line}): " if lines else ""
     if lines and lines[-1].filename != sys.argv[0]:
         where = f"{lines[-1].filename}, {where}"
-    if type(error).__module__ == "torch._subclasses.fake_tensor":
-        return (f"{where}the result of {error} depends on values, which fake tensors do not have")
+    if type(error).__name__ in ("DataDependentOutputException", "DynamicOutputShapeException"):
+        return f"{where}the result of {error} depends on values, which fake tensors do not have"
     return where + " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST]
 
 
@@ -292,7 +290,8 @@ def _facts(command: Command, training: Any) -> Dict[str, Any]:
     facts = {"num_params": sum(size for size, _ in sizes),
              "trainable_num_params": sum(size for size, trains in sizes if trains),
              "num_steps": training.num_steps, "flops": training.flops,
-             "micro_batch_size": training.batch_size, "accumulation_steps": 1, "stage": None}
+             "micro_batch_size": training.batch_size, "stage": None,
+             "accumulation_steps": max(1, training.num_batches // max(1, training.num_steps))}
     if engine is not None:
         section = dict(engine.config.get("zero_optimization") or {})
         facts.update(micro_batch_size=engine.train_micro_batch_size_per_gpu(),
@@ -364,12 +363,20 @@ class Estimate:
         self._request, self._runner, self._ranks = request, runner, ranks
         base = self._base = request["ds_config"]
         say("running the script on fake tensors")
-        self._first = runner.run_all([Job(ranks, base)])[0]
-        if "error" in self._first.facts:
-            raise DryRunError(self._first.facts["error"])
+        self._first = self._run_first(0)
         facts = self._facts = self._first.facts
         self._size = facts["micro_batch_size"]
         self._own_batch = self._size if facts["stage"] is None else 0
+        asked = base.get(_MICRO_BATCH, self._size)
+        if self._own_batch and asked != self._size:
+            self._size, self._first = asked, self._run_first(self._own_batch)
+            self._facts = self._first.facts
+
+    def _run_first(self, own_batch: int) -> Run:
+        run = self._runner.run_all([Job(self._ranks, self._base)], own_batch)[0]
+        if "error" in run.facts:
+            raise DryRunError(run.facts["error"])
+        return run
 
     def _config(self, samples: int, section: Optional[Config] = None) -> Config:
         config = {**self._base, _MICRO_BATCH: samples, _STEPS: self._facts["accumulation_steps"]}
@@ -394,8 +401,8 @@ class Estimate:
         runs = dict(zip(jobs, self._runner.run_all(list(jobs.values()), self._own_batch)))
         runs[done] = self._first
         result = {**{key: facts[key] for key in ("num_params", "trainable_num_params", "stage",
-                                                 "micro_batch_size", "accumulation_steps")},
-                  "flops_per_sample": facts["flops"] // (
+                                                 "accumulation_steps")},
+                  "micro_batch_size": size, "flops_per_sample": facts["flops"] // (
                       facts["num_steps"] * max(1, size) * facts["accumulation_steps"]),
                   "ranks": ranks, "memory_bytes": limit, "on_gpu": self._request["on_gpu"],
                   "notes": self._notes(runs.get((done[0], False, 2 * size)), runs.get("check"))}

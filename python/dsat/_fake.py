@@ -220,9 +220,8 @@ class OnCpu(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         def replaced(value: Any) -> Any:
-            is_cuda = isinstance(value, str) and value.split(":")[0] == "cuda" or (
-                isinstance(value, torch.device) and value.type == "cuda")
-            return "cpu" if is_cuda else value
+            is_device = isinstance(value, (str, torch.device))
+            return "cpu" if is_device and str(value).split(":")[0] in ("cuda", "cpu") else value
         kwargs = kwargs or {}
         if self._on_gpu and func is nn.functional.scaled_dot_product_attention:
             args = args[:4] + (0.0,) * (len(args) > 4) + args[5:]
