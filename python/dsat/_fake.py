@@ -196,6 +196,10 @@ class FakeTraining(MemoryTracker):
         wrap(importlib.import_module("deepspeed.comm.torch"), "build_shm_op")(lambda *_: None)
         wrap(type(get_accelerator()), "available_memory")(lambda *_, **__: 1 << 62)
 
+        @wrap(deepspeed.PipelineModule, "__init__")
+        def _refuse(*_: Any, **__: Any) -> None:
+            raise RuntimeError("a dry run does not follow pipelines, whose ranks differ")
+
         from deepspeed.runtime.zero import stage_1_and_2
 
         class _LastRank:
