@@ -13,6 +13,7 @@ import ast
 import ctypes
 import importlib
 import json
+import multiprocessing.connection
 import os
 import pathlib
 import re
@@ -21,11 +22,10 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 import traceback
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from dsat._trial import Config, trial, write_json
+from dsat._trial import Config, write_json
 
 # Packages that take long to import; processes for several configs share it.
 _PACKAGES = {"torch", "deepspeed", "transformers", "accelerate", "trl", "peft", "datasets",
@@ -33,6 +33,7 @@ _PACKAGES = {"torch", "deepspeed", "transformers", "accelerate", "trl", "peft", 
 _MICRO_BATCH, _STEPS = "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 # How long the script may take to its second step.
 _LIMIT_S = 300
+_MOST_PROCESSES = 8
 _MOST_SAMPLES = 1 << 16
 _MOST_RANKS = 4096
 _TOLERANCE = 0.01
@@ -160,15 +161,15 @@ class Job(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What a run with one config has shown."""
+    """What a run has shown."""
 
-    facts: Dict[str, Any]  # As _facts() writes them.
-    curve: Any  # An array of the bytes of each kind after each operator.
-    phases: Any  # The phase of each operator.
+    facts: Dict[str, Any]  # As _facts() collects them, or `error`.
+    curve: Any = None  # An array of the bytes of each kind after each operator.
+    phases: Any = None  # The phase of each operator.
 
 
 class Runner:
-    """Runs the script with configs, and keeps what it has shown."""
+    """Runs the script with configs, in processes of their own."""
 
     def __init__(self, request: Dict[str, Any], command: Command, scratch: pathlib.Path) -> None:
         self._request, self._command, self._scratch = request, command, scratch
@@ -179,52 +180,36 @@ class Runner:
 
         `own_batch` is the size of loaders that get the config's micro-batch size; 0: none do.
         """
-        waiting, running, folders = list(jobs), {}, []
-        width = max(1, min(len(os.sched_getaffinity(0)), 8))
+        waiting, running, runs = list(enumerate(jobs)), {}, {}
+        context = multiprocessing.get_context("fork")
         while waiting or running:
-            while waiting and len(running) < width:
+            while waiting and len(running) < min(len(os.sched_getaffinity(0)), _MOST_PROCESSES):
+                at, job = waiting.pop(0)
                 folder = self._scratch / str(self._count)
                 self._count += 1
-                folder.mkdir()
-                folders.append(folder)
-                running[self._fork(waiting.pop(0), folder, own_batch)] = time.monotonic()
-            pid, _ = os.waitpid(-1, os.WNOHANG)
-            running.pop(pid, None)
-            for late in [pid for pid, begun in running.items()
-                         if time.monotonic() - begun > _LIMIT_S]:
-                os.kill(late, signal.SIGKILL)
-            time.sleep(0.01)
-        return [self._read(folder) for folder in folders]
-
-    def _fork(self, job: Job, folder: pathlib.Path, own_batch: int) -> int:
-        write_json(folder / "ds_config.json", job.config)
-        pid = os.fork()
-        if pid == 0:
-            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # It ends with its parent.
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            try:
-                _become(self._command, job, folder, self._request, own_batch)
-            finally:
-                os._exit(1)
-        return pid
-
-    def _read(self, folder: pathlib.Path) -> Run:
-        import numpy
-        from dsat._memory import KINDS
-        path = folder / "facts.json"
-        if not path.exists():
-            return Run({"error": f"{self._command.script}: it was killed, or took more than "
-                                 f"{_LIMIT_S} s to its second step"}, None, None)
-        facts = json.loads(path.read_text())
-        if "error" in facts:
-            return Run(facts, None, None)
-        curve = numpy.fromfile(folder / "curve", dtype=numpy.int64).reshape(-1, len(KINDS))
-        return Run(facts, curve, numpy.fromfile(folder / "phases", dtype=numpy.uint8))
+                receiver, sender = context.Pipe(duplex=False)
+                context.Process(target=_become, args=(
+                    self._command, job, folder, self._request, own_batch, sender)).start()
+                sender.close()
+                running[receiver] = at
+            for receiver in multiprocessing.connection.wait(list(running)):
+                try:
+                    run = Run(*receiver.recv())
+                except EOFError:
+                    run = Run({"error": f"{self._command.script}: it was killed, or took more than "
+                                        f"{_LIMIT_S} s to its second step"})
+                runs[running.pop(receiver)] = run
+        return [runs[at] for at in range(len(jobs))]
 
 
 def _become(command: Command, job: Job, folder: pathlib.Path, request: Dict[str, Any],
-            own_batch: int) -> None:
-    """Runs the script as one of the ranks, and ends this process."""
+            own_batch: int, sender: Any) -> None:
+    """Runs the script as one of the ranks, sends what it shows, and ends this process."""
+    signal.alarm(_LIMIT_S)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # It ends with its parent.
+    folder.mkdir()
+    write_json(folder / "ds_config.json", job.config)
     log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT)
     for stream in (1, 2):
         os.dup2(log, stream)
@@ -237,21 +222,21 @@ def _become(command: Command, job: Job, folder: pathlib.Path, request: Dict[str,
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"})
     sys.argv = [command.script,
                 *(word.replace("{ds_config}", config) for word in command.arguments)]
-    from dsat import _fake
-    training = _fake.FakeTraining(job.is_last)
+    training: Any = None
 
     def finish() -> None:
-        write_json(folder / "facts.json", _facts(command, training))
-        for name in ("curve", "phases"):
-            (folder / name).write_bytes(bytes(memoryview(getattr(training, name))))
+        import numpy
+        from dsat._memory import KINDS
+        curve = numpy.array(training.curve).reshape(-1, len(KINDS))
+        sender.send((_facts(training), curve, numpy.frombuffer(training.phases, numpy.uint8)))
         os._exit(0)
-    training.install(job.ranks, request["on_gpu"])
-    training.watch(finish)
-    if own_batch:
-        from dsat._hook.batches import rebatch_loaders_of
-        rebatch_loaders_of(own_batch, trial().micro_batch_size)
     ended = "it ended"
     try:
+        from dsat import _fake
+        training = _fake.FakeTraining(job.is_last)
+        training.install(job.ranks, request["on_gpu"])
+        training.watch(finish)
+        training.other_sizes = {own_batch: job.config[_MICRO_BATCH]} if own_batch else {}
         with _fake.OnCpu(request["on_gpu"]), training:
             if command.is_module:
                 sys.path[0] = os.getcwd()
@@ -263,11 +248,10 @@ def _become(command: Command, job: Job, folder: pathlib.Path, request: Dict[str,
         traceback.print_exc()
         is_exit = isinstance(error, SystemExit)
         ended = f"it ended with exit code {error.code}" if is_exit else _why(error)
-    if training.num_steps == 0:
-        sys.stdout.flush()
-        write_json(folder / "facts.json", {"error": f"{command.script}: {ended}"})
-        os._exit(1)
-    finish()
+    if training is not None and training.num_steps > 0:
+        finish()
+    sender.send(({"error": f"{command.script}: {ended}"},))
+    os._exit(1)
 
 
 def _why(error: BaseException) -> str:
@@ -279,12 +263,12 @@ def _why(error: BaseException) -> str:
     where = f"line {lines[-1].lineno} ({lines[-1].line}): " if lines else ""
     if lines and lines[-1].filename != sys.argv[0]:
         where = f"{lines[-1].filename}, {where}"
-    if type(error).__module__ == "torch._subclasses.fake_tensor":
-        return (f"{where}the result of {error} depends on values, which fake tensors do not have")
+    if type(error).__name__ in ("DataDependentOutputException", "DynamicOutputShapeException"):
+        return f"{where}the result of {error} depends on values, which fake tensors do not have"
     return where + " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST]
 
 
-def _facts(command: Command, training: Any) -> Dict[str, Any]:
+def _facts(training: Any) -> Dict[str, Any]:
     engine = training.engine
     parameters = (engine.module.parameters() if engine is not None
                   else training.parameters.values())
@@ -292,7 +276,8 @@ def _facts(command: Command, training: Any) -> Dict[str, Any]:
     facts = {"num_params": sum(size for size, _ in sizes),
              "trainable_num_params": sum(size for size, trains in sizes if trains),
              "num_steps": training.num_steps, "flops": training.flops,
-             "micro_batch_size": training.batch_size, "accumulation_steps": 1, "stage": None}
+             "micro_batch_size": training.batch_size, "stage": None,
+             "accumulation_steps": max(1, training.num_batches // max(1, training.num_steps))}
     if engine is not None:
         section = dict(engine.config.get("zero_optimization") or {})
         facts.update(micro_batch_size=engine.train_micro_batch_size_per_gpu(),
@@ -350,11 +335,9 @@ class Line:
 
     def last_within(self, limit: int) -> int:
         """The largest whole number up to _MOST_SAMPLES whose peak is in the limit; 0 if none."""
-        low, high = 0, _MOST_SAMPLES
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if self.at(middle) <= limit else (low, middle - 1)
-        return low
+        return max(0, min(_MOST_SAMPLES, *(
+            int((limit - start) // slope) if slope > 0 else _MOST_SAMPLES * (start <= limit)
+            for start, slope in self.highest())))
 
 
 class Estimate:
@@ -364,12 +347,20 @@ class Estimate:
         self._request, self._runner, self._ranks = request, runner, ranks
         base = self._base = request["ds_config"]
         say("running the script on fake tensors")
-        self._first = runner.run_all([Job(ranks, base)])[0]
-        if "error" in self._first.facts:
-            raise DryRunError(self._first.facts["error"])
+        self._first = self._run_first(0)
         facts = self._facts = self._first.facts
         self._size = facts["micro_batch_size"]
         self._own_batch = self._size if facts["stage"] is None else 0
+        asked = base.get(_MICRO_BATCH, self._size)
+        if self._own_batch and asked != self._size:
+            self._size, self._first = asked, self._run_first(self._own_batch)
+            self._facts = self._first.facts
+
+    def _run_first(self, own_batch: int) -> Run:
+        run = self._runner.run_all([Job(self._ranks, self._base)], own_batch)[0]
+        if "error" in run.facts:
+            raise DryRunError(run.facts["error"])
+        return run
 
     def _config(self, samples: int, section: Optional[Config] = None) -> Config:
         config = {**self._base, _MICRO_BATCH: samples, _STEPS: self._facts["accumulation_steps"]}
@@ -394,8 +385,8 @@ class Estimate:
         runs = dict(zip(jobs, self._runner.run_all(list(jobs.values()), self._own_batch)))
         runs[done] = self._first
         result = {**{key: facts[key] for key in ("num_params", "trainable_num_params", "stage",
-                                                 "micro_batch_size", "accumulation_steps")},
-                  "flops_per_sample": facts["flops"] // (
+                                                 "accumulation_steps")},
+                  "micro_batch_size": size, "flops_per_sample": facts["flops"] // (
                       facts["num_steps"] * max(1, size) * facts["accumulation_steps"]),
                   "ranks": ranks, "memory_bytes": limit, "on_gpu": self._request["on_gpu"],
                   "notes": self._notes(runs.get((done[0], False, 2 * size)), runs.get("check"))}
@@ -474,20 +465,23 @@ def main() -> None:
     request = json.loads(sys.argv[1])
     os.environ.update(DS_ACCELERATOR="cpu", CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1")
     scratch = pathlib.Path(tempfile.mkdtemp(prefix="dsat-dry-run-"))
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    answer: Dict[str, Any] = {}
     try:
         os.chdir(request["folder"])
         command = read_command(request["command"])
         _preload(command)
         ranks = request["ranks"] or command.ranks
         answer = Estimate(request, Runner(request, command, scratch), ranks).answer()
-    except (DryRunError, ImportError, OSError) as error:
-        answer = {"error": f"{sys.executable}: {error}" if isinstance(error, ImportError)
-                  else str(error)}
+    except ImportError as error:
+        answer = {"error": f"{sys.executable}: {error}"}
+    except (DryRunError, OSError) as error:
+        answer = {"error": str(error)}
     except KeyboardInterrupt:
-        sys.exit(130)
-    finally:
-        if not os.environ.get('KEEP'): shutil.rmtree(scratch, ignore_errors=True)
+        pass
+    shutil.rmtree(scratch, ignore_errors=True)
+    if not answer:
+        os._exit(130)  # Processes that still run end with this one.
     print(json.dumps(answer))
 
 

@@ -196,6 +196,10 @@ class FakeTraining(MemoryTracker):
         wrap(importlib.import_module("deepspeed.comm.torch"), "build_shm_op")(lambda *_: None)
         wrap(type(get_accelerator()), "available_memory")(lambda *_, **__: 1 << 62)
 
+        @wrap(deepspeed.PipelineModule, "__init__")
+        def _refuse(*_: Any, **__: Any) -> None:
+            raise RuntimeError("a dry run does not follow pipelines, whose ranks differ")
+
         from deepspeed.runtime.zero import stage_1_and_2
 
         class _LastRank:
@@ -220,9 +224,8 @@ class OnCpu(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         def replaced(value: Any) -> Any:
-            is_cuda = isinstance(value, str) and value.split(":")[0] == "cuda" or (
-                isinstance(value, torch.device) and value.type == "cuda")
-            return "cpu" if is_cuda else value
+            is_device = isinstance(value, (str, torch.device))
+            return "cpu" if is_device and str(value).split(":")[0] in ("cuda", "cpu") else value
         kwargs = kwargs or {}
         if self._on_gpu and func is nn.functional.scaled_dot_product_attention:
             args = args[:4] + (0.0,) * (len(args) > 4) + args[5:]

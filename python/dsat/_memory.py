@@ -7,11 +7,12 @@ from __future__ import annotations
 import weakref
 from array import array
 from types import ModuleType
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Set
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Set
 
 import torch
 from torch import nn
 from torch.optim import optimizer as optimizers
+from torch.utils.data import dataloader
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry
@@ -42,6 +43,8 @@ class MemoryTracker(TorchDispatchMode):
         phases: the index in PHASES for each operator.
         flops: of all operators, without recomputed activations.
         batch_size: the micro-batch size of the first data loader that was iterated; 0 without one.
+        other_sizes: what data loaders of a size have instead.
+        num_batches: that data loaders have given.
         num_steps: optimizer steps that have ended.
     """
 
@@ -51,6 +54,8 @@ class MemoryTracker(TorchDispatchMode):
         self.phases = bytearray()
         self.flops = 0
         self.batch_size = 0
+        self.other_sizes: Dict[int, int] = {}
+        self.num_batches = 0
         self.num_steps = 0
         self.outer_phase = "start"  # Outside of backward passes.
         self.engine: Any = None  # DeepSpeed's, if it trains.
@@ -139,14 +144,21 @@ class MemoryTracker(TorchDispatchMode):
         optimizers.register_optimizer_step_pre_hook(self._begin_update)
         optimizers.register_optimizer_step_post_hook(self._end_update)
         self._ends = ends
-        from torch.utils.data import DataLoader
-        iterate = DataLoader.__iter__
+        wrap(dataloader.DataLoader, "__iter__")(self._iterate)
 
-        def iterated(loader: Any) -> Iterator[Any]:
-            self.batch_size = self.batch_size or getattr(
-                loader, "batch_size", None) or getattr(loader.batch_sampler, "batch_size", 0)
-            return iterate(loader)
-        DataLoader.__iter__ = iterated  # type: ignore[method-assign]
+        @wrap(dataloader._BaseDataLoaderIter, "__next__")
+        def _next(original: Any, iterator: Any) -> Any:
+            self.num_batches += 1
+            return original(iterator)
+
+    def _iterate(self, original: Any, loader: Any) -> Any:
+        sampler = getattr(loader, "batch_sampler", None)
+        while sampler is not None and not isinstance(getattr(sampler, "batch_size", None), int):
+            sampler = getattr(sampler, "batch_sampler", None)
+        if sampler is not None:
+            self.batch_size = self.batch_size or sampler.batch_size
+            sampler.batch_size = self.other_sizes.get(sampler.batch_size, sampler.batch_size)
+        return original(loader)
 
     def _note_module(self, module: nn.Module, _: Any) -> None:
         if self.outer_phase == "start":
