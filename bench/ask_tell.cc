@@ -1,5 +1,5 @@
-// Measures the search itself without trials: pairs of ask and tell per second in memory, through
-// the log and over gRPC, and the time to reopen an experiment. Usage: bench_ask_tell [FOLDER]
+// Measures the search itself without trials: pairs of ask and tell per second in memory and through
+// the log, and the time to reopen an experiment. Usage: bench_ask_tell [FOLDER]
 // (default: the folder for temporary files). bench/ask_tell adds the command line. A decision of
 // auto takes longer the more trials there are, so that auto has fewer.
 //
@@ -17,10 +17,8 @@
 
 #include "base/json.h"
 #include "methods/methods.h"
-#include "proto/client.h"
 #include "searcher/search/experiment.h"
 #include "searcher/search/search.h"
-#include "searcher/service/service.h"
 
 namespace dsat {
 namespace {
@@ -115,23 +113,6 @@ void RunExperiment(const std::string& what, Store store, int64_t max_trials) {
   Report(what, pairs, time);
 }
 
-void RunServer(const std::string& what, const std::string& database, int64_t max_trials) {
-  Store store = Store::Open(database, Store::Mode::kCreate);
-  const ExperimentId id = store.CreateExperiment(Spec("random", max_trials));
-  const ExperimentServer server(database, "");
-  ExperimentClient client = ExperimentClient::Connect(server.address(), server.token());
-  size_t pairs = 0;
-  const Time calls = TimeOf([&] {
-    while (pairs < static_cast<size_t>(max_trials / 2)) {
-      const Trial trial = client.Ask(id).trial.value();
-      const Ending ending = EndOf(trial);
-      client.Tell(id, trial.id, ending.outcome, ending.measurement, {});
-      ++pairs;
-    }
-  });
-  Report("gRPC, calls, " + what, pairs, calls);
-}
-
 // Measures opening the file and replaying the log of an experiment with about `num_events` events.
 void RunOpen(const std::string& database, const std::string& method, int64_t num_events) {
   ExperimentId id = 0;
@@ -175,7 +156,6 @@ void Main(const std::filesystem::path& parent) {
     if (mkdtemp(own.data()) == nullptr) continue;
     RunExperiment("experiment, " + folder.string(),
                   Store::Open(own + "/experiment.db", Store::Mode::kCreate), 1000);
-    RunServer(folder.string(), own + "/server.db", 2000);
     for (const MethodInfo& method : Methods())
       RunOpen(own + "/" + method.name + ".db", method.name, method.name == "auto" ? 200 : 1000);
     std::filesystem::remove_all(own);
@@ -190,7 +170,7 @@ int main(int argc, char** argv) {
   if (folder == "--help") {
     fmt::print(
         "usage: bench_ask_tell [FOLDER]\n"
-        "Measures pairs of ask and tell per second in memory, on disk and over gRPC.\n"
+        "Measures pairs of ask and tell per second in memory and on disk.\n"
         "  FOLDER  where databases are made, besides /dev/shm (default: for temporary files)\n");
     return 0;
   }

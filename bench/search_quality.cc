@@ -320,7 +320,6 @@ RunResult RunOne(const Flags& flags, const std::string& method, const std::strin
   spec.options.max_trials = std::stoll(flags.at("--trials"));
   spec.options.max_concurrent_trials = std::stoll(concurrency);
   spec.options.confirm_rounds = std::stoll(flags.at("--confirm"));
-  spec.options.confirm_looks = 3;
   spec.options.auto_method.prior =
       EarlierLog(flags.at("--warm-start"), family, seed, spec.options.max_trials);
   return Simulation(*surface, spec, flags.at("--trace") == "1").Run();
