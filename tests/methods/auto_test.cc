@@ -52,7 +52,7 @@ TEST(AutoTest, AThirdFinalistMustBeWorthItsLaunches) {
     return method.Conclude().finalists.size();
   };
   EXPECT_EQ(num_finalists(1000), 2u);
-  EXPECT_EQ(num_finalists(100'000'000), 3u);
+  EXPECT_EQ(num_finalists(int64_t{1} << 50), 3u);
 }
 
 TEST(AutoTest, TheFirstProposalIsPredictedToBeTheBestThatFits) {

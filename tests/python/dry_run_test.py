@@ -113,7 +113,7 @@ def test_attention_with_dropout_is_fused_on_a_gpu(tmp_path):
     (tmp_path / "attention.py").write_text(ATTENTION)
     on_cpu, on_gpu = (dry_run(tmp_path, tmp_path / "attention.py", on_gpu=on_gpu)["rows"][0]
                       for on_gpu in (False, True))
-    scores = 4 * 2 * 128 * 128 * 4  # Of a micro-batch of 4 and two heads, in 32 bits.
+    scores = 4 * 2 * 128 * 128 * 4  # A micro-batch of 4 has them for two heads, in 32 bits.
     assert on_cpu["peak_bytes"] - on_gpu["peak_bytes"] > 2 * scores
 
 
