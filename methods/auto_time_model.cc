@@ -10,9 +10,10 @@
 namespace dsat {
 namespace {
 
-// The passes of a step whose forecast has times, per sample.
-double SampleMs(const Forecast& forecast) {
-  return forecast.compute_ms / (forecast.micro_batch_size * forecast.accumulation_steps);
+// The passes of a step whose forecast has times, per sample; pipeline stages are `idle` for so many
+// micro-batches besides.
+double SampleMs(const Forecast& forecast, double idle) {
+  return forecast.compute_ms / (forecast.micro_batch_size * (forecast.accumulation_steps + idle));
 }
 
 // How many of the two a place offloads.
@@ -52,6 +53,7 @@ AutoTimeModel::AutoTimeModel(const SearchSpace& space, const std::string& metric
                                         : Part::kObjective),
       per_sample_(!SmallerIsBetter(metric)),
       ranks_(std::max<int64_t>(space.workload.data_parallel, 1)),
+      idle_(std::max<int64_t>(space.workload.pipeline_stages, 1) - 1),
       params_(std::max<int64_t>(space.workload.num_params, 0)) {
   SetPrior();
 }
@@ -67,7 +69,7 @@ void AutoTimeModel::SetPrior() {
   for (const StageSpace& stage : space_.stages) {
     for (const Forecast& forecast : stage.forecasts) {
       if (forecast.compute_ms <= 0) continue;
-      const double this_ms = SampleMs(forecast);
+      const double this_ms = SampleMs(forecast, idle_);
       // A place that computes or moves more than others says nothing of these.
       if (!stage.settings.empty() && sample_ms > 0 && this_ms > 0.999 * sample_ms) continue;
       sample_ms = this_ms;
@@ -146,7 +148,7 @@ void AutoTimeModel::SetExtras(double sample_ms) {
     if (place.settings.empty() || place.forecasts.empty()) continue;
     const Forecast &first = place.forecasts.front(), &last = place.forecasts.back();
     Extra& extra = extras_[i];
-    if (last.compute_ms > 0) extra.computed = std::max(SampleMs(last) / sample_ms - 1, 0.0);
+    if (last.compute_ms > 0) extra.computed = std::max(SampleMs(last, idle_) / sample_ms - 1, 0.0);
     const double more_samples = last.micro_batch_size * last.accumulation_steps -
                                 first.micro_batch_size * first.accumulation_steps;
     if (more_samples > 0)
@@ -232,7 +234,7 @@ void AutoTimeModel::AddExtra(const AutoConfig& config, const Vector& p, Terms& t
   const Extra& extra = extras_[config.place];
   const double recompute = std::exp(p[kRecompute]), move = std::exp(p[kMove]);
   const Work work = WorkOf(config.micro_batch, p);
-  const double computed = recompute * extra.computed * config.accumulation;
+  const double computed = recompute * extra.computed * (config.accumulation + idle_);
   const double moved = move * extra.moved * config.samples();
   terms.computing += computed * work.samples;
   terms.backward += computed * work.samples + moved;
@@ -252,7 +254,8 @@ AutoTimeModel::Terms AutoTimeModel::TermsOf(const AutoConfig& config, double mem
       std::clamp((memory_share - kAutoTimes.nearly_full) / kAutoTimes.full_width, 0.0,
                  kAutoTimes.most_pressure);
   const double slow = std::max(1 + p[kPressure] * pressure, kAutoTimes.least_slowdown);
-  const double size = config.accumulation * work.samples;
+  const double passes = config.accumulation + idle_;
+  const double size = passes * work.samples;
   const double forward_share = std::exp(p[kForwardShare]) / 3;
   terms.computing = size * slow;
   terms.forward = terms.computing * forward_share;
@@ -260,8 +263,8 @@ AutoTimeModel::Terms AutoTimeModel::TermsOf(const AutoConfig& config, double mem
   for (const bool forward : {true, false}) {
     Vector& d = forward ? terms.d_forward : terms.d_backward;
     const double share = forward ? forward_share : 1 - forward_share;
-    d[kOverhead] = share * config.accumulation * work.by_overhead * slow;
-    d[kCurve] = share * config.accumulation * work.by_curve * slow;
+    d[kOverhead] = share * passes * work.by_overhead * slow;
+    d[kCurve] = share * passes * work.by_curve * slow;
     d[kPressure] = share * size * pressure;
     d[kForwardShare] = (forward ? 1 : -1) * forward_share * terms.computing;
   }
@@ -321,8 +324,9 @@ double AutoTimeModel::Log(const AutoConfig& config, double memory_share, const V
 AutoTimeModel::Shares AutoTimeModel::SharesOf(const AutoConfig& config, const Vector& p) const {
   const Terms terms = TermsOf(config, 0, p);
   const double all = terms.forward + terms.backward + terms.update;
-  const double lost = WorkOf(config.micro_batch, p).samples - config.micro_batch;
-  const double overhead = config.accumulation * lost + std::exp(p[kStep]);
+  const double work = WorkOf(config.micro_batch, p).samples;
+  const double overhead =
+      (config.accumulation + idle_) * work - config.samples() + std::exp(p[kStep]);
   const double update = std::exp(p[kUpdate]) / (config.stage >= 1 ? ranks_ : 1) +
                         std::exp(p[kMove]) * extras_[config.place].updated;
   const double computed = std::exp(p[kRecompute]) * extras_[config.place].computed;

@@ -92,7 +92,8 @@ class AutoTimeModel {
   Part objective_;
   bool per_sample_;
   double ranks_;
-  double params_;              // 0 if unknown.
+  double idle_;    // Micro-batches for which the first and the last pipeline stage wait.
+  double params_;  // 0 if unknown.
   std::vector<Extra> extras_;  // By place.
   Vector prior_mean_ = Vector::Zero();
   Vector prior_sd_ = Vector::Zero();

@@ -230,13 +230,15 @@ Workload WorkloadOf(const ModelProfile& profile, const ExperimentSpec& spec) {
   const engine::Settings settings(ds_config, "ds_config");
   const bool half = settings.Is("/fp16/enabled") || settings.Is("/bf16/enabled");
   engine::BatchSizes batch{.micro_batch_size = 1, .accumulation_steps = 1};
+  const int64_t data_parallel = engine::DataParallelSize(ds_config, "ds_config", world_size);
   const auto is_given = [&](const char* pointer) { return settings.Given(pointer) != nullptr; };
   if (is_given(kMicroBatchKey) || is_given("/train_batch_size"))
     batch = engine::ResolveBatchSizes(ds_config, "ds_config", world_size);
   return {.num_params = profile.num_params,
           .trainable_num_params = profile.trainable_num_params,
           .bytes_per_param = half ? 2 : 4,
-          .data_parallel = engine::DataParallelSize(ds_config, "ds_config", world_size),
+          .data_parallel = data_parallel,
+          .pipeline_stages = world_size / data_parallel,
           .forward_flops_per_sample = profile.forward_flops_per_sample,
           .matmul_flops_per_s = profile.matmul_flops_per_s,
           .copy_bytes_per_s = profile.copy_bytes_per_s,

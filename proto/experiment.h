@@ -184,6 +184,7 @@ struct Workload {
   int64_t trainable_num_params = 0;
   int64_t bytes_per_param = 4;  // Bytes of a parameter or gradient in the training precision.
   int64_t data_parallel = 1;    // Ranks that share the samples of a step.
+  int64_t pipeline_stages = 1;
   int64_t forward_flops_per_sample = 0;
   int64_t matmul_flops_per_s = 0;
   int64_t copy_bytes_per_s = 0;
