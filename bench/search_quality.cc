@@ -128,7 +128,14 @@ class Simulation {
     }
     if (trial.kind == TrialKind::kSearch && trial.state == TrialState::kInfeasible)
       ++result_.out_of_memory;
-    const std::optional<TrialId> pick = VerdictOf(search_).pick;
+    // A confirmation counts when it is over.
+    if (RunsAgain(trial.kind) && !search_.Finished() && !trace_) return;
+    std::optional<TrialId> pick;
+    if (RunsAgain(trial.kind)) {
+      pick = VerdictOf(search_).pick;
+    } else if (const auto finalists = search_.Find().finalists; !finalists.empty()) {
+      pick = finalists.front();
+    }
     const double loss = pick ? SampleMsOf(*pick) / best_ms_ - 1 : kNever;
     if (trace_) {
       std::string text;
@@ -138,7 +145,6 @@ class Simulation {
                  ToString(trial.kind), ToString(trial.state),
                  100 * (surface_.SampleMs(trial.ds_config) / best_ms_ - 1), 100 * loss, text);
     }
-    // A confirmation counts when it is over.
     if (RunsAgain(trial.kind) && !search_.Finished()) return;
     result_.moments.push_back({result_.launches, loss});
   }
