@@ -208,7 +208,7 @@ void AddMethodOptions(CLI::App& app, const std::string& method, SearchOptions& o
     app.add_option("--run-steps", options.auto_method.run_steps,
                    "Optimizer steps of the training to come, of the submitted batch size: the "
                    "search ends when further trials would take longer than they could save "
-                   "(default: a training that takes 600 times as long as its search)")
+                   "(default: a training that takes 300 times as long as its search)")
         ->check(WholeNumberFrom1());
     app.add_option("--warm-start", options.auto_method.warm_start,
                    "Start from what an earlier experiment of the database has measured: its number "

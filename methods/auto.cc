@@ -64,7 +64,17 @@ void AutoMethod::Tell(int64_t tag, const Trial& finished) {
   asked.running = false;
   asked.points.clear();
   screened_.reset();
-  Learn(finished, space().ConfigOf(asked.candidate), tag);
+  const AutoConfig config = space().ConfigOf(asked.candidate);
+  // A configuration that has run has shown that it fits; and where nothing has run, it is no
+  // chance.
+  const auto known = std::ranges::find(record_.measured, config, &AutoRecord::Measured::config);
+  if (finished.state == TrialState::kInfeasible && record_.successes > 0 &&
+      known == record_.measured.end() && belief_.IsDoubtful(finished, config) &&
+      record_.doubted.insert(asked.candidate).second) {
+    record_.to_repeat.push_back(asked.candidate);
+    return belief_.Forget(tag);
+  }
+  Learn(finished, config, tag);
   // A proposal that was answered by an earlier trial names its configuration from now on.
   for (AutoRecord::Measured& m : record_.measured) {
     const bool has_run = m.leads && finished.state == TrialState::kSucceeded;
@@ -87,7 +97,13 @@ std::optional<Proposal> AutoMethod::Ask() {
     return std::nullopt;
   if (!screened_) screened_ = AutoPolicy::Screen(belief_, record_);
   const AutoPolicy policy = Policy();
-  const std::optional<AutoPolicy::Launch> launch = policy.NextLaunch();
+  std::optional<AutoPolicy::Launch> launch;
+  if (record_.to_repeat.empty()) {
+    launch = policy.NextLaunch();
+  } else {
+    launch = {.candidate = record_.to_repeat.back(), .repeat = true};
+    record_.to_repeat.pop_back();
+  }
   if (!launch) return std::nullopt;
   Proposal proposal{.assignment = space().AssignmentOf(launch->candidate),
                     .tag = std::ssize(record_.asked),

@@ -71,18 +71,22 @@ std::optional<AutoObservation> AutoBelief::ObservationOf(
 }
 
 void AutoBelief::LearnCosts(const Trial& finished) {
-  double steps_s = 0;
+  double steps_s = 0, least_s = 0;
   for (const PointResult& result : finished.points) {
     const auto latency = Find(result.measurement, "latency");
     if (!latency) return;
-    steps_s += MeasuringSeconds(options_, latency->value / 1e3);
+    const double step_s = latency->value / 1e3, point_s = MeasuringSeconds(options_, step_s);
+    // Where steps vary, more of them are measured.
+    const auto num_steps = options_.start_profile_step + latency->samples;
+    steps_s += std::max(point_s, static_cast<double>(num_steps) * step_s);
+    least_s += point_s;
   }
   const double took_s = finished.times.ended_s - finished.times.started_s;
   if (took_s <= 0 || finished.kind == TrialKind::kProfile) return;
   const double launch_s = std::max(took_s - steps_s, 0.0);
-  launch_s_ =
-      num_launch_s_ == 0 ? launch_s : (launch_s_ * num_launch_s_ + launch_s) / (num_launch_s_ + 1);
-  ++num_launch_s_;
+  const double weight = 1 / ++num_launch_s_;
+  launch_s_ += (launch_s - launch_s_) * weight;
+  if (least_s > 0) stretch_ += (steps_s / least_s - stretch_) * weight;
 }
 
 void AutoBelief::LearnPoint(const PointResult& result, const AutoObservation& observation) {
@@ -137,6 +141,15 @@ std::vector<AutoConfig> AutoBelief::LearnRunning(int64_t tag, const Trial& runni
   }
   Fit();
   return configs;
+}
+
+bool AutoBelief::IsDoubtful(const Trial& misfit, const AutoConfig& config) const {
+  double peak_bytes = 0;
+  for (const PointResult& result : misfit.points) {
+    const auto peak = Find(result.measurement, "peak_bytes");
+    if (peak) peak_bytes = std::max(peak_bytes, peak->value);
+  }
+  return memory_.IsDoubtful(config, peak_bytes);
 }
 
 void AutoBelief::Forget(int64_t tag) {
@@ -199,7 +212,7 @@ double AutoBelief::TrialSeconds(double log_value, const AutoConfig& config, doub
                                 bool new_launch) const {
   const double launch_s = new_launch ? launch_s_ : 0;
   const double run_s =
-      launch_s + MeasuringSeconds(options_, StepSeconds(log_value, config).value_or(1));
+      launch_s + stretch_ * MeasuringSeconds(options_, StepSeconds(log_value, config).value_or(1));
   // An exact prediction refuses at no cost.
   const double launched =
       space_.space().exact ? std::max(memory_.ProbabilityFits(config), fits) : 1;

@@ -44,8 +44,8 @@ class AutoBelief {
   double Covariance(const AutoRegression::View& view, int64_t a, int64_t b) const {
     return regression_.Covariance(view, a, b);
   }
-  // The variance of a further measurement, in a new launch.
-  double NoiseVariance() const { return regression_.NoiseVariance(); }
+  // The variance of a further measurement of a configuration, in a new launch.
+  double NoiseVariance(const AutoConfig& config) const { return regression_.NoiseVariance(config); }
   std::optional<MachineDrift> Drift() const { return regression_.Drift(); }
 
   // The probability that a configuration runs and fits.
@@ -53,6 +53,8 @@ class AutoBelief {
     return memory_.ProbabilityFits(config) * failures_.ProbabilityRuns(config);
   }
   bool IsRuledOut(const AutoConfig& config) const { return memory_.IsRuledOut(config); }
+  // Whether a trial that ran out of memory may have done so because of something else.
+  bool IsDoubtful(const Trial& misfit, const AutoConfig& config) const;
   // The expected need of memory as a share of the device.
   double MemoryShare(const AutoConfig& config) const { return memory_.Share(config); }
 
@@ -99,6 +101,7 @@ class AutoBelief {
   std::map<int64_t, std::vector<AutoObservation>> running_;  // By tag.
   std::optional<double> log_step_s_;  // log(seconds of a step) less its predicted logarithm.
   double launch_s_;                   // The mean of `num_launch_s_` launches.
+  double stretch_ = 1;                // The same of their times of measuring, over the least ones.
   double num_launch_s_ = 0;
   double spent_s_ = 0;
 

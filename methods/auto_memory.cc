@@ -11,7 +11,7 @@
 namespace dsat {
 namespace {
 
-constexpr int kBuffers = 4, kActivations = 5, kConstant = 6, kOthers = 7;
+constexpr int kBuffers = 4, kActivations = 5, kConstant = 6, kOthers = 7, kGap = 8;
 
 // Whether the reason of an infeasible trial names memory.
 bool SaysOutOfMemory(const std::string& reason) {
@@ -111,6 +111,17 @@ AutoMemory::Vector AutoMemory::Row(const AutoConfig& config) const {
   return row;
 }
 
+AutoMemory::Vector AutoMemory::Need(const AutoConfig& config) const {
+  Vector row = Row(config);
+  row[kGap] = 1;
+  return row;
+}
+
+// The distance to the limit in standard deviations.
+double AutoMemory::Margin(const Vector& row, double limit) const {
+  return (limit - factors_.MeanOf(row)) / factors_.SdOf(row);
+}
+
 void AutoMemory::Inherit(const AutoMemory& earlier, double widen) {
   if (has_capacity_ != earlier.has_capacity_ || space_.exact != earlier.space_.exact) return;
   factors_.Inherit(earlier.factors_, widen);
@@ -120,17 +131,25 @@ void AutoMemory::Fitted(const AutoConfig& config, double peak_bytes) {
   surprises_in_a_row_ = 0;
   const double capacity = space_.workload.device_memory_bytes;
   // A peak beyond the device's memory counts something else, too, such as a process's whole size.
-  if (!has_capacity_ || peak_bytes <= 0 || peak_bytes > capacity) {
-    factors_.IsBelow(Row(config), 1);
-  } else {
-    factors_.Measured(Row(config), peak_bytes / capacity);
-  }
+  const bool is_known = has_capacity_ && peak_bytes > 0 && peak_bytes <= capacity;
+  if (is_known) factors_.Measured(Row(config), peak_bytes / capacity);
+  const Vector need = Need(config);
+  if (!is_known || NormalCdf(Margin(need, 1)) < 1 - kAutoMemory.certain) factors_.IsBelow(need, 1);
+}
+
+bool AutoMemory::IsDoubtful(const AutoConfig& config, double peak_bytes) const {
+  if (!has_capacity_ || space_.exact) return false;
+  if (Margin(Need(config), 1) > kAutoMemory.impossible) return true;
+  Vector gap = Vector::Zero();
+  gap[kGap] = 1;
+  const double left = 1 - peak_bytes / static_cast<double>(space_.workload.device_memory_bytes);
+  return peak_bytes > 0 && Margin(gap, left) > kAutoMemory.impossible;
 }
 
 bool AutoMemory::DidNotFit(const AutoConfig& config, const std::string& reason) {
   did_not_fit_.push_back(config);
-  const Vector row = Row(config);
-  const double margin = (1 - factors_.MeanOf(row)) / factors_.SdOf(row);
+  const Vector row = Need(config);
+  const double margin = Margin(row, 1);
   const bool is_sure = !space_.exact && SaysOutOfMemory(reason);
   // A misfit that cannot have been the memory must not spoil the belief about it. Effects of knobs
   // may not add up, which is no evidence against the place.
@@ -165,7 +184,7 @@ bool AutoMemory::IsRuledOut(const AutoConfig& config) const {
 }
 
 double AutoMemory::ProbabilityFits(const AutoConfig& config) const {
-  return factors_.ProbabilityBelow(Row(config), 1);
+  return factors_.ProbabilityBelow(Need(config), 1);
 }
 
 double AutoMemory::Share(const AutoConfig& config) const {

@@ -2,7 +2,8 @@
 //
 // The need of a configuration is linear in a few unknown factors: of the forecast states of each
 // stage, of communication buffers, of activations, and a constant. A measured peak says what the
-// need is, a configuration that ran out of memory that it is larger than the device.
+// need is. What the device cannot give beyond that (context, collectives, the allocator's reserve)
+// is one more unknown, which fits and misfits bound.
 #ifndef DSAT_METHODS_AUTO_MEMORY_H_
 #define DSAT_METHODS_AUTO_MEMORY_H_
 
@@ -29,10 +30,13 @@ class AutoMemory {
   // A configuration was infeasible; `reason` is what the trial says. False: it cannot have been the
   // memory.
   bool DidNotFit(const AutoConfig& config, const std::string& reason);
+  // Whether a misfit is so far below the limit, by the peak that it reached or by the belief, that
+  // something else may have used the device; 0: the peak is unknown.
+  bool IsDoubtful(const AutoConfig& config, double peak_bytes) const;
 
   // In [0, 1]; 0 for what is ruled out.
   double ProbabilityFits(const AutoConfig& config) const;
-  // The need as a share of the device that is expected.
+  // The expected peak as a share of the device.
   double Share(const AutoConfig& config) const;
   // Whether a configuration that needs no more than this one did not fit: at the same stage and
   // switches, with at most the same sizes.
@@ -55,7 +59,9 @@ class AutoMemory {
   Place PlaceOf(const StageSpace& stage) const;
   double Buffers(int stage, const AutoKnobs& knobs) const;
   double Activations(const Place& place, double micro_batch) const;
-  Vector Row(const AutoConfig& config) const;
+  Vector Row(const AutoConfig& config) const;   // The peak that a trial reports.
+  Vector Need(const AutoConfig& config) const;  // Besides, what no peak counts.
+  double Margin(const Vector& row, double limit) const;
 
   SearchSpace space_;
   bool has_capacity_ = false;

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <span>
+#include <tuple>
 
 #include "base/rng.h"
 #include "methods/auto_normal.h"
@@ -54,10 +56,42 @@ std::vector<AutoCandidate> LeastNeeds(const AutoBelief& belief) {
   return least;
 }
 
+// The best measured configurations of the space, by the belief.
+std::vector<AutoCandidate> BestMeasured(const AutoBelief& belief, const AutoRecord& record) {
+  std::vector<AutoConfig> configs;
+  std::vector<AutoCandidate> candidates;
+  for (const AutoRecord::Measured& m : record.measured) {
+    if (!m.candidate || m.HasDroppedOut()) continue;
+    configs.push_back(m.config);
+    candidates.push_back(*m.candidate);
+  }
+  const AutoRegression::View view = belief.Look(configs, {});
+  std::vector<int64_t> ranked(candidates.size());
+  std::iota(ranked.begin(), ranked.end(), 0);
+  std::ranges::stable_sort(ranked, {}, [&](int64_t i) { return view.mean[i]; });
+  std::vector<AutoCandidate> best;
+  for (size_t i = 0; i < std::min(ranked.size(), kAutoDecisions.with_neighbors); ++i)
+    best.push_back(candidates[ranked[i]]);
+  return best;
+}
+
+// Adds what differs in one knob, or is among the next sizes.
+void AddNeighbors(const AutoSpace& space, const AutoCandidate& of,
+                  std::set<AutoCandidate>& chosen) {
+  constexpr int64_t kSizes = 2;
+  const std::vector<AutoKnobs>& knobs = space.knobs(of.place);
+  for (int64_t i = 0; i < std::ssize(knobs); ++i) {
+    if (knobs[i].NumDifferences(knobs[of.knobs]) == 1) chosen.insert({of.place, i, of.size});
+  }
+  for (int64_t size = std::max<int64_t>(of.size - kSizes, 0);
+       size <= std::min(of.size + kSizes, std::ssize(space.sizes(of.place)) - 1); ++size)
+    chosen.insert({of.place, of.knobs, size});
+}
+
 }  // namespace
 
-// For each stage, size and setting of the switches those that the model of time likes best, and the
-// best over all.
+// For each size and setting of the switches of a place those that the model of time likes best, the
+// best over all, and the neighbors of the best measurements, whatever the model says of them.
 std::vector<AutoCandidate> AutoPolicy::Screen(const AutoBelief& belief, const AutoRecord& record) {
   struct Scored {
     double log;
@@ -65,9 +99,13 @@ std::vector<AutoCandidate> AutoPolicy::Screen(const AutoBelief& belief, const Au
     bool operator<(const Scored& other) const { return log < other.log; }
   };
   const AutoSpace& space = belief.space();
-  std::vector<Scored> kept, all;
+  std::vector<Scored> all;
+  std::set<AutoCandidate> chosen;
+  const auto most_of_place = static_cast<int64_t>(kAutoDecisions.most_of_groups) /
+                             std::max<int64_t>(space.num_places(), 1);
   for (int64_t place = 0; place < space.num_places(); ++place) {
     std::vector<uint64_t> groups;
+    std::vector<Scored> kept;
     for (const AutoKnobs& knobs : space.knobs(place))
       groups.push_back(GroupOf(knobs));
     for (int64_t size = 0; size < std::ssize(space.sizes(place)); ++size) {
@@ -88,15 +126,16 @@ std::vector<AutoCandidate> AutoPolicy::Screen(const AutoBelief& belief, const Au
       for (const auto& [key, group] : best)
         kept.insert(kept.end(), group.begin(), group.end());
     }
+    std::sort(kept.begin(), kept.end());
+    for (int64_t i = 0; i < std::min(std::ssize(kept), most_of_place); ++i)
+      chosen.insert(kept[i].candidate);
   }
   const auto end = all.begin() + std::min(all.size(), kAutoDecisions.overall);
   std::partial_sort(all.begin(), end, all.end());
-  std::sort(kept.begin(), kept.end());
-  kept.resize(std::min(kept.size(), kAutoDecisions.most_of_groups));
-  kept.insert(kept.end(), all.begin(), end);
-  std::set<AutoCandidate> chosen;
-  for (const Scored& scored : kept)
-    chosen.insert(scored.candidate);
+  for (auto scored = all.begin(); scored != end; ++scored)
+    chosen.insert(scored->candidate);
+  for (const AutoCandidate& best : BestMeasured(belief, record))
+    AddNeighbors(space, best, chosen);
   if (chosen.empty() && !space.space().exact && record.successes == 0) return LeastNeeds(belief);
   return {chosen.begin(), chosen.end()};
 }
@@ -160,7 +199,8 @@ double AutoPolicy::GainOf(int64_t i) const {
   const int64_t best = *incumbent_;
   if (i == best) return GainOfIncumbent();
   return fits(i) * GainPerLaunch(mean(best) - mean(i), view_.variance[i],
-                                 belief_.Covariance(view_, i, best), belief_.NoiseVariance());
+                                 belief_.Covariance(view_, i, best),
+                                 belief_.NoiseVariance(config(i)));
 }
 
 // The same for the incumbent: it may turn out to be slower than the next best measured one.
@@ -169,33 +209,49 @@ double AutoPolicy::GainOfIncumbent() const {
   double gain = 0;
   for (int64_t i = 0; IsMeasured(i); ++i) {
     if (i == best || fits(i) == 0) continue;
-    gain =
-        std::max(gain, GainPerLaunch(mean(best) - mean(i), view_.variance[best],
-                                     belief_.Covariance(view_, best, i), belief_.NoiseVariance()));
+    gain = std::max(gain, GainPerLaunch(mean(best) - mean(i), view_.variance[best],
+                                        belief_.Covariance(view_, best, i),
+                                        belief_.NoiseVariance(config(best))));
   }
   return gain;
 }
 
-// A configuration may be proposed if it was not yet and its gain is worth the risk that it does not
-// fit, or to be measured again.
+bool AutoPolicy::IsRunning(const AutoCandidate& candidate) const {
+  return std::ranges::any_of(record_.asked, [&](const AutoRecord::Asked& asked) {
+    return asked.running && asked.candidate == candidate;
+  });
+}
+
+// A configuration may be proposed if it was not yet, or to be measured again.
 bool AutoPolicy::MayAsk(int64_t i) const {
   if (!candidate(i)) return false;
   if (IsMeasured(i)) {
     const AutoRecord::Measured& measured = record_.measured[i];
-    const auto is_running = [&](const AutoRecord::Asked& asked) {
-      return asked.running && asked.candidate == *candidate(i);
-    };
     return measured.launches < kAutoDecisions.most_launches_of_one && !measured.HasDroppedOut() &&
-           record_.successes >= kAutoDecisions.least_launches &&
-           std::ranges::none_of(record_.asked, is_running);
+           record_.successes >= kAutoDecisions.least_launches && !IsRunning(*candidate(i));
   }
   if (i < num_known_ || record_.proposed.contains(*candidate(i))) return false;
-  if (fits(i) < kAutoDecisions.possible) return false;
-  if (belief_.space().space().exact || !incumbent_) return true;
+  return fits(i) >= kAutoDecisions.possible;
+}
+
+// The chance that a configuration does not fit counts like the loss of this share of a step.
+double AutoPolicy::RiskOf(int64_t i) const {
+  if (belief_.space().space().exact) return 0;
   // A running trial may soon tell whether it fits, without another launch.
   const int64_t num_running = std::ranges::count_if(record_.asked, &AutoRecord::Asked::running);
-  const double risk = kAutoDecisions.misfit_loss * (1 + kAutoDecisions.may_wait * num_running);
-  return GainOf(i) >= risk * (1 - fits(i));
+  return kAutoDecisions.misfit_loss * (1 + kAutoDecisions.may_wait * num_running) * (1 - fits(i));
+}
+
+// Whether configuration i differs from the incumbent in keys that most likely change nothing, or in
+// structural ones.
+bool AutoPolicy::IsUnsettled(int64_t i) const {
+  const AutoConfig &ours = config(i), &best = config(*incumbent_);
+  if (ours.settings != best.settings) return true;
+  for (size_t key = 0; key < std::min(ours.knobs.wide.size(), best.knobs.wide.size()); ++key) {
+    const int value = ours.knobs.wide[key], other = best.knobs.wide[key];
+    if (value >= 0 && other >= 0 && value != other) return true;
+  }
+  return false;
 }
 
 // Before anything was measured: the best prediction that most probably fits, or what fits most
@@ -222,8 +278,48 @@ std::optional<AutoPolicy::Choice> AutoPolicy::First() const {
   return Choice{.launch = {.candidate = *candidate(*best)}, .gain = 1, .cost_s = 1};
 }
 
+// The best expectation with a setting of overlap_comm, or a value of a knob of the user's own, that
+// was never launched at its place and may be better than the incumbent: what these change differs
+// between stages, so that no other stage tells.
+std::optional<AutoPolicy::Choice> AutoPolicy::Uncompared() const {
+  const AutoSpace& space = belief_.space();
+  const bool overlaps = space.space().workload.data_parallel > 1;
+  std::set<std::tuple<int64_t, int64_t, int>> launched;  // Place, knob and value.
+  const auto values_of = [&](const AutoConfig& config) {
+    std::vector<std::tuple<int64_t, int64_t, int>> values;
+    if (overlaps) values.emplace_back(config.place, -1, config.knobs.overlap);
+    for (int64_t knob = 0; knob < std::ssize(config.knobs.others); ++knob)
+      values.emplace_back(config.place, knob, config.knobs.others[knob]);
+    return values;
+  };
+  const auto add = [&](const AutoConfig& config) {
+    for (const auto& value : values_of(config))
+      launched.insert(value);
+  };
+  for (int64_t i = 0; i < num_known_; ++i)
+    add(config(i));
+  for (const AutoRecord::Asked& asked : record_.asked)
+    add(space.ConfigOf(asked.candidate));
+  std::optional<int64_t> best;
+  for (int64_t i = num_known_; i < num_configs(); ++i) {
+    if (IsUnsettled(i) || !MayAsk(i) || fits(i) < kAutoDecisions.first_fits) continue;
+    if (best && mean(i) >= mean(*best)) continue;
+    const auto values = values_of(config(i));
+    if (std::ranges::all_of(values, [&](const auto& value) { return launched.contains(value); }))
+      continue;
+    const double sd = std::sqrt(std::max(DifferenceVariance(i, *incumbent_), 0.0));
+    if (mean(i) - kAutoDecisions.plausible_sds * sd < mean(*incumbent_)) best = i;
+  }
+  if (!best) return std::nullopt;
+  return Choice{.launch = {.candidate = *candidate(*best)},
+                .gain = GainOf(*best),
+                .cost_s = CostOf(*best, fits(*best), /*new_launch=*/true)};
+}
+
+// Keys that most likely change nothing wait until everything else is settled, and configurations
+// that are not worth their risk until nothing else is worth a launch.
 std::optional<AutoPolicy::Choice> AutoPolicy::Best() const {
-  std::optional<Choice> best;
+  std::optional<Choice> settling, unsettled, risky;
   for (int64_t i = 0; i < num_configs(); ++i) {
     if (!MayAsk(i)) continue;
     const Choice choice{.launch = {.candidate = *candidate(i), .repeat = IsMeasured(i)},
@@ -233,19 +329,33 @@ std::optional<AutoPolicy::Choice> AutoPolicy::Best() const {
     if (choice.gain < kAutoDecisions.least_gain &&
         record_.successes >= kAutoDecisions.least_launches)
       continue;
+    const double risk = RiskOf(i);
+    if (choice.gain < kAutoDecisions.at_the_edge * risk) continue;
+    std::optional<Choice>& best = choice.gain < risk ? risky
+                                  : IsUnsettled(i)   ? unsettled
+                                                     : settling;
     if (!best || choice.Rate() > best->Rate()) best = choice;
   }
-  return best;
+  if (settling && settling->gain >= kAutoDecisions.settled) return settling;
+  const std::optional<Choice>& best =
+      !settling || (unsettled && unsettled->Rate() > settling->Rate()) ? unsettled : settling;
+  return best && (IsWorthIt(*best) || !risky) ? best : risky;
+}
+
+bool AutoPolicy::IsWorthIt(const Choice& choice) const {
+  return choice.gain >= kAutoDecisions.least_gain &&
+         choice.gain * TrainingSeconds() >= choice.cost_s;
 }
 
 bool AutoPolicy::IsEnough(const Choice& choice) const {
   if (!incumbent_ || record_.successes < kAutoDecisions.least_launches) return false;
-  if (choice.gain < kAutoDecisions.least_gain || choice.gain * TrainingSeconds() < choice.cost_s)
-    return true;
-  return BoundOthers(*incumbent_).at_most <= Method::kNearBest;
+  return !IsWorthIt(choice) || BoundOthers(*incumbent_).at_most <= Method::kNearBest;
 }
 
 std::optional<AutoPolicy::Launch> AutoPolicy::NextLaunch() const {
+  if (incumbent_) {
+    if (const std::optional<Choice> uncompared = Uncompared()) return uncompared->launch;
+  }
   const std::optional<Choice> choice = incumbent_ ? Best() : First();
   if (choice && !IsEnough(*choice)) return choice->launch;
   // A submitted configuration that is still the best gets a tag, by a proposal that its trial
@@ -341,10 +451,11 @@ OthersBound AutoPolicy::BoundOthers(int64_t pick) const {
 std::vector<int64_t> AutoPolicy::Finalists(const std::vector<int64_t>& ranked) const {
   const int64_t pick = ranked[0];
   const double rounds = std::max<int64_t>(options_.confirm_rounds, 1);
-  const double noise = 2 * belief_.NoiseVariance() / rounds;
   std::vector<std::pair<double, int64_t>> others;
   for (const int64_t i : std::span(ranked).subspan(1)) {
     const double variance = std::max(DifferenceVariance(i, pick), 0.0);
+    const double noise =
+        (belief_.NoiseVariance(config(i)) + belief_.NoiseVariance(config(pick))) / rounds;
     others.emplace_back(ExpectedGain(mean(pick) - mean(i), variance / std::sqrt(variance + noise)),
                         i);
   }
@@ -365,10 +476,10 @@ double AutoPolicy::GiveUpBelow() const {
   const bool follows =
       !SmallerIsBetter(options_.metric) ||
       (options_.metric == "latency" && belief_.space().space().samples_per_step > 0);
-  if (!follows || record_.measured.empty()) return 0;
+  if (!follows || record_.measured.empty() || !incumbent_) return 0;
+  const double noise = std::sqrt(2 * belief_.NoiseVariance(config(*incumbent_)));
   return record_.best_throughput *
-         std::exp(-kAutoDecisions.give_up_sds * std::sqrt(2 * belief_.NoiseVariance()) -
-                  kAutoDecisions.give_up);
+         std::exp(-kAutoDecisions.give_up_sds * noise - kAutoDecisions.give_up);
 }
 
 }  // namespace dsat

@@ -37,6 +37,10 @@ struct AutoRecord {
 
   std::vector<Asked> asked;  // By tag.
   std::set<AutoCandidate> proposed;
+  // Candidates whose launch ran out of memory far below the limit, which may be by chance: all of
+  // them, and the ones that are to be launched again.
+  std::set<AutoCandidate> doubted;
+  std::vector<AutoCandidate> to_repeat;
   std::vector<Measured> measured;  // In the order of first measurements.
   int64_t failures_in_a_row = 0;
   int64_t successes = 0;
@@ -89,9 +93,14 @@ class AutoPolicy {
   };
 
   bool IsMeasured(int64_t i) const { return i < std::ssize(record_.measured); }
+  bool IsRunning(const AutoCandidate& candidate) const;
   bool MayAsk(int64_t i) const;
+  double RiskOf(int64_t i) const;
+  std::optional<Choice> Uncompared() const;
+  bool IsUnsettled(int64_t i) const;
   std::optional<Choice> First() const;
   std::optional<Choice> Best() const;
+  bool IsWorthIt(const Choice& choice) const;
   bool IsEnough(const Choice& choice) const;
   double GainOf(int64_t i) const;
   double GainOfIncumbent() const;

@@ -27,7 +27,8 @@ struct AutoPriors {
     Normal scale = {0, 1}, parts_scale = {0, 1};  // The objective, and its measured parts.
     // The micro-batch at half of the efficiency takes so many ms, within a range of samples; log of
     // samples if no speed is known. Then how fast the efficiency grows.
-    double overhead_ms = 2, least_overhead = 0.1, most_overhead = 20, overhead = 0, overhead_sd = 1;
+    double overhead_ms = 2, least_overhead = 0.1, most_overhead = 20;
+    double overhead = 0, overhead_sd = 1.7;
     Normal curve = {0, 0.3};
     // The speed of a link, bytes/ms; log of samples to send all parameters if no speed is known;
     // and the standard deviations by what is known.
@@ -49,7 +50,7 @@ struct AutoPriors {
     Normal trend = {0, 0.04};                       // [bench] For each doubling of the size.
     Normal uneven_size = {0.005, 0.015};            // Each of sizes that 2, 4 or 8 do not divide.
     Normal scattered = {0.005, 0.01};
-    Normal contention = {0.005, 0.02};  // [bench] On cnn-v100.
+    Normal contention = {0.02, 0.05};  // [bench] Overlap hurts as often as it helps.
     Normal recompute = {0, 0.3}, move = {0, 0.7};
     Normal others = {1, 0.5};        // A factor on predicted effects.
     double matmul_efficiency = 0.5;  // A share of the measured speed.
@@ -63,22 +64,24 @@ struct AutoPriors {
   Times times;
 
   // The needs of configurations, as shares of the device's memory. The factors are those of the
-  // states at each stage (4), buffers, activations, a constant, and other predicted effects.
+  // states at each stage (4), buffers, activations, a constant, other predicted effects, and what
+  // the device cannot give beyond the peaks that trials report.
   struct Memory {
-    using Factors = std::array<double, 8>;
+    using Factors = std::array<double, 9>;
     // [guess] The engine's exact forecasts.
-    Factors mean = {1, 1, 1, 1, 1, 1, 0, 1};
-    Factors exact_sd = {0.002, 0.002, 0.002, 0.002, 0.3, 0.01, 0.003, 0.2};
+    Factors mean = {1, 1, 1, 1, 1, 1, 0, 1, 0};
+    Factors exact_sd = {0.002, 0.002, 0.002, 0.002, 0.3, 0.01, 0.003, 0.2, 0};
     double exact_noise = 0.002;
-    // [bench] Formulas leave out temporary buffers, the framework's context and fragmentation. How
-    // many gathered layers are live at the peak of stage 3 is less certain than the states of other
-    // stages (pcie-comm-bound); buffers are from room-for-two.
-    Factors formula_mean = {1, 1, 1, 1, 1, 1.15, 0.03, 1};
-    Factors formula_sd = {0.06, 0.06, 0.06, 0.15, 0.35, 0.35, 0.02, 0.7};
+    // [bench] Formulas leave out temporary buffers and fragmentation, and reported peaks the
+    // context, collectives and the allocator's reserve. How many gathered layers are live at the
+    // peak of stage 3 is less certain than the states of other stages (pcie-comm-bound); buffers
+    // are from room-for-two.
+    Factors formula_mean = {1, 1, 1, 1, 1, 1.15, 0.03, 1, 0.07};
+    Factors formula_sd = {0.06, 0.06, 0.06, 0.15, 0.35, 0.35, 0.02, 0.7, 0.045};
     double formula_noise = 0.008;
     // [guess] Only the largest size that fits is known, and its shares of states and activations;
     // its least value in samples stands for none.
-    Factors unknown_sd = {0.5, 0.5, 0.5, 0.5, 0, 0.35, 0.05, 0};
+    Factors unknown_sd = {0.5, 0.5, 0.5, 0.5, 0, 0.35, 0.05, 0, 0};
     double unknown_noise = 0.03;
     double unknown_state = 0.1, unknown_activations = 0.85, unknown_least_size = 0.7;
     // [guess] The distances of a need from the limit at which a misfit is impossible or surprising,
@@ -91,29 +94,26 @@ struct AutoPriors {
 
   // The Gaussian process for the errors of the model of time, and the noise, all of them logs.
   struct Residual {
-    // [bench] The most probable scales, with standard deviations of their own logs, and the values
-    // that are tried. A drift over the search costs as much as so many squared deviations.
-    Normal residual = {0.025, 0.8}, wide = {0.0015, 1.2}, launch = {0.012, 0.7}, own = {0.05, 1.2};
-    double drift_penalty = 2;
-    std::array<double, 6> residuals = {0.006, 0.012, 0.025, 0.05, 0.1, 0.2};
-    std::array<double, 5> wides = {0.0005, 0.0015, 0.004, 0.01, 0.03};
-    std::array<double, 5> launches = {0.004, 0.008, 0.015, 0.03, 0.06};
-    std::array<double, 4> owns = {0.01, 0.03, 0.1, 0.3};
-    std::array<double, 3> drifts = {0, 0.02, 0.06};
+    // [bench] The most probable scales, with standard deviations of their own logs: of what varies
+    // smoothly, the roughness of sizes and of configurations, knobs, launches and a drift over the
+    // search, which may be 0. Values up to `most_sds` deviations away are tried.
+    Normal residual = {0.025, 0.9}, size = {0.01, 0.8}, config = {0.007, 0.8};
+    Normal wide = {0.0015, 1.3}, own = {0.05, 1.2}, launch = {0.015, 1.2}, drift = {0.03, 1};
+    int most_sds = 2;
+    double place_launches = 8;  // [guess] The launches that the mean noise counts for at a place.
     // [bench] The correlations of two configurations of one place, one stage, or neither: in all
-    // differences, and by size alone; the addition for equal sizes; the factor of a switch.
+    // differences, and by size alone; the factor of a switch.
     std::array<double, 3> by_all = {0.4, 0.28, 0.16}, by_size = {0.5, 0.4, 0.3};
-    double by_equal_size = 0.1, switched = 0.6;
+    double switched = 0.6;
     // [bench] The weights of squared differences of log2(size), in both, and of log10(bucket).
     double size_in_all = 0.22, size_alone = 0.35, reduce_bucket = 0.78, allgather_bucket = 0.35;
-    double roughness = 0.004;  // [bench] Configurations differ by this if nothing modeled differs.
     double other_stage = 0.5;  // [bench] The part of a knob's effect that holds at other stages.
     double part_sd = 0.1;      // [guess] Measured parts overlap and are simplified.
-    double far_sd = 0.15;      // [bench] The part of being slower than the best that is noise.
+    double far_sd = 0.1;       // [bench] The part of being slower than the best that is noise.
     double own_variance = 0.25, usual_variance = 0.75;  // [bench] A launch's own, and the mean.
     // [bench] The share of launches that are slowed down, and by how much; [guess] the least
     // weight.
-    double slowed = 0.03, slowed_by = 0.2, least_weight = 0.03;
+    double slowed = 0.03, slowed_by = 0.3, least_weight = 0.03;
     // [guess] The measurements that are needed to tell slow launches, and a drift.
     int64_t least_to_weigh = 5, least_to_drift = 6;
     double trend_sd = 0.2;     // [guess] A reported drift over the search.
@@ -126,11 +126,14 @@ struct AutoPriors {
 
   struct Decisions {
     double least_gain = 3e-5;          // [bench] A smaller expected gain ends the search; a share.
-    double training_per_search = 600;  // [bench] The factor by which an unknown training is longer.
+    double training_per_search = 300;  // [bench] The factor by which an unknown training is longer.
     int64_t least_launches = 8;        // [script] With fewer the model may be sure and wrong.
     // [bench] A misfit counts like the loss of this share of a step, and this part more for each
-    // trial that runs. Configurations that fit less probably are not looked at.
-    double misfit_loss = 0.01, may_wait = 0.25, possible = 0.01;
+    // trial that runs; for a part of it if nothing else is worth a launch. Configurations that fit
+    // less probably are not looked at.
+    double misfit_loss = 0.01, may_wait = 0.25, at_the_edge = 0.1, possible = 0.01;
+    // [bench] Knobs that most likely change nothing wait until others gain less than this share.
+    double settled = 1e-3;
     double first_fits = 0.9;  // [guess] This probability is enough before anything was measured.
     // [guess] Failures without a success that end the search; points of a launch; launches of a
     // configuration; failures in a row of a measured one; finalists.
@@ -140,15 +143,18 @@ struct AutoPriors {
     // [guess] A decision takes time with the cube of the measurements: beyond so many, those of an
     // earlier search make room.
     size_t most_observations = 80;
-    // [guess] The candidates of a decision: in each group, the best over all, and in all groups.
-    size_t per_group = 2, overall = 300, most_of_groups = 2500;
-    // The bound of the others: points and draws [guess], and the part of the standard deviations
-    // that draws have [bench].
+    // [guess] The candidates of a decision: in each group, the best over all, in the groups of all
+    // places, and the best measurements whose neighbors are added.
+    size_t per_group = 2, overall = 300, most_of_groups = 2500, with_neighbors = 3;
+    // The bound of the others: points and draws [guess], and by how much more than the believed
+    // deviations draws vary, because the scales are not certain [bench].
     size_t sampled_points = 160;
     int num_samples = 256;
-    double errors = 0.75;
-    double threat_sds = 1.5;  // [guess] Threats are ranked by means lowered by so many deviations.
-    double equal = 0.003;     // [guess] Below this deviation two are equally fast; a log.
+    double errors = 1.4;
+    // [guess] By so many deviations a threat, and a pair of a stage and a switch or a user's value
+    // that was never launched, may be better than believed.
+    double threat_sds = 1.5, plausible_sds = 2.5;
+    double equal = 0.003;  // [guess] Below this deviation two are equally fast; a log.
     // [guess] A trial is given up below the best by so many deviations of launches, and this log.
     double give_up_sds = 4, give_up = 0.02;
   };

@@ -39,7 +39,7 @@ double Correlation(const AutoTraits& x, const AutoTraits& y) {
       std::exp(-kAutoResidual.size_in_all * size - kAutoResidual.reduce_bucket * reduce * reduce -
                kAutoResidual.allgather_bucket * gather * gather);
   const double by_size = kAutoResidual.by_size[unlike] * std::exp(-kAutoResidual.size_alone * size);
-  return by_size + by_all + (size == 0 ? kAutoResidual.by_equal_size : 0);
+  return by_size + by_all;
 }
 
 // How many knobs have the same value in both; a negative one is that of a knob without effect.
@@ -163,12 +163,14 @@ double AutoRegression::Missed(const AutoTraits& a, const AutoTraits& b) const {
   return scales_.residual * scales_.residual * Correlation(a, b) +
          scales_.wide * scales_.wide * SharedKnobs(*a.config, *b.config) +
          scales_.own * scales_.own * SharedOwn(*a.config, *b.config) +
-         (a.config->IsLike(*b.config) ? kAutoResidual.roughness * kAutoResidual.roughness : 0);
+         (a.config->micro_batch == b.config->micro_batch ? scales_.size * scales_.size : 0) +
+         (a.config->IsLike(*b.config) ? scales_.config * scales_.config : 0);
 }
 
 AutoRegression::Matrix AutoRegression::CovarianceWith(const Scales& scales) const {
   const Vector deviation = scales.launch * weights_.cwiseSqrt().cwiseInverse();
-  Matrix all = by_model_ + scales.residual * scales.residual * by_residual_ + by_config_ +
+  Matrix all = by_model_ + scales.residual * scales.residual * by_residual_ +
+               scales.size * scales.size * by_size_ + scales.config * scales.config * by_config_ +
                scales.wide * scales.wide * by_wide_ + scales.own * scales.own * by_own_ +
                scales.drift * scales.drift * by_time_;
   all += deviation.asDiagonal() * by_launch_ * deviation.asDiagonal();
@@ -180,7 +182,9 @@ AutoRegression::Matrix AutoRegression::CovarianceWith(const Scales& scales) cons
 void AutoRegression::Compare() {
   const int64_t n = std::ssize(observations_);
   weights_ = noise_ = Vector::Ones(n);
-  by_residual_ = by_wide_ = by_own_ = by_launch_ = by_config_ = by_time_ = Matrix::Zero(n, n);
+  place_noise_.clear();
+  by_residual_ = by_size_ = by_wide_ = by_own_ = Matrix::Zero(n, n);
+  by_launch_ = by_config_ = by_time_ = Matrix::Zero(n, n);
   double last_s = 1e-9;
   std::array<double, 2> best = {INFINITY, INFINITY};  // In this search, and in the earlier one.
   std::vector<AutoTraits> traits;
@@ -204,8 +208,8 @@ void AutoRegression::Compare() {
       if (a.launch == b.launch) by_launch_(i, j) = 1;
       by_wide_(i, j) = alike * SharedKnobs(a.point.config, b.point.config);
       by_own_(i, j) = alike * SharedOwn(a.point.config, b.point.config);
-      if (a.point.config.IsLike(b.point.config))
-        by_config_(i, j) = alike * kAutoResidual.roughness * kAutoResidual.roughness;
+      if (a.point.config.micro_batch == b.point.config.micro_batch) by_size_(i, j) = alike;
+      if (a.point.config.IsLike(b.point.config)) by_config_(i, j) = alike;
       by_time_(i, j) = std::min(a.ended_s, b.ended_s) / last_s;  // A random walk.
     }
   }
@@ -293,7 +297,7 @@ AutoRegression::View AutoRegression::Look(std::vector<AutoPoint> points,
       covariance(i, j) += between(traits[i], j);
       covariance(j, i) = covariance(i, j);
     }
-    covariance(i, i) += NoiseVariance();
+    covariance(i, i) += NoiseVariance(known(i).config);
   }
   const Eigen::LLT<Matrix> factor(covariance);
   // The points.
@@ -364,13 +368,26 @@ std::optional<MachineDrift> AutoRegression::Drift() const {
     const double ended_s = observations_[i].ended_s;
     if (ended_s > 0) trend[i] = (ended_s - first_s) / (last_s - first_s);
   }
-  Scales still = scales_;
-  still.drift = 0;
-  const Eigen::LLT<Matrix> factor(CovarianceWith(still));
-  const double precision =
-      1 / (kAutoResidual.trend_sd * kAutoResidual.trend_sd) + trend.dot(factor.solve(trend));
-  const double mean = trend.dot(factor.solve(differences_)) / precision;
-  const double error = 1 / std::sqrt(precision);
+  // A machine may wander besides: the trend is that of all random walks, by their evidence.
+  double total = 0, mean = 0, square = 0, best = -INFINITY;
+  for (const double walk : DriftsToTry()) {
+    Scales scales = scales_;
+    scales.drift = walk;
+    const Eigen::LLT<Matrix> factor(CovarianceWith(scales));
+    const double precision =
+        1 / (kAutoResidual.trend_sd * kAutoResidual.trend_sd) + trend.dot(factor.solve(trend));
+    const double pull = trend.dot(factor.solve(differences_)), trended = pull / precision;
+    // The evidence of this walk together with the trend.
+    const double evidence = LogEvidence(scales) + 0.5 * (pull * trended - std::log(precision));
+    const double weight = std::exp(std::min(evidence - best, 0.0));
+    const double keep = evidence > best ? std::exp(best - evidence) : 1;
+    best = std::max(best, evidence);
+    total = keep * total + weight;
+    mean = keep * mean + weight * trended;
+    square = keep * square + weight * (1 / precision + trended * trended);
+  }
+  mean /= total;
+  const double error = std::sqrt(square / total - mean * mean);
   if (std::abs(mean) < 2 * error) return std::nullopt;
   return MachineDrift{.change = std::expm1(mean),
                       .error = std::exp(mean) * error,
@@ -385,8 +402,13 @@ double AutoRegression::VarianceWithinLaunches() const {
   return count > 0 ? sum / count : 0;
 }
 
-double AutoRegression::NoiseVariance() const {
-  return scales_.launch * scales_.launch + VarianceWithinLaunches() + 1e-6;
+double AutoRegression::NoiseOf(int64_t place) const {
+  return place < std::ssize(place_noise_) ? place_noise_[place] : 1;
+}
+
+double AutoRegression::NoiseVariance(const AutoConfig& config) const {
+  return NoiseOf(config.place) * (scales_.launch * scales_.launch + VarianceWithinLaunches()) +
+         1e-6;
 }
 
 }  // namespace dsat

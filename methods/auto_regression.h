@@ -90,8 +90,8 @@ class AutoRegression {
   // How the machine has drifted during this search, by a linear trend in the logarithm of the time;
   // nullopt if that is not more than twice its error.
   std::optional<MachineDrift> Drift() const;
-  // The variance of a further measurement, in a new launch.
-  double NoiseVariance() const;
+  // The variance of a further measurement of a configuration, in a new launch.
+  double NoiseVariance(const AutoConfig& config) const;
 
  private:
   using Part = AutoTimeModel::Part;
@@ -100,7 +100,9 @@ class AutoRegression {
   // The evidence chooses these; the values here are the most probable ones beforehand.
   struct Scales {
     double residual = kAutoResidual.residual.mean;
-    double wide = kAutoResidual.wide.mean;  // For each knob of a wide space.
+    double size = kAutoResidual.size.mean;      // The roughness of sizes, equal at all places.
+    double config = kAutoResidual.config.mean;  // The roughness of configurations.
+    double wide = kAutoResidual.wide.mean;      // For each knob of a wide space.
     double launch = kAutoResidual.launch.mean;
     double drift = 0;                     // The standard deviation over the whole search.
     double own = kAutoResidual.own.mean;  // For each knob that the user's space has added.
@@ -120,10 +122,13 @@ class AutoRegression {
   void LearnFromParts();
   void Linearize();
   double VarianceWithinLaunches() const;
+  double NoiseOf(int64_t place) const;
   Matrix CovarianceWith(const Scales& scales) const;
+  static std::vector<double> DriftsToTry();
   double LogEvidence(const Scales& scales) const;
   void ChooseScales();
-  void WeighOutliers();
+  void WeighOutliers(bool by_place);
+  void LearnPlaces(const Vector& usual, const Vector& differences, const Vector& variances);
   double Step();
   double LogProbability();
   void SettleFromPrior(bool weigh_first);
@@ -136,12 +141,14 @@ class AutoRegression {
   Eigen::Matrix<double, kNum, kNum> prior_covariance_;
   AutoTimeModel::Vector parameters_ = AutoTimeModel::Vector::Zero();
   Scales scales_;
-  Vector noise_;        // The variance of each measurement within its launch.
-  Vector weights_;      // A weight of each measurement, 1 if it is no outlier.
-  Matrix gradients_;    // A row for each measurement.
-  Vector differences_;  // From the linearized model at the prior.
+  Vector noise_;  // The variance of each measurement within its launch.
+  // A weight of each measurement, 1 if it is no outlier at a place of mean noise.
+  Vector weights_;
+  std::vector<double> place_noise_;  // The variance at each place, relative to the mean.
+  Matrix gradients_;                 // A row for each measurement.
+  Vector differences_;               // From the linearized model at the prior.
   // The covariances of measurements by the parameters, and by effects of scale 1.
-  Matrix by_model_, by_residual_, by_wide_, by_own_, by_launch_, by_time_, by_config_;
+  Matrix by_model_, by_residual_, by_size_, by_wide_, by_own_, by_launch_, by_time_, by_config_;
   Eigen::LLT<Matrix> factor_{Matrix::Ones(1, 1)};  // A default-constructed one cannot be copied.
   Vector solution_;
   std::array<Effects, 4> effects_;  // By stage.

@@ -105,6 +105,17 @@ std::vector<std::vector<int>> Combinations(const StageSpace& stage, std::vector<
 
 }  // namespace
 
+int64_t AutoKnobs::NumDifferences(const AutoKnobs& knobs) const {
+  int64_t count = (reduce_bucket != knobs.reduce_bucket) +
+                  (allgather_bucket != knobs.allgather_bucket) + (overlap != knobs.overlap) +
+                  (reduce_scatter != knobs.reduce_scatter) + (contiguous != knobs.contiguous);
+  for (size_t i = 0; i < others.size(); ++i)
+    count += others[i] != knobs.others[i];
+  for (size_t i = 0; i < wide.size(); ++i)
+    count += wide[i] != knobs.wide[i];
+  return count;
+}
+
 AutoKnobs SubmittedKnobs(const StageSpace& stage) {
   AutoKnobs knobs;
   for (const auto& [pointer, value] : stage.submitted)
@@ -141,6 +152,8 @@ std::vector<int64_t> AutoSpace::SizesOf(const StageSpace& stage) const {
   // formulas err.
   const int64_t approx = std::max<int64_t>(stage.approx_max_micro_batch, 1);
   int64_t most = std::min(space_.exact ? 2 * approx + 2 : 4 * approx + 8, kLargestMicroBatch);
+  // The divisors of a batch are few.
+  if (space_.samples_per_step > 0 && !space_.exact) most = kLargestMicroBatch;
   if (stage.is_bound_by_host) most = approx;
   std::vector<int64_t> sizes;
   if (space_.samples_per_step > 0 || !space_.micro_batch_sizes.empty()) {

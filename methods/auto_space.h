@@ -35,6 +35,8 @@ struct AutoKnobs {
                     knobs.reduce_scatter, knobs.contiguous, knobs.others);
   }
   bool operator==(const AutoKnobs& knobs) const { return IsLike(knobs) && wide == knobs.wide; }
+  // How many knobs have other values. REQUIRES: both are of one place.
+  int64_t NumDifferences(const AutoKnobs& knobs) const;
 };
 
 struct AutoConfig {

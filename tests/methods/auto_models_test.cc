@@ -186,7 +186,8 @@ TEST(AutoMemoryTest, LargerSizesFitLessProbablyAndPeaksSharpenTheBelief) {
   memory.Fitted(small, 13e9);  // Less than forecast.
   EXPECT_GT(memory.ProbabilityFits(large), before);
   memory.Fitted(ConfigOf(space, 0, 0, 16), 25e9);
-  EXPECT_GT(memory.ProbabilityFits(large), 0.95);
+  EXPECT_GT(memory.ProbabilityFits(large), 0.7);  // Less than all of the device may be free.
+  EXPECT_GT(memory.ProbabilityFits(ConfigOf(space, 0, 0, 22)), 0.95);
   EXPECT_NEAR(memory.Share(large), 36. / 40, 0.03);
 }
 
@@ -409,7 +410,7 @@ TEST(AutoRegressionTest, ASlowedLaunchIsNotTakenForAnIrregularMachine) {
   regression.Fit(observations);
   const AutoRegression::View view = regression.Look({{ConfigOf(configs, 2, 2, 28)}}, {});
   EXPECT_NEAR(view.mean[0], law(28), 0.03);
-  EXPECT_LT(std::sqrt(regression.NoiseVariance()), 0.02);
+  EXPECT_LT(std::sqrt(regression.NoiseVariance(ConfigOf(configs, 2, 2, 28))), 0.02);
 }
 
 TEST(AutoRegressionTest, AFewEqualStepsDoNotMakeAMeasurementCertain) {
@@ -432,7 +433,7 @@ TEST(AutoRegressionTest, OnlyTheVarianceOfStepsIsExpectedOfTheNextLaunch) {
   profile.variance = 1e-4;
   profile.other_variance = 0.15 * 0.15;
   regression.Fit({profile});
-  EXPECT_LT(regression.NoiseVariance(), 1e-3);
+  EXPECT_LT(regression.NoiseVariance(profile.point.config), 1e-3);
 }
 
 TEST(AutoRegressionTest, OverlapMaySlowComputingDownMoreThanItHides) {
