@@ -24,6 +24,10 @@ KINDS = ("parameters", "gradients", "optimizer", "buffers", "activations", "temp
 # The parts of a training, in which peaks are different functions of the micro-batch size.
 PHASES = ("start", "engine", "forward", "backward", "update")
 
+# PyTorch's counts of FLOPs lack these names of the CPU's kernel, which has the same arguments.
+_FLASH = "_scaled_dot_product_flash_attention"
+_AS = {f"{_FLASH}_for_cpu{part}": getattr(torch.ops.aten, _FLASH + part)
+       for part in ("", "_backward")}
 # Its source may be in the memory of the host, or of a collective.
 _COPY = torch.ops.aten.copy_.default
 
@@ -125,7 +129,7 @@ class MemoryTracker(TorchDispatchMode):
         return any(tensor.untyped_storage()._cdata in self._storages for tensor in tensors)
 
     def _note_flops(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        count = flop_registry.get(func._overloadpacket)
+        count = flop_registry.get(_AS.get(func._opname, func._overloadpacket))
         # A backward pass that computes with gradients recomputes.
         if count is not None and not (self.phase == "backward" and torch.is_grad_enabled()):
             self.flops += int(count(*args, **kwargs, out_val=result))
