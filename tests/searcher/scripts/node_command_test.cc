@@ -109,7 +109,7 @@ TEST_F(NodeCommandTest, AScriptThatCatchesThatMemoryRanOutDoesNotFit) {
   WriteFileAtomic(folder_ / "rank0.log", "step 3\n");
   EXPECT_EQ(target->Classify(request_, killed).state, TrialState::kStopped);
   WriteFileAtomic(folder_ / "rank0.log", "skipped: CUDA out of memory. Tried to allocate 2 GiB\n");
-  EXPECT_EQ(target->Classify(request_, killed).state, TrialState::kFailed);
+  EXPECT_EQ(target->Classify(request_, killed).state, TrialState::kInfeasible);
 }
 
 TEST_F(NodeCommandTest, AScriptThatEndsBeforeItsFirstStepIsSaidToHave) {

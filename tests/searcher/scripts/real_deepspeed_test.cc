@@ -134,7 +134,8 @@ TEST_F(RealDeepSpeedTest, TheSpaceIsShownAfterOneProfilingTrial) {
   work_.Write("deepspeed.yaml",
               std::regex_replace(ReadFile(work_.Path("deepspeed.yaml")),
                                  std::regex("slots_per_trial: 2"), "slots_per_trial: 1"));
-  const Finished run = work_.Dsat({"space", "deepspeed.yaml", "--zero-stages", "1", "--json"});
+  const Finished run = work_.Dsat(
+      {"space", "deepspeed.yaml", "--zero-stages", "1", "--train-batch-size", "any", "--json"});
   ASSERT_EQ(run.exit_code, 0) << run.err;
   const Json space = Json::parse(run.out);
   EXPECT_GT(space["profile"]["num_params"], 400'000);
