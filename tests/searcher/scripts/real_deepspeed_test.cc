@@ -77,7 +77,7 @@ class RealDeepSpeedTest : public testing::Test {
         work_.Dsat({"random", "tuned.yaml", "--max-trials", std::to_string(max_trials), "--metric",
                     "throughput", "--end-profile-step", "8", "--confirm", "0", "--out", "out"});
     EXPECT_EQ(search.exit_code, 0) << search.err;
-    EXPECT_THAT(search.out, testing::HasSubstr("\ntrain: cd "));
+    EXPECT_THAT(search.out, testing::HasSubstr("\nnext: sh out/command.txt"));
     return Show()["trials"];
   }
 
@@ -318,7 +318,7 @@ std::vector<Json> RunForm(const Workspace& work, const std::string& file,
       work.Dsat({"random", "form.yaml", "--max-trials", "2", "--metric", "throughput",
                  "--end-profile-step", "8", "--confirm", "0", "--out", "out"});
   EXPECT_EQ(search.exit_code, 0) << search.err;
-  EXPECT_THAT(search.out, testing::HasSubstr("\ntrain: dsat train "));
+  EXPECT_THAT(ReadFile(work.Path("out/command.txt")), testing::StartsWith("dsat train "));
   std::vector<Json> results;
   for (const int64_t length : {10, 11}) {
     write(length);
