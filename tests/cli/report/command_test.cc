@@ -88,7 +88,7 @@ TEST_F(ReportCommandTest, WhatCannotBeWrittenIsRefusedByName) {
                 "deepspeed.yaml is not a page that dsat");
   ExpectRefused({"report", "7"}, "7");
   Store::Open(work.Path("empty.db"), Store::Mode::kCreate);
-  ExpectRefused({"report", "--db", "empty.db"}, "empty.db has no experiment");
+  ExpectRefused({"report", "--db", "empty.db"}, "empty.db: there is no experiment yet");
   for (const auto& entry : std::filesystem::directory_iterator(work.Path("")))
     EXPECT_THAT(entry.path().filename().string(), Not(HasSubstr("html")));
 }
