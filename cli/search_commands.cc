@@ -215,8 +215,9 @@ int RunSearch(const Flags& flags, const RunFlags& run, RunnerOptions options,
   ExperimentState state = ExperimentState::kActive;
   try {
     state = RunShown(options, experiment);
-  } catch (const Error&) {  // The measurements until then have an answer, too.
-    Say(stderr, AnswerAndNext(experiment, out_dir));
+  } catch (const Error& error) {  // The measurements until then have an answer, too.
+    const bool is_theirs = error.code() == ErrorCode::kFailedPrecondition;  // Another runner's.
+    if (!is_theirs) Say(stderr, AnswerAndNext(experiment, out_dir));
     throw;
   }
   if (state == ExperimentState::kActive) {

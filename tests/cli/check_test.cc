@@ -237,7 +237,7 @@ TEST_F(CheckTest, AModelThatDoesNotFitAsSubmittedIsTunedAllTheSame) {
   EXPECT_EQ(summary["trials"][1]["kind"], "profile");
   EXPECT_EQ(summary["trials"][1]["ds_config"]["zero_optimization"]["stage"], 3);
   EXPECT_FALSE(summary["best_trial"].is_null());
-  EXPECT_THAT(work.Dsat({"show", "1"}).out, HasSubstr("the submitted configuration does not fit"));
+  EXPECT_THAT(work.Dsat({"show", "1"}).out, HasSubstr("the submitted one does not fit"));
 }
 
 TEST_F(CheckTest, AFixedGlobalBatchStaysInEveryTrial) {
