@@ -54,8 +54,8 @@ TEST_F(AskTellTest, NothingIsSaidToBeLeftWhileTheSearchGoesOn) {
   EXPECT_THAT(work.Dsat({"show", "1"}).out,
               AllOf(HasSubstr("best: "), Not(HasSubstr("nothing was compared"))));
   RunTrial(1);
-  EXPECT_THAT(work.Dsat({"show", "1"}).out,
-              AllOf(HasSubstr("no other configuration is expected"), Not(HasSubstr("searches longer"))));
+  EXPECT_THAT(work.Dsat({"show", "1"}).out, AllOf(HasSubstr("no other configuration is expected"),
+                                                  Not(HasSubstr("searches longer"))));
 }
 
 TEST_F(AskTellTest, RaisedLimitsGiveMoreTrials) {
