@@ -295,7 +295,7 @@ void Experiment::SetState(ExperimentState state, const std::string& reason) {
 }
 
 bool Experiment::FinishIfDone() {
-  if (search_->Running().empty()) Advance(false);
+  if (search_->IsIdle()) Advance(false);
   const bool finished = search_->Finished();
   if (finished && state_ == ExperimentState::kActive) {
     const std::string failure = search_->FailureReason();

@@ -86,6 +86,7 @@ std::optional<Trial> Search::Start() {
   s.trials.emplace(trial.id, trial);
   ++s.num_running;
   ++(RunsAgain(trial.kind) ? s.num_running_again : s.num_tried);
+  if (RunsAgain(trial.kind)) s.reruns.push_back(trial.id);
   HasChanged();
   return trial;
 }

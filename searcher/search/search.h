@@ -75,9 +75,10 @@ class Search {
   // given, the method does not continue, and the confirmation gets those that are missing.
   void RaiseLimits(const LimitsRaised& limits);
 
+  bool IsIdle() const { return state_->num_running == 0; }  // No trial is running.
   // No trial is running and none will come. A search that Settle has not been called for since its
   // last event may not know yet.
-  bool Finished() const { return state_->num_running == 0 && !next_; }
+  bool Finished() const { return IsIdle() && !next_; }
   // Set once Finished: why the experiment counts as failed, because the profiling trial did not
   // succeed, no trial after it did, or each that did has dropped out. "" if it does not count as
   // failed.

@@ -268,14 +268,15 @@ LaunchNoise SearchState::Noise() const {
 // and this one has not run again.
 bool SearchState::NeedsWhatRanOut(const Trial& trial) const {
   if (trial.id == submitted) return false;  // It is the last resort.
-  const bool ran_again = std::ranges::any_of(trials, [&](const auto& entry) {
-    return entry.second.confirms == trial.id && entry.second.state == TrialState::kSucceeded;
+  const bool ran_again = std::ranges::any_of(reruns, [&](TrialId id) {
+    const Trial& run = trials.at(id);
+    return run.confirms == trial.id && run.state == TrialState::kSucceeded;
   });
   if (ran_again) return false;
   const std::string& metric = spec.options.metric;
   const auto peak_of = [&](const Trial& of) { return ValueAtBest(of, metric, "peak_bytes"); };
-  return std::ranges::any_of(trials, [&](const auto& entry) {
-    const Trial& run = entry.second;
+  return std::ranges::any_of(reruns, [&](TrialId id) {
+    const Trial& run = trials.at(id);
     const bool is_later = run.kind == TrialKind::kConfirm || run.kind == TrialKind::kSoak;
     if (!is_later || run.state != TrialState::kInfeasible || !run.points.empty()) return false;
     if (IsForgiven(run)) return false;
