@@ -53,7 +53,7 @@ TEST_F(HelpTest, HelpNamesEveryCommandAndEachMethodItsOptions) {
   EXPECT_EQ(work.Dsat({"version"}).out, work.Dsat({"--version"}).out);
   EXPECT_THAT(work.Dsat({"asha", "x.yaml", "--max-trial", "3"}).err,
               HasSubstr("did you mean --max-trials?"));
-  for (const std::string& command : {"auto", "asha", "train", "estimate", "serve"}) {
+  for (const std::string command : {"auto", "asha", "train", "estimate", "serve"}) {
     std::istringstream lines(work.Dsat({command, "--help-all"}).out);
     for (std::string line; std::getline(lines, line);)
       EXPECT_LE(line.size(), 80U) << command << ": " << line;
