@@ -32,23 +32,6 @@ std::vector<std::string> PrintableAll(std::vector<std::string> cells) {
   return cells;
 }
 
-// `text` in lines of at most `width`, broken at blanks; a longer word is not broken.
-std::vector<std::string> Wrap(const std::string& text, size_t width) {
-  std::vector<std::string> lines = {""};
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(' ', begin), text.size());
-    const std::string word = text.substr(begin, end - begin);
-    const bool fits = Width(lines.back()) + 1 + Width(word) <= width;
-    if (begin > 0 && !fits && !lines.back().empty()) {
-      lines.push_back(word);
-    } else {
-      lines.back() += (begin == 0 ? "" : " ") + word;
-    }
-    begin = end + 1;
-  }
-  return lines;
-}
-
 class Table {
  public:
   Table(const std::vector<std::string>& columns, const std::vector<std::vector<std::string>>& rows,
@@ -105,7 +88,7 @@ class Table {
   std::string WrappedLines(const std::vector<std::string>& row) const {
     std::string text;
     std::vector<std::string> cells = row;
-    for (const std::string& part : Wrap(row.back(), widths_.back())) {
+    for (const std::string& part : WrapText(row.back(), widths_.back())) {
       cells.back() = part;
       text += Line(cells);
       cells.assign(cells.size(), "");
@@ -120,6 +103,29 @@ class Table {
 };
 
 }  // namespace
+
+std::vector<std::string> WrapWords(const std::vector<std::string>& words, const std::string& blank,
+                                   size_t width, size_t hanging) {
+  std::vector<std::string> lines = {""};
+  bool begins = true;
+  for (const std::string& word : words) {
+    const bool is_blank = lines.back().size() <= (lines.size() > 1 ? hanging : 0);
+    if (!is_blank && Width(lines.back()) + blank.size() + Width(word) > width) {
+      lines.emplace_back(hanging, ' ');
+      begins = true;
+    }
+    lines.back() += (begins ? "" : blank) + word;
+    begins = false;
+  }
+  return lines;
+}
+
+std::vector<std::string> WrapText(const std::string& text, size_t width, size_t hanging) {
+  std::vector<std::string> words;
+  for (size_t begin = 0; begin <= text.size(); begin += words.back().size() + 1)
+    words.push_back(text.substr(begin, text.find(' ', begin) - begin));
+  return WrapWords(words, " ", width, hanging);
+}
 
 std::string FormatTable(const std::vector<std::string>& columns,
                         const std::vector<std::vector<std::string>>& rows, size_t max_width) {

@@ -15,6 +15,13 @@ namespace dsat {
 std::string FormatTable(const std::vector<std::string>& columns,
                         const std::vector<std::vector<std::string>>& rows, size_t max_width = 0);
 
+// The words in lines of at most `width` code points with `blank` between them; a longer word is not
+// broken. Lines after the first one begin with `hanging` blanks.
+std::vector<std::string> WrapWords(const std::vector<std::string>& words, const std::string& blank,
+                                   size_t width, size_t hanging = 0);
+// The same for a text, which is broken at blanks.
+std::vector<std::string> WrapText(const std::string& text, size_t width, size_t hanging = 0);
+
 }  // namespace dsat
 
 #endif  // DSAT_BASE_TABLE_H_

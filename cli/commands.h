@@ -10,8 +10,8 @@ namespace dsat::cli {
 // search_commands.cc: auto, asha, binary, random, grid and resume.
 int RunCommand(const Flags& flags, const SearchFlags& search);
 int RunCommand(const Flags& flags, const ResumeFlags& resume);
-// space_command.cc
 int RunCommand(const Flags& flags, const InitFlags& init);
+// space_command.cc
 int RunCommand(const Flags& flags, const SpaceFlags& space);
 // check_command.cc. Returns 1 if the configuration is slower than recorded on this machine by more
 // than the tolerance.

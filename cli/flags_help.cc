@@ -2,6 +2,7 @@
 #include "cli/flags_help.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "base/table.h"
 
 namespace dsat::cli {
 namespace {
@@ -39,20 +41,7 @@ bool IsIn(const char* options, const CLI::Option* option) {
 
 // The text in lines of at most `width` columns, each but the first one behind `indent` blanks.
 std::string Wrapped(const std::string& text, size_t width, size_t indent) {
-  std::string wrapped;
-  size_t used = 0;
-  std::istringstream words(text);
-  for (std::string word; words >> word; used += word.size()) {
-    if (used > 0 && used + 1 + word.size() > width) {
-      wrapped += "\n" + std::string(indent, ' ');
-      used = 0;
-    } else if (used > 0) {
-      wrapped += " ";
-      ++used;
-    }
-    wrapped += word;
-  }
-  return wrapped;
+  return fmt::format("{}", fmt::join(WrapText(text, width), "\n" + std::string(indent, ' ')));
 }
 
 class HelpFormatter : public CLI::Formatter {

@@ -168,6 +168,7 @@ void AddCluster(CLI::App& sub, EstimateFlags& flags) {
 
 void AddEstimateCommand(Parser& parser) {
   EstimateFlags& flags = parser.estimate;
+  flags.command = parser.command;
   CLI::App& sub = parser.Add("estimate", "Predict memory, traffic and time of a configuration",
                              flags, /*uses_db=*/false);
   sub.add_option("config", flags.config, "Experiment file: its model, data and ds_config")

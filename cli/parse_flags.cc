@@ -13,11 +13,11 @@
 #include "base/files.h"
 #include "base/version.h"
 #include "cli/flags_checks.h"
+#include "cli/flags_help.h"
 #include "cli/flags_hosts.h"
 #include "cli/flags_parser.h"
 #include "cli/flags_search.h"
 #include "cli/flags_training.h"
-#include "cli/flags_help.h"
 #include "cli/status_line.h"
 #include "methods/methods.h"
 #include "methods/options.h"
@@ -150,7 +150,7 @@ void RefuseEmptyValues(CLI::App& app) {
 
 // Takes the words behind "--" away if the command of dsat is one that takes the user's own command.
 void TakeCommand(int* argc, const char* const* argv, Parser& parser) {
-  std::vector<std::string> takers = {"init", "space"};
+  std::vector<std::string> takers = {"init", "space", "estimate"};
   for (const MethodInfo& method : Methods())
     takers.push_back(method.name);
   if (*argc < 2 || std::ranges::find(takers, argv[1]) == takers.end()) return;
@@ -188,6 +188,13 @@ std::variant<Flags, int> ParseFlags(int argc, const char* const* argv) {
     const char* const version[] = {"dsat", "--version"};
     return ParseFlags(2, version);
   }
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = ValidUtf8(argv[i]);
+    if (word == argv[i]) continue;
+    std::fprintf(stderr, "dsat: the argument \"%s\" is not UTF-8, which results are written in\n",
+                 Printable(word).c_str());
+    return kExitUsage;
+  }
   Parser parser;
   TakeCommand(&argc, argv, parser);
   parser.app.name("dsat");
@@ -206,22 +213,9 @@ std::variant<Flags, int> ParseFlags(int argc, const char* const* argv) {
   ShapeHelp(parser.app,
             std::clamp<size_t>(columns == 0 ? kPageColumns : columns, kLeastColumns, kMostColumns),
             is("--help-all"));
-  for (int i = 1; i < argc; ++i) {
-    const std::string word = ValidUtf8(argv[i]);
-    if (word == argv[i]) continue;
-    std::fprintf(stderr, "dsat: the argument \"%s\" is not UTF-8, which results are written in\n",
-                 Printable(word).c_str());
-    return kExitUsage;
-  }
   if (const std::string unknown = UnknownCommand(parser.app, argc, argv); !unknown.empty()) {
     std::fprintf(stderr, "dsat: %s\n", unknown.c_str());
     return kExitUsage;
-  }
-  // Behind "--" is a script's command, whose options are not ours.
-  const char* const* const end = std::find(argv, argv + argc, std::string_view("--"));
-  if (end != argv + argc && std::find(argv, end, std::string_view("estimate")) != end) {
-    parser.estimate.command.assign(end + 1, argv + argc);
-    argc = static_cast<int>(end - argv);
   }
   try {
     parser.app.parse(Words(argc, argv));

@@ -26,13 +26,11 @@ TypedCommand Typed(const std::vector<std::string>& words) {
           [] { return static_cast<int64_t>(engine::ProbeCuda().gpus.size()); }};
 }
 
-ExperimentSpec ReadSpec(const SearchFlags& search, const std::string& model_dir,
-                        std::vector<std::string>* warnings) {
-  if (search.command.empty())
-    return ReadSpec(search.config, model_dir.empty() ? search.model_dir : model_dir, warnings);
-  const TypedCommand command = Typed(search.command);
-  const std::string path = WriteExperimentFile(command);
-  return ReadSpec(path, model_dir.empty() ? command.folder : model_dir, warnings);
+void DescribeCommand(SearchFlags* search) {
+  if (search->command.empty()) return;
+  const TypedCommand command = Typed(search->command);
+  search->config = WriteExperimentFile(command);
+  search->model_dir = command.folder;
 }
 
 void UseDsConfig(const std::string& path, ExperimentSpec& spec) {

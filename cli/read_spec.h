@@ -17,11 +17,9 @@ ExperimentSpec ReadSpec(const std::string& config, const std::string& model_dir,
                         std::vector<std::string>* warnings);
 // The command behind "--" on this machine.
 TypedCommand Typed(const std::vector<std::string>& words);
-// As ReadSpec for the experiment file of a search or, if it has a command in its place, for the one
-// that is written for the command (searcher/input/command_file.h). `model_dir` replaces the folder
-// if it is not "".
-ExperimentSpec ReadSpec(const SearchFlags& search, const std::string& model_dir,
-                        std::vector<std::string>* warnings);
+// Writes the experiment file of a search that has a command in its place
+// (searcher/input/command_file.h), and names it and the current folder in the flags.
+void DescribeCommand(SearchFlags* search);
 // Replaces the ds_config by that of a file or a strategy, and logs what it means for a command.
 void UseDsConfig(const std::string& path, ExperimentSpec& spec);
 // Sets a key of a ds_config as "/KEY=JSON" says. Throws kInvalidArgument for another form.

@@ -42,10 +42,9 @@ namespace fs = std::filesystem;
 // The trials' working folder if --include is given, else nullptr.
 std::unique_ptr<TrialContext> MakeContext(const SearchFlags& search) {
   if (search.include.empty()) return nullptr;
-  const std::string file_dir = fs::absolute(search.config).parent_path().string();
-  const std::string model_dir = !search.command.empty()    ? fs::current_path().string()
-                                : search.model_dir.empty() ? file_dir
-                                                           : search.model_dir;
+  const std::string model_dir = search.model_dir.empty()
+                                    ? fs::absolute(search.config).parent_path().string()
+                                    : search.model_dir;
   // The experiment does not have a number yet.
   const std::string dir =
       search.run.out_dir.empty() ? NewContextDir("dsat-out") : search.run.out_dir + "/context";
@@ -285,11 +284,13 @@ ExperimentState RunShown(const RunnerOptions& options, Experiment& experiment) {
   return runner.Run();
 }
 
-int RunCommand(const Flags& flags, const SearchFlags& search) {
+int RunCommand(const Flags& flags, const SearchFlags& given) {
+  SearchFlags search = given;
+  DescribeCommand(&search);
   RunnerOptions options = MakeRunnerOptions(search.run);
   const std::unique_ptr<TrialContext> context = MakeContext(search);
   std::vector<std::string> read;
-  ExperimentSpec spec = ReadSpec(search, context ? context->dir() : "", &read);
+  ExperimentSpec spec = ReadSpec(search.config, context ? context->dir() : search.model_dir, &read);
   if (context) AddToPythonPath(context->dir(), spec);
   spec.method = search.method;
   spec.options = search.options;

@@ -31,9 +31,10 @@ constexpr size_t kNumBest = 10;
 
 // The experiment of a search with these options.
 ExperimentSpec MakeSpec(const SpaceFlags& space, RunnerOptions* options) {
-  const SearchFlags& search = space.search;
+  SearchFlags search = space.search;
+  DescribeCommand(&search);
   std::vector<std::string> read;
-  ExperimentSpec spec = ReadSpec(search, "", &read);
+  ExperimentSpec spec = ReadSpec(search.config, search.model_dir, &read);
   spec.method = search.method;
   spec.options = search.options;
   spec.options.auto_method.warm_start = "off";

@@ -47,7 +47,7 @@ void VisitFields(Visitor& visit, T& options) {
 }
 
 // A profile has its own reader, because users write profiles, too.
-[[maybe_unused]] static void to_json(Json& json, const ModelProfile& profile) {
+static void to_json(Json& json, const ModelProfile& profile) {
   json = ToJson(profile);
 }
 static void from_json(const Json& json, ModelProfile& profile) {

@@ -174,15 +174,18 @@ Json ToJson(const Measurement& measurement) {
   return json;
 }
 
-DSAT_FIELDS(ModelProfile, num_params, trainable_num_params, activation_bytes_per_sample,
-            device_memory_bytes, forward_flops_per_sample, two_units_num_params, matmul_flops_per_s,
-            copy_bytes_per_s, to_device_bytes_per_s, to_host_bytes_per_s, micro_batch_1_peak_bytes,
-            micro_batch_2_peak_bytes, device, num_threads)
+// Not VisitFields, because users write profiles, too, and the specs that hold one read it as such.
+template <typename Visitor, typename Profile>
+void VisitProfile(Visitor& visit, Profile& object){NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(
+    DSAT_VISIT_FIELD, num_params, trainable_num_params, activation_bytes_per_sample,
+    device_memory_bytes, forward_flops_per_sample, two_units_num_params, matmul_flops_per_s,
+    copy_bytes_per_s, to_device_bytes_per_s, to_host_bytes_per_s, micro_batch_1_peak_bytes,
+    micro_batch_2_peak_bytes, device, num_threads))}
 
 Json ToJson(const ModelProfile& profile) {
   Json json;
   fields::Writer writer(json);
-  VisitFields(writer, profile);
+  VisitProfile(writer, profile);
   return json;
 }
 
@@ -278,7 +281,7 @@ ModelProfile ProfileFromJson(const Json& given, const std::string& what) {
     known.push_back(name);
   CheckKeys(json, known, what);
   const ProfileReader reader(json, what);
-  VisitFields(reader, profile);
+  VisitProfile(reader, profile);
   if (profile.trainable_num_params > profile.num_params) {
     Throw(ErrorCode::kInvalidArgument,
           "{}/trainable_num_params is {}; expected at most num_params, {}", what,

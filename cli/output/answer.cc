@@ -7,10 +7,10 @@
 #include <array>
 #include <cmath>
 #include <iterator>
-#include <sstream>
 #include <utility>
 
 #include "base/files.h"
+#include "base/table.h"
 #include "cli/output/describe.h"
 #include "engine/config/batch.h"
 #include "methods/method.h"
@@ -370,29 +370,6 @@ std::vector<std::string> Notes(const Search& search, const Verdict& verdict, Exp
   return notes;
 }
 
-// Lines of at most 80 columns with these words, after `first` and with a blank between them or
-// more. Further lines are indented.
-std::vector<std::string> Wrapped(const std::vector<std::string>& words, const std::string& first,
-                                 const std::string& blank, size_t indent) {
-  constexpr size_t kColumns = 80;
-  std::vector<std::string> lines = {first};
-  bool is_empty = true;
-  for (const std::string& word : words) {
-    if (!is_empty && lines.back().size() + blank.size() + word.size() > kColumns) {
-      lines.emplace_back(indent, ' ');
-      is_empty = true;
-    }
-    lines.back() += (is_empty ? "" : blank) + word;
-    is_empty = false;
-  }
-  return lines;
-}
-
-std::vector<std::string> WordsOf(const std::string& text) {
-  std::istringstream words(text);
-  return {std::istream_iterator<std::string>(words), {}};
-}
-
 }  // namespace
 
 std::string IntervalText(const Factor& factor) {
@@ -449,13 +426,17 @@ std::vector<std::string> AnswerSentences(const Search& search, const Verdict& ve
 
 std::string ShortAnswer(const Search& search, const Verdict& verdict, ExperimentId id,
                         const std::vector<std::string>& next) {
-  constexpr size_t kIndent = 2;
-  std::vector<std::string> lines, last;
-  if (!next.empty()) last = Wrapped(next, "next: ", "   ", 3 * kIndent);
+  constexpr size_t kIndent = 2, kColumns = 80;
+  std::vector<std::string> lines, last = next;
+  if (!next.empty()) {
+    last.front().insert(0, "next: ");
+    last = WrapWords(last, "   ", kColumns, 3 * kIndent);
+  }
   for (const std::string& sentence : AnswerSentences(search, verdict, id)) {
     const size_t indent = lines.empty() ? 0 : kIndent;
-    const std::vector<std::string> more =
-        Wrapped(WordsOf(sentence), std::string(indent, ' '), " ", indent + kIndent);
+    std::vector<std::string> more = WrapText(sentence, kColumns - indent, kIndent);
+    for (std::string& line : more)
+      line.insert(0, indent, ' ');
     if (lines.size() + more.size() + last.size() > kMostSummaryLines) continue;
     lines.insert(lines.end(), more.begin(), more.end());
   }

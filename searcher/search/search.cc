@@ -85,7 +85,6 @@ std::optional<Trial> Search::Start() {
   if (trial.kind == TrialKind::kSubmitted) s.submitted = trial.id;
   s.trials.emplace(trial.id, trial);
   ++s.num_running;
-  ++(RunsAgain(trial.kind) ? s.num_running_again : s.num_tried);
   if (RunsAgain(trial.kind)) s.reruns.push_back(trial.id);
   HasChanged();
   return trial;
@@ -119,7 +118,6 @@ void Search::Tell(TrialId id, const Outcome& outcome, std::vector<PointResult> p
   trial.state = checked.state;
   trial.reason = checked.reason;
   --s.num_running;
-  if (RunsAgain(trial.kind)) --s.num_running_again;
   if (trial.state == TrialState::kStopped && !s.end_reason.empty()) s.withdrawn.insert(id);
   if (id == s.submitted) s.first_after_submitted = static_cast<TrialId>(s.trials.size());
   if (trial.kind == TrialKind::kProfile && trial.state == TrialState::kSucceeded)

@@ -38,8 +38,11 @@ std::vector<Json> ProfileLadder(const ExperimentSpec& spec) {
 bool SearchState::HasCapacity() const {
   const SearchOptions& options = spec.options;
   // A trial that an interrupted runner has left before limits were raised is measured alone.
-  if (num_running_again > 0 || num_running >= options.max_concurrent_trials) return false;
-  if (num_tried >= options.max_trials) return false;
+  if (std::ranges::any_of(
+          reruns, [this](TrialId id) { return trials.at(id).state == TrialState::kRunning; }))
+    return false;
+  const auto num_tried = static_cast<int64_t>(trials.size() - reruns.size());
+  if (num_tried >= options.max_trials || num_running >= options.max_concurrent_trials) return false;
   return !options.max_slots || (num_running + 1) * spec.slots_per_trial <= *options.max_slots;
 }
 

@@ -30,8 +30,6 @@ struct SearchState {
   ExperimentSpec spec;
   std::map<TrialId, Trial> trials;
   int64_t num_running = 0;
-  // The running trials that measure a configuration again, and all trials that do not.
-  int64_t num_running_again = 0, num_tried = 0;
   std::vector<TrialId> reruns;  // All trials that measure a configuration again, in their order.
   // The last trial of the submitted configuration, and the first one that was asked for after its
   // end; 0 before.

@@ -20,11 +20,8 @@ struct Free {
 };
 using Key = std::unique_ptr<EVP_PKEY, Free<EVP_PKEY, EVP_PKEY_free>>;
 using Certificate = std::unique_ptr<X509, Free<X509, X509_free>>;
+using Text = std::unique_ptr<BIO, Free<BIO, BIO_free_all>>;
 using Extension = std::unique_ptr<X509_EXTENSION, Free<X509_EXTENSION, X509_EXTENSION_free>>;
-
-struct FreeBio {
-  void operator()(BIO* bio) const { BIO_free_all(bio); }
-};
 
 void Check(bool done) {
   if (!done) Throw(ErrorCode::kInternal, "OpenSSL cannot make the keys of this run");
@@ -61,7 +58,7 @@ Key DrawKey() {
 }
 
 std::string Pem(EVP_PKEY* key, X509* certificate, X509* authority) {
-  const std::unique_ptr<BIO, FreeBio> bio(BIO_new(BIO_s_mem()));
+  const Text bio(BIO_new(BIO_s_mem()));
   Check(bio != nullptr);
   Check(PEM_write_bio_PrivateKey(bio.get(), key, nullptr, nullptr, 0, nullptr, nullptr) == 1);
   Check(PEM_write_bio_X509(bio.get(), certificate) == 1);
