@@ -5,10 +5,12 @@
 
 #include "tests/fuzz/one_input.h"
 
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  return bytes <= dsat::fuzz::kMostBytes ? std::malloc(std::max<size_t>(bytes, 1)) : nullptr;
+}
 // An allocation above the limit throws what no target may throw.
 void* operator new(size_t bytes) {
-  void* const memory =
-      bytes <= dsat::fuzz::kMostBytes ? std::malloc(std::max<size_t>(bytes, 1)) : nullptr;
+  void* const memory = operator new(bytes, std::nothrow);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
