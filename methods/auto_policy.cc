@@ -344,7 +344,7 @@ std::optional<AutoPolicy::Choice> AutoPolicy::Best() const {
 
 bool AutoPolicy::IsWorthIt(const Choice& choice) const {
   return choice.gain >= kAutoDecisions.least_gain &&
-         choice.gain * TrainingSeconds() >= choice.cost_s;
+         choice.gain * TrainingSeconds() >= kAutoDecisions.optimism * choice.cost_s;
 }
 
 bool AutoPolicy::IsEnough(const Choice& choice) const {
