@@ -12,12 +12,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/version.h"
-#include "cli/flags_checks.h"
-#include "cli/flags_help.h"
-#include "cli/flags_hosts.h"
 #include "cli/flags_parser.h"
-#include "cli/flags_search.h"
-#include "cli/flags_training.h"
 #include "cli/status_line.h"
 #include "methods/methods.h"
 #include "methods/options.h"
@@ -36,35 +31,33 @@ constexpr char kIntro[] =
     "  dsat show 1                   every trial of experiment 1\n"
     "  dsat train deepspeed.yaml --ds-config dsat-out/1/ds_config.json";
 
+void AddExperimentOrNewest(CLI::App& app, std::string& experiment) {
+  Add(app, "experiment", experiment, "Number or name of the experiment (default: the newest one)");
+}
+
 void AddResultCommands(Parser& parser) {
-  parser.Add("list", "List all experiments", parser.list);
-  CLI::App& show = parser.Add("show", "Show one experiment and all its trials", parser.show);
-  AddExperimentOrNewest(show, parser.show.experiment);
-  CLI::App& best = parser.Add("best", "Show the best configuration of an experiment", parser.best);
-  AddExperimentOrNewest(best, parser.best.experiment);
-  best.add_option("--out", parser.best.out_dir,
-                  "Write ds_config.json, metrics.json and command.txt to this folder")
-      ->type_name("DIR");
-  CLI::App& report = parser.Add(
-      "report", "Write one HTML page with the answer, plots and all trials", parser.report);
-  AddExperimentOrNewest(report, parser.report.experiment);
-  report.add_option("--out", parser.report.out, "The file (default: dsat-report-NUMBER.html)")
-      ->type_name("FILE.html");
-  CLI::App& query =
-      parser.Add("query", "Run read-only SQL on the database (docs/schema.md)", parser.query);
-  query.add_option("sql", parser.query.sql, "One SELECT statement")->required();
-  query.add_option("--max-seconds", parser.query.max_seconds, "Give up after this time")
-      ->check(WholeNumberFrom1())
-      ->capture_default_str();
-  query.add_option("--max-rows", parser.query.max_rows, "Give up if the answer has more rows")
-      ->check(WholeNumberFrom1())
-      ->capture_default_str();
-  CLI::App& exporter =
-      parser.Add("export", "Print all trials of an experiment as CSV or JSON", parser.export_flags);
-  AddExperimentOrNewest(exporter, parser.export_flags.experiment);
-  exporter.add_option("--format", parser.export_flags.format, "csv or json (default: csv)")
-      ->check(CLI::IsMember({"csv", "json"}))
-      ->capture_default_str();
+  parser.Add<ListFlags>("list", "List all experiments");
+  auto [show, shown] = parser.Add<ShowFlags>("show", "Show one experiment and all its trials");
+  AddExperimentOrNewest(show, shown.experiment);
+  auto [best, flags] =
+      parser.Add<BestFlags>("best", "Show the best configuration of an experiment");
+  AddExperimentOrNewest(best, flags.experiment);
+  Add(best, "--out DIR", flags.out_dir,
+      "Write ds_config.json, metrics.json and command.txt to this folder");
+  auto [report, reported] = parser.Add<ReportFlags>(
+      "report", "Write one HTML page with the answer, plots and all trials");
+  AddExperimentOrNewest(report, reported.experiment);
+  Add(report, "--out FILE.html", reported.out, "The file (default: dsat-report-NUMBER.html)");
+  auto [query, asked] =
+      parser.Add<QueryFlags>("query", "Run read-only SQL on the database (docs/schema.md)");
+  Add(query, "sql", asked.sql, "One SELECT statement")->required();
+  AddPositive(query, "--max-seconds", asked.max_seconds, "Give up after this time");
+  AddPositive(query, "--max-rows", asked.max_rows, "Give up if the answer has more rows");
+  auto [exporter, exported] =
+      parser.Add<ExportFlags>("export", "Print all trials of an experiment as CSV or JSON");
+  AddExperimentOrNewest(exporter, exported.experiment);
+  Add(exporter, "--format", exported.format, "csv or json (default: csv)")
+      ->check(CLI::IsMember({"csv", "json"}));
 }
 
 // Throws kInvalidArgument if options contradict each other.
@@ -178,6 +171,19 @@ std::vector<std::string> Words(int argc, const char* const* argv) {
 
 }  // namespace
 
+void AddConfig(CLI::App& app, std::string& config, std::string& model_dir) {
+  Add(app, "config CONFIG.yaml", config, "Experiment file (docs/experiment-file.md)")->required();
+  Add(app, "model_dir MODEL_DIR", model_dir,
+      "Base folder of relative paths and of the command (default: the file's folder)");
+}
+
+void AddTimeouts(CLI::App& app, RunFlags& run) {
+  AddPositive(app, "--hang-timeout", run.hang_timeout_s,
+              "Kill a run after this many seconds without a step");
+  AddPositive(app, "--start-timeout", run.start_timeout_s,
+              "Kill a run that has not reported anything after this many seconds");
+}
+
 std::variant<Flags, int> ParseFlags(int argc, const char* const* argv) {
   // Words that people try besides --help and --version.
   if (argc == 1 || (argc == 2 && std::string_view(argv[1]) == "help")) {
@@ -200,6 +206,7 @@ std::variant<Flags, int> ParseFlags(int argc, const char* const* argv) {
   parser.app.name("dsat");
   parser.app.description(kIntro);
   parser.app.require_subcommand(1);
+  parser.app.option_defaults()->always_capture_default();
   parser.app.set_version_flag("--version", std::string("dsat ") + kVersion);
   AddSearchCommands(parser);
   AddTrainingCommands(parser);
