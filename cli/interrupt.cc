@@ -1,17 +1,11 @@
-// Ctrl-C and SIGTERM through a signalfd, so that no code runs in a signal handler.
+// Ctrl-C and SIGTERM are awaited by a thread, so that no code runs in a signal handler.
 #include "cli/interrupt.h"
 
-#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/eventfd.h>
-#include <sys/signalfd.h>
-#include <unistd.h>
 
-#include <cerrno>
+#include <atomic>
 #include <thread>
-
-#include "base/error.h"
 
 namespace dsat::cli {
 
@@ -21,19 +15,12 @@ struct InterruptHandler::Impl {
   sigset_t before{};
   sighandler_t hup_before = SIG_ERR;  // SIG_ERR: it was not changed.
   sighandler_t pipe_before = SIG_ERR;
-  UniqueFd signal_fd, stop_fd;
+  std::atomic<bool> ends = false;
   std::thread thread;
 
   void Listen() {
-    for (;;) {
-      pollfd fds[] = {{signal_fd.get(), POLLIN, 0}, {stop_fd.get(), POLLIN, 0}};
-      if (poll(fds, 2, -1) < 0 && errno != EINTR) return;
-      if (fds[1].revents != 0) return;
-      signalfd_siginfo info{};
-      if (fds[0].revents == 0 || read(signal_fd.get(), &info, sizeof(info)) != sizeof(info))
-        continue;
+    for (int number = 0; sigwait(&blocked, &number) == 0 && !ends;)
       on_interrupt();
-    }
   }
 };
 
@@ -50,15 +37,12 @@ InterruptHandler::InterruptHandler(std::function<void()> on_interrupt, OnHangup 
   // A blocked signal is received although it is ignored.
   if (on_hangup == OnHangup::kInterrupt) sigaddset(&impl_->blocked, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &impl_->blocked, &impl_->before);
-  impl_->signal_fd = UniqueFd(signalfd(-1, &impl_->blocked, SFD_CLOEXEC | SFD_NONBLOCK));
-  impl_->stop_fd = UniqueFd(eventfd(0, EFD_CLOEXEC));
-  if (!impl_->signal_fd || !impl_->stop_fd) ThrowErrno("listening for signals", errno);
   impl_->thread = std::thread([this] { impl_->Listen(); });
 }
 
 InterruptHandler::~InterruptHandler() {
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = write(impl_->stop_fd.get(), &one, sizeof(one));
+  impl_->ends = true;
+  pthread_kill(impl_->thread.native_handle(), SIGTERM);  // It is the thread's alone.
   impl_->thread.join();
   pthread_sigmask(SIG_SETMASK, &impl_->before, nullptr);
   if (impl_->hup_before != SIG_ERR) signal(SIGHUP, impl_->hup_before);

@@ -298,6 +298,8 @@ TEST(TidyTest, EveryImplementationHasAHeader) {
       {"methods/auto_transfer.cc", "methods/auto_belief.h"},
       {"searcher/search/search_confirm.cc", "searcher/search/phases.h"},
       {"cli/flags_", "cli/flags_parser.h"},
+      {"cli/output/", "cli/output/output.h"},
+      {"cli/report/", "cli/report/page.h"},
       {"cli/", "cli/commands.h"},
       {"engine/backend/cpu/cpu_device.cc", "engine/backend/device.h"},
       {"engine/backend/cuda/open_device.cc", "engine/backend/device.h"},

@@ -1,5 +1,5 @@
 // Says in lines what the verdict of a search is.
-#include "cli/output/answer.h"
+#include "cli/output/output.h"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,6 @@
 
 #include "base/files.h"
 #include "base/table.h"
-#include "cli/output/describe.h"
 #include "engine/config/batch.h"
 #include "methods/method.h"
 #include "searcher/search/config_change.h"

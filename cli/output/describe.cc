@@ -1,5 +1,5 @@
 // Says in words what a trial, a measurement and a profile are.
-#include "cli/output/describe.h"
+#include "cli/output/output.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // Tests the lines of the answer that tables and pages do not show.
-#include "cli/output/answer.h"
+#include "cli/output/output.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

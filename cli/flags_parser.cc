@@ -1,18 +1,20 @@
 // Parses the command line, and defines the options of the commands that show results.
-#include "cli/parse_flags.h"
+#include "cli/flags_parser.h"
 
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <filesystem>
+#include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "base/version.h"
-#include "cli/flags_parser.h"
 #include "cli/status_line.h"
 #include "methods/methods.h"
 #include "methods/options.h"
@@ -169,6 +171,30 @@ std::vector<std::string> Words(int argc, const char* const* argv) {
   return words;
 }
 
+// The options of these names that were given, quoted for a shell, each with a blank before it.
+std::string GivenOptions(const CLI::App& command, std::span<const std::string_view> names) {
+  std::string given;
+  for (const std::string_view name : names) {
+    const CLI::Option* const option = command.get_option_no_throw(std::string(name));
+    if (option == nullptr || option->count() == 0) continue;
+    const std::string& value = option->results().front();
+    given += fmt::format(
+        " {} {}", name,
+        ShellWord(name == "--hostfile" ? std::filesystem::absolute(value).string() : value));
+  }
+  return given;
+}
+
+void KeepGivenOptions(const CLI::App& command, Flags& flags) {
+  constexpr std::array<std::string_view, 4> kOfRuns = {"--slots", "--hang-timeout",
+                                                       "--start-timeout", "--trial-timeout"};
+  constexpr std::array<std::string_view, 10> kOfHosts = {
+      "--hostfile", "--include-hosts", "--exclude-hosts", "--num_nodes",  "--num_gpus",
+      "--ssh",      "--master_addr",   "--launcher",      "--slurm-args", "--slurm-slots-per-node"};
+  flags.host_options = GivenOptions(command, kOfHosts);
+  flags.run_options = GivenOptions(command, kOfRuns) + flags.host_options;
+}
+
 }  // namespace
 
 void AddConfig(CLI::App& app, std::string& config, std::string& model_dir) {
@@ -226,6 +252,7 @@ std::variant<Flags, int> ParseFlags(int argc, const char* const* argv) {
   }
   try {
     parser.app.parse(Words(argc, argv));
+    KeepGivenOptions(*parser.app.get_subcommands().front(), parser.flags);
   } catch (const CLI::Success& success) {  // --help, --version
     return parser.app.exit(success);
   } catch (const CLI::ParseError& error) {
