@@ -146,7 +146,7 @@ Json ParseTolerantJson(std::string_view text, const std::string& source) {
   if (std::all_of(strict.begin(), strict.end(), IsBlank)) {
     Throw(ErrorCode::kInvalidArgument, "{}:1:1: empty; expected JSON", source);
   }
-  std::vector<std::set<std::string>> keys;  // Those of each open object.
+  std::vector<std::set<std::string>> keys;
   size_t num_strings = 0;
   const auto check = [&](int, Json::parse_event_t event, const Json& value) {
     if (event == Json::parse_event_t::object_start) keys.emplace_back();

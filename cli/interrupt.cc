@@ -2,51 +2,35 @@
 #include "cli/interrupt.h"
 
 #include <pthread.h>
-#include <signal.h>
 
-#include <atomic>
-#include <thread>
+#include <utility>
 
 namespace dsat::cli {
 
-struct InterruptHandler::Impl {
-  std::function<void()> on_interrupt;
-  sigset_t blocked{};
-  sigset_t before{};
-  sighandler_t hup_before = SIG_ERR;  // SIG_ERR: it was not changed.
-  sighandler_t pipe_before = SIG_ERR;
-  std::atomic<bool> ends = false;
-  std::thread thread;
-
-  void Listen() {
-    for (int number = 0; sigwait(&blocked, &number) == 0 && !ends;)
-      on_interrupt();
-  }
-};
-
-InterruptHandler::InterruptHandler(std::function<void()> on_interrupt, OnHangup on_hangup)
-    : impl_(std::make_unique<Impl>()) {
+InterruptHandler::InterruptHandler(std::function<void()> on_interrupt, OnHangup on_hangup) {
   if (on_hangup == OnHangup::kGoOn) {
-    impl_->hup_before = signal(SIGHUP, SIG_IGN);
-    impl_->pipe_before = signal(SIGPIPE, SIG_IGN);
+    hup_before_ = signal(SIGHUP, SIG_IGN);
+    pipe_before_ = signal(SIGPIPE, SIG_IGN);
   }
-  impl_->on_interrupt = std::move(on_interrupt);
-  sigemptyset(&impl_->blocked);
+  sigemptyset(&blocked_);
   for (const int number : {SIGINT, SIGTERM})
-    sigaddset(&impl_->blocked, number);
+    sigaddset(&blocked_, number);
   // A blocked signal is received although it is ignored.
-  if (on_hangup == OnHangup::kInterrupt) sigaddset(&impl_->blocked, SIGHUP);
-  pthread_sigmask(SIG_BLOCK, &impl_->blocked, &impl_->before);
-  impl_->thread = std::thread([this] { impl_->Listen(); });
+  if (on_hangup == OnHangup::kInterrupt) sigaddset(&blocked_, SIGHUP);
+  pthread_sigmask(SIG_BLOCK, &blocked_, &before_);
+  thread_ = std::thread([this, on_interrupt = std::move(on_interrupt)] {
+    for (int number = 0; sigwait(&blocked_, &number) == 0 && !ends_;)
+      on_interrupt();
+  });
 }
 
 InterruptHandler::~InterruptHandler() {
-  impl_->ends = true;
-  pthread_kill(impl_->thread.native_handle(), SIGTERM);  // It is the thread's alone.
-  impl_->thread.join();
-  pthread_sigmask(SIG_SETMASK, &impl_->before, nullptr);
-  if (impl_->hup_before != SIG_ERR) signal(SIGHUP, impl_->hup_before);
-  if (impl_->pipe_before != SIG_ERR) signal(SIGPIPE, impl_->pipe_before);
+  ends_ = true;
+  pthread_kill(thread_.native_handle(), SIGTERM);  // Only the thread receives it.
+  thread_.join();
+  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  if (hup_before_ != SIG_ERR) signal(SIGHUP, hup_before_);
+  if (pipe_before_ != SIG_ERR) signal(SIGPIPE, pipe_before_);
 }
 
 }  // namespace dsat::cli

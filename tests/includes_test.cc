@@ -297,6 +297,7 @@ TEST(TidyTest, EveryImplementationHasAHeader) {
       {"methods/auto_scales.cc", "methods/auto_regression.h"},
       {"methods/auto_transfer.cc", "methods/auto_belief.h"},
       {"searcher/search/search_confirm.cc", "searcher/search/phases.h"},
+      {"searcher/input/experiment_spec.cc", "searcher/input/document.h"},
       {"cli/flags_", "cli/flags_parser.h"},
       {"cli/output/", "cli/output/output.h"},
       {"cli/report/", "cli/report/page.h"},

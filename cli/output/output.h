@@ -1,4 +1,4 @@
-// What the commands and the report say of trials, of a search's answer and of an experiment.
+// Descriptions of trials, of a search's answer and of an experiment.
 #ifndef DSAT_CLI_OUTPUT_OUTPUT_H_
 #define DSAT_CLI_OUTPUT_OUTPUT_H_
 
