@@ -5,9 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <iterator>
 #include <limits>
-#include <utility>
+#include <set>
 #include <vector>
 
 #include "base/error.h"
@@ -17,7 +16,7 @@ namespace dsat {
 namespace {
 
 // A limit on nesting, so that recursive functions over a value do not run out of stack.
-constexpr size_t kMaxDepth = 200;
+constexpr int64_t kMaxDepth = 200;
 
 // "<source>:<line>:<column>", counted from 1, columns in characters.
 std::string Place(std::string_view text, size_t offset, const std::string& source) {
@@ -76,6 +75,11 @@ class Blanker {
 
   // A comma is removed if it is between a value and a closing bracket.
   void Significant(char c) {
+    depth_ += c == '{' || c == '[' ? 1 : c == '}' || c == ']' ? -1 : 0;
+    if (depth_ > kMaxDepth) {
+      Throw(ErrorCode::kInvalidArgument, "{}: nested deeper than {} levels",
+            Place(text_, pos_, source_), kMaxDepth);
+    }
     if ((c == '}' || c == ']') && previous_ == ',' && value_before_comma_) strict_[comma_] = ' ';
     if (c == ',') {
       comma_ = pos_;
@@ -105,116 +109,9 @@ class Blanker {
   std::vector<size_t> string_starts_;
   size_t pos_ = 0;
   size_t comma_ = 0;
+  int64_t depth_ = 0;  // Brackets that are open.
   bool value_before_comma_ = false;
   char previous_ = '\0';  // The last character that is neither a blank nor in a comment.
-};
-
-// An input iterator that counts the characters that the lexer has read.
-class CountingIterator {
- public:
-  using iterator_category = std::input_iterator_tag;
-  using value_type = char;
-  using difference_type = std::ptrdiff_t;
-  using pointer = const char*;
-  using reference = const char&;
-
-  CountingIterator(const char* at, size_t* count) : at_(at), count_(count) {}
-  reference operator*() const { return *at_; }
-  CountingIterator& operator++() {
-    ++at_;
-    ++*count_;
-    return *this;
-  }
-  bool operator==(const CountingIterator& other) const { return at_ == other.at_; }
-  bool operator!=(const CountingIterator& other) const { return at_ != other.at_; }
-
- private:
-  const char* at_;
-  size_t* count_;
-};
-
-// Builds the value; refuses duplicate keys and deep nesting.
-class StrictBuilder : public nlohmann::json_sax<Json> {
- public:
-  StrictBuilder(Json& root, std::string_view text, const std::string& source,
-                const std::vector<size_t>& string_starts, const size_t* bytes_read)
-      : root_(root),
-        text_(text),
-        source_(source),
-        string_starts_(string_starts),
-        bytes_read_(bytes_read) {}
-
-  bool null() override { return Add(Json()); }
-  bool boolean(bool value) override { return Add(value); }
-  bool number_integer(number_integer_t value) override { return Add(value); }
-  bool number_unsigned(number_unsigned_t value) override { return Add(value); }
-  bool number_float(number_float_t value, const string_t&) override { return Add(value); }
-  bool string(string_t& value) override { return Add(std::move(value)); }
-  bool binary(binary_t& value) override { return Add(Json::binary(std::move(value))); }
-  bool start_object(size_t) override { return Open(Json::object()); }
-  bool start_array(size_t) override { return Open(Json::array()); }
-  bool end_object() override { return Close(); }
-  bool end_array() override { return Close(); }
-
-  bool key(string_t& name) override {
-    Container& object = open_.back();
-    if (object.value->contains(name)) {
-      // The lexer is behind the key's closing quote.
-      auto start = std::lower_bound(string_starts_.begin(), string_starts_.end(), *bytes_read_);
-      Throw(ErrorCode::kInvalidArgument, "{}: duplicate key \"{}\"",
-            Place(text_, *std::prev(start), source_), name);
-    }
-    object.key = std::move(name);
-    return true;
-  }
-
-  bool parse_error(size_t position, const std::string&, const Json::exception& error) override {
-    std::string what = JsonMessage(error);
-    // "parse error at line 1, column 2: syntax error ..." -> "syntax error ..."
-    if (what.starts_with("parse error at")) what.erase(0, what.find(": ") + 2);
-    Throw(ErrorCode::kInvalidArgument, "{}: not JSON: {}",
-          Place(text_, position == 0 ? 0 : position - 1, source_), what);
-  }
-
- private:
-  // An object or array whose end has not been read.
-  struct Container {
-    Json* value;
-    std::string key = {};  // The key of the next value in an object.
-  };
-
-  // Where the next value belongs. The addresses in open_ stay valid: only the innermost container
-  // grows.
-  Json& Append() {
-    if (open_.empty()) return root_;
-    Json& parent = *open_.back().value;
-    return parent.is_array() ? parent.emplace_back() : parent[open_.back().key];
-  }
-  bool Add(Json value) {
-    Append() = std::move(value);
-    return true;
-  }
-  bool Open(Json empty) {
-    if (open_.size() == kMaxDepth) {
-      Throw(ErrorCode::kInvalidArgument, "{}: nested deeper than {} levels",
-            Place(text_, *bytes_read_ - 1, source_), kMaxDepth);
-    }
-    Json& value = Append();
-    value = std::move(empty);
-    open_.push_back({&value});
-    return true;
-  }
-  bool Close() {
-    open_.pop_back();
-    return true;
-  }
-
-  Json& root_;
-  std::string_view text_;
-  const std::string& source_;
-  const std::vector<size_t>& string_starts_;
-  const size_t* bytes_read_;
-  std::vector<Container> open_;
 };
 
 Json::json_pointer ParsePointer(const std::string& pointer) {
@@ -249,12 +146,34 @@ Json ParseTolerantJson(std::string_view text, const std::string& source) {
   if (std::all_of(strict.begin(), strict.end(), IsBlank)) {
     Throw(ErrorCode::kInvalidArgument, "{}:1:1: empty; expected JSON", source);
   }
-  size_t bytes_read = 0;
-  Json root;
-  StrictBuilder builder(root, text, source, blanker.string_starts(), &bytes_read);
-  Json::sax_parse(CountingIterator(strict.data(), &bytes_read),
-                  CountingIterator(strict.data() + strict.size(), &bytes_read), &builder);
-  return root;
+  std::vector<std::set<std::string>> keys;
+  size_t num_strings = 0;
+  const auto check = [&](int, Json::parse_event_t event, const Json& value) {
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    if (event == Json::parse_event_t::key && !keys.back().insert(value).second) {
+      Throw(ErrorCode::kInvalidArgument, "{}: duplicate key {}",
+            Place(text, blanker.string_starts()[num_strings], source), value.dump());
+    }
+    num_strings += value.is_string() ? 1 : 0;
+    return true;
+  };
+  try {
+    return Json::parse(strict, check);
+  } catch (const Json::parse_error& error) {
+    // "parse error at line 1, column 2: syntax error ..." -> "syntax error ..."
+    const std::string what = JsonMessage(error);
+    Throw(ErrorCode::kInvalidArgument, "{}: not JSON: {}",
+          Place(text, error.byte == 0 ? 0 : error.byte - 1, source),
+          what.substr(what.find(": ") + 2));
+  } catch (const Json::out_of_range& error) {
+    // "number overflow parsing '1e999'", without the place.
+    const std::string what = JsonMessage(error);
+    const std::string number = what.substr(what.find('\'') + 1);
+    Throw(ErrorCode::kInvalidArgument, "{}: not JSON: {}",
+          Place(text, strict.find(number.substr(0, number.size() - 1)) + number.size() - 2, source),
+          what);
+  }
 }
 
 Json ReadJsonFile(const std::string& path) {

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
-#include <utility>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -16,21 +15,6 @@
 
 namespace dsat::cli {
 namespace {
-
-// Shows the progress in percent.
-class PercentLine {
- public:
-  void Show(int64_t done_bytes, int64_t all_bytes) {
-    const auto percent = static_cast<int>(100.0 * static_cast<double>(done_bytes) /
-                                          static_cast<double>(std::max<int64_t>(all_bytes, 1)));
-    if (percent == std::exchange(shown_, percent)) return;
-    status_.Draw({fmt::format("collate: {} % of {}", percent, HumanBytes(all_bytes))});
-  }
-
- private:
-  StatusLine status_;
-  int shown_ = -1;
-};
 
 Json ToJson(const engine::CollateResult& result, const CollateFlags& flags) {
   return {{"out", flags.out},
@@ -49,16 +33,20 @@ int RunCommand(const Flags& flags, const CollateFlags& collate) {
   const InterruptHandler on_interrupt([&] { interrupted = true; });
   engine::CollateResult result;
   try {
-    PercentLine line;
-    result = engine::Collate({.dir = collate.checkpoint_dir,
-                              .tag = collate.tag,
-                              .out = collate.out,
-                              .dtype = collate.dtype,
-                              .force = collate.force},
-                             [&](int64_t done_bytes, int64_t all_bytes) {
-                               if (interrupted) Throw(ErrorCode::kCancelled, "interrupted");
-                               line.Show(done_bytes, all_bytes);
-                             });
+    StatusLine line;
+    result = engine::Collate(
+        {.dir = collate.checkpoint_dir,
+         .tag = collate.tag,
+         .out = collate.out,
+         .dtype = collate.dtype,
+         .force = collate.force},
+        [&](int64_t done_bytes, int64_t all_bytes) {
+          if (interrupted) Throw(ErrorCode::kCancelled, "interrupted");
+          line.Draw({fmt::format("collate: {:.0f} % of {}",
+                                 100.0 * static_cast<double>(done_bytes) /
+                                     static_cast<double>(std::max<int64_t>(all_bytes, 1)),
+                                 HumanBytes(all_bytes))});
+        });
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kCancelled) throw;
     Say(stderr, fmt::format("interrupted; {} was not written\n", Printable(collate.out)));

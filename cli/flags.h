@@ -193,7 +193,14 @@ struct Flags {
   Command command;
   std::string db;     // --db, else $DSAT_DB, else dsat.db
   bool json = false;  // machine-readable results on stdout
+  // The options that were given for hosts, and for how trials run there except for --out, quoted
+  // for a shell, each with a blank before it.
+  std::string host_options, run_options;
 };
+
+// The parsed command line, or the exit code if it ends here (--help, --version, a usage error,
+// which is then one line on stderr).
+std::variant<Flags, int> ParseFlags(int argc, const char* const* argv);
 
 }  // namespace dsat::cli
 

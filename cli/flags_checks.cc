@@ -1,6 +1,4 @@
 // Checks of options.
-#include "cli/flags_checks.h"
-
 #include <fmt/format.h>
 
 #include <charconv>
@@ -8,6 +6,7 @@
 #include <limits>
 
 #include "base/files.h"
+#include "cli/flags_parser.h"
 
 namespace dsat::cli {
 namespace {

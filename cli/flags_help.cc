@@ -1,6 +1,4 @@
 // Formats what CLI11 knows of the commands.
-#include "cli/flags_help.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -14,6 +12,7 @@
 
 #include "base/files.h"
 #include "base/table.h"
+#include "cli/flags_parser.h"
 
 namespace dsat::cli {
 namespace {
@@ -73,8 +72,9 @@ class HelpFormatter : public CLI::Formatter {
         make_option_name(option, is_positional) + (value.empty() ? "" : " " + value);
     std::string text = option->get_description();
     if (!choices.empty()) text += " " + choices;
-    if (!option->get_default_str().empty() && text.find("(default") == text.npos)
-      text += " (default: " + option->get_default_str() + ")";
+    const std::string value_without = option->get_default_str();
+    if (!value_without.empty() && value_without != "[]" && text.find("(default") == text.npos)
+      text += " (default: " + value_without + ")";
     return Row(name, text);
   }
   std::string make_subcommand(const CLI::App* command) const override {

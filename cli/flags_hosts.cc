@@ -1,9 +1,7 @@
 // The options that choose the hosts on which trials run.
-#include "cli/flags_hosts.h"
-
 #include "base/error.h"
 #include "base/files.h"
-#include "cli/flags_checks.h"
+#include "cli/flags_parser.h"
 #include "searcher/command/shell_words.h"
 #include "searcher/hosts/slurm.h"
 
@@ -12,7 +10,6 @@ namespace {
 
 constexpr char kGroup[] = "Several hosts (docs/hosts.md)";
 constexpr char kSlurmGroup[] = "Slurm (docs/hosts.md)";
-constexpr char kFilterType[] = "NAME[:SLOT,...][@NAME...]";
 
 // Throws if further arguments cannot be appended to the command `ssh`.
 void CheckSsh(const std::string& ssh) {
@@ -31,22 +28,18 @@ void CheckSsh(const std::string& ssh) {
 }
 
 void AddSlurm(CLI::App& app, HostFlags& hosts, CLI::Option* hostfile) {
-  CLI::Option* const launcher =
-      app.add_option("--launcher", hosts.launcher,
-                     "Run trials as jobs of Slurm or, inside of a job, as its steps")
-          ->type_name("slurm")
-          ->check(CLI::IsMember({"slurm"}))
-          ->excludes(hostfile)
-          ->group(kSlurmGroup);
-  app.add_option("--slurm-args", hosts.slurm_args,
-                 "Options of salloc for each job, such as \"--partition=gpu --time=1:00:00\"")
-      ->type_name("OPTIONS")
+  CLI::Option* const launcher = Add(app, "--launcher slurm", hosts.launcher,
+                                    "Run trials as jobs of Slurm or, inside of a job, as its steps")
+                                    ->check(CLI::IsMember({"slurm"}))
+                                    ->excludes(hostfile)
+                                    ->group(kSlurmGroup);
+  Add(app, "--slurm-args OPTIONS", hosts.slurm_args,
+      "Options of salloc for each job, such as \"--partition=gpu --time=1:00:00\"")
       ->needs(launcher)
       ->group(kSlurmGroup);
-  app.add_option("--slurm-slots-per-node", hosts.slurm_slots_per_node,
-                 "The most slots of a trial on a node (default: all; inside of a job, the GPUs or "
-                 "else the tasks that it has there)")
-      ->check(WholeNumberFrom1())
+  AddPositive(app, "--slurm-slots-per-node", hosts.slurm_slots_per_node,
+              "The most slots of a trial on a node (default: all; inside of a job, the GPUs or "
+              "else the tasks that it has there)")
       ->needs(launcher)
       ->group(kSlurmGroup);
 }
@@ -55,29 +48,24 @@ void AddSlurm(CLI::App& app, HostFlags& hosts, CLI::Option* hostfile) {
 
 CLI::Option* AddHosts(CLI::App& app, HostFlags& hosts, FilterNames names) {
   const bool deepspeeds = names == FilterNames::kAndDeepSpeeds;
-  CLI::Option* const hostfile = app.add_option("-H,--hostfile", hosts.hostfile,
-                                               "File of hosts, one line \"NAME slots=N\" for each")
-                                    ->type_name("FILE")
+  CLI::Option* const hostfile = Add(app, "-H,--hostfile FILE", hosts.hostfile,
+                                    "File of hosts, one line \"NAME slots=N\" for each")
                                     ->group(kGroup);
-  const auto add = [&](const char* name, auto& value, const char* text) {
-    return app.add_option(name, value, text)->needs(hostfile)->group(kGroup);
-  };
-  add("--num_nodes,--num-nodes", hosts.filters.num_nodes, "Use only the first N hosts")
-      ->check(WholeNumberFrom1());
-  add("--num_gpus,--num-gpus", hosts.filters.num_gpus, "Use only the first N slots of each host")
-      ->check(WholeNumberFrom1());
-  add(deepspeeds ? "--include-hosts,--include" : "--include-hosts", hosts.filters.include,
-      "Use only these hosts and slots, such as worker-0@worker-1:0,2")
-      ->type_name(kFilterType);
-  add(deepspeeds ? "--exclude-hosts,--exclude" : "--exclude-hosts", hosts.filters.exclude,
-      "Use all hosts and slots except these")
-      ->type_name(kFilterType);
-  add("--ssh", hosts.ssh, "Command that runs its arguments on a host")
-      ->type_name("COMMAND")
-      ->capture_default_str();
-  add("--master_addr,--master-addr", hosts.master_addr,
-      "Address of the ranks' rendezvous (default: the first host's own)")
-      ->type_name("ADDRESS");
+  const std::string of_filter = " NAME[:SLOT,...][@NAME...]";
+  const std::vector<CLI::Option*> others = {
+      AddPositive(app, "--num_nodes,--num-nodes", hosts.filters.num_nodes,
+                  "Use only the first N hosts (default: all)"),
+      AddPositive(app, "--num_gpus,--num-gpus", hosts.filters.num_gpus,
+                  "Use only the first N slots of each host (default: all)"),
+      Add(app, (deepspeeds ? "--include-hosts,--include" : "--include-hosts") + of_filter,
+          hosts.filters.include, "Use only these hosts and slots, such as worker-0@worker-1:0,2"),
+      Add(app, (deepspeeds ? "--exclude-hosts,--exclude" : "--exclude-hosts") + of_filter,
+          hosts.filters.exclude, "Use all hosts and slots except these"),
+      Add(app, "--ssh COMMAND", hosts.ssh, "Command that runs its arguments on a host"),
+      Add(app, "--master_addr,--master-addr ADDRESS", hosts.master_addr,
+          "Address of the ranks' rendezvous (default: the first host's own)")};
+  for (CLI::Option* const option : others)
+    option->needs(hostfile)->group(kGroup);
   AddSlurm(app, hosts, hostfile);
   return hostfile;
 }

@@ -1,47 +1,280 @@
-// The options that several commands have.
+// Parses the command line, and defines the options of the commands that show results.
 #include "cli/flags_parser.h"
 
-#include "cli/flags_checks.h"
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/version.h"
+#include "cli/status_line.h"
+#include "methods/methods.h"
+#include "methods/options.h"
 
 namespace dsat::cli {
+namespace {
 
-void AddDb(CLI::App& app, Flags& flags) {
-  // CLI11 would let the variable replace the option of a subcommand.
-  app.add_option("--db", flags.db, "Database file (default: $DSAT_DB, or else dsat.db)")
-      ->type_name("FILE");
-}
+// The columns of help in a terminal, and where there is none.
+constexpr size_t kLeastColumns = 60, kMostColumns = 100, kPageColumns = 80;
 
-void AddJson(CLI::App& app, Flags& flags) {
-  app.add_flag("--json", flags.json, "Print the result as JSON to standard output");
-}
-
-void AddExperiment(CLI::App& app, std::string& experiment) {
-  app.add_option("experiment", experiment, "Number or name of the experiment")->required();
-}
+constexpr char kIntro[] =
+    "Finds the fastest DeepSpeed-style training configuration for a model on your machines.\n\n"
+    "  dsat auto -- deepspeed --num_gpus 4 train.py --deepspeed ds_config.json\n"
+    "                                search; writes the best ds_config.json\n"
+    "  dsat auto deepspeed.yaml      the same for an experiment file\n"
+    "  dsat show 1                   every trial of experiment 1\n"
+    "  dsat train deepspeed.yaml --ds-config dsat-out/1/ds_config.json";
 
 void AddExperimentOrNewest(CLI::App& app, std::string& experiment) {
-  app.add_option("experiment", experiment,
-                 "Number or name of the experiment (default: the newest one)");
+  Add(app, "experiment", experiment, "Number or name of the experiment (default: the newest one)");
 }
 
+void AddResultCommands(Parser& parser) {
+  parser.Add<ListFlags>("list", "List all experiments");
+  auto [show, shown] = parser.Add<ShowFlags>("show", "Show one experiment and all its trials");
+  AddExperimentOrNewest(show, shown.experiment);
+  auto [best, flags] =
+      parser.Add<BestFlags>("best", "Show the best configuration of an experiment");
+  AddExperimentOrNewest(best, flags.experiment);
+  Add(best, "--out DIR", flags.out_dir,
+      "Write ds_config.json, metrics.json and command.txt to this folder");
+  auto [report, reported] = parser.Add<ReportFlags>(
+      "report", "Write one HTML page with the answer, plots and all trials");
+  AddExperimentOrNewest(report, reported.experiment);
+  Add(report, "--out FILE.html", reported.out, "The file (default: dsat-report-NUMBER.html)");
+  auto [query, asked] =
+      parser.Add<QueryFlags>("query", "Run read-only SQL on the database (docs/schema.md)");
+  Add(query, "sql", asked.sql, "One SELECT statement")->required();
+  AddPositive(query, "--max-seconds", asked.max_seconds, "Give up after this time");
+  AddPositive(query, "--max-rows", asked.max_rows, "Give up if the answer has more rows");
+  auto [exporter, exported] =
+      parser.Add<ExportFlags>("export", "Print all trials of an experiment as CSV or JSON");
+  AddExperimentOrNewest(exporter, exported.experiment);
+  Add(exporter, "--format", exported.format, "csv or json (default: csv)")
+      ->check(CLI::IsMember({"csv", "json"}));
+}
+
+// Throws kInvalidArgument if options contradict each other.
+template <typename Command>
+void CheckUsage(const Command&) {}
+
+void CheckUsage(const SearchFlags& search) {
+  if (search.config.empty() && search.command.empty()) {
+    Throw(ErrorCode::kInvalidArgument,
+          "{}: nothing to tune; expected an experiment file or, behind --, a command, such as "
+          "dsat {} -- deepspeed --num_gpus 4 train.py --deepspeed ds_config.json",
+          search.method, search.method);
+  }
+  ValidateOptions(search.options);
+  CheckHostFlags(search.run.hosts);
+}
+
+void CheckUsage(const InitFlags& init) {
+  if (!init.command.empty()) return;
+  Throw(ErrorCode::kInvalidArgument,
+        "init: no command; expected one behind --, such as dsat init -- deepspeed --num_gpus 4 "
+        "train.py --deepspeed ds_config.json");
+}
+
+void CheckUsage(const SpaceFlags& space) {
+  CheckUsage(space.search);
+}
+
+void CheckUsage(const ResumeFlags& resume) {
+  SearchOptions options;
+  options.max_trials = resume.limits.max_trials.value_or(options.max_trials);
+  ValidateOptions(options);  // The other limits are checked as they are read.
+  CheckHostFlags(resume.run.hosts);
+}
+
+void CheckUsage(const TrainFlags& train) {
+  CheckHostFlags(train.run.hosts);
+}
+
+void CheckUsage(const CreateFlags& create) {
+  ValidateOptions(create.options);
+}
+
+void CheckUsage(const TellFlags& tell) {
+  if (tell.metrics == "-" && tell.profile == "-")
+    Throw(ErrorCode::kInvalidArgument,
+          "tell: --metrics and --profile cannot both read standard input; name a file for one");
+  if (!tell.metrics.empty() || tell.infeasible || tell.failed || !tell.profile.empty()) return;
+  Throw(ErrorCode::kInvalidArgument,
+        "tell: say how trial {} ended: --metrics FILE, --infeasible REASON or --failed REASON",
+        tell.trial);
+}
+
+// Names a word that is in the place of a command and is none; "" if there is no such word.
+std::string UnknownCommand(const CLI::App& app, int argc, const char* const* argv) {
+  const std::vector<const CLI::App*> commands = app.get_subcommands({});
+  if (argc < 2 || commands.empty() || argv[1][0] == '-') return "";
+  std::vector<std::string> names;
+  for (const CLI::App* command : commands) {
+    if (command->get_name() == argv[1]) return UnknownCommand(*command, argc - 1, argv + 1);
+    names.push_back(command->get_name());
+  }
+  const std::string nearest = NearestWord(argv[1], names);
+  const std::string parent = app.get_name() == "dsat" ? "dsat" : "dsat " + app.get_name();
+  return fmt::format("unknown command \"{}\"{}; {} --help shows the commands", Printable(argv[1]),
+                     nearest.empty() ? "" : fmt::format(" (did you mean {}?)", nearest), parent);
+}
+
+// Refuses empty values, which come from variables of a script that are not set.
+void RefuseEmptyValues(CLI::App& app) {
+  // Texts, and what DeepSpeed's launcher may be given empty.
+  constexpr std::array kMayBeEmpty = {"--prompt",     "--infeasible",    "--failed",
+                                      "--slurm-args", "--include-hosts", "--exclude-hosts",
+                                      "--master_addr"};
+  for (CLI::Option* option : app.get_options()) {
+    const bool has_value = option->get_items_expected_max() > 0;
+    if (has_value && std::ranges::find(kMayBeEmpty, option->get_name()) == kMayBeEmpty.end())
+      option->check(NotEmpty());
+  }
+  for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; }))
+    RefuseEmptyValues(*command);
+}
+
+// Takes the words behind "--" away if the command of dsat is one that takes the user's own command.
+void TakeCommand(int* argc, const char* const* argv, Parser& parser) {
+  std::vector<std::string> takers = {"init", "space", "estimate"};
+  for (const MethodInfo& method : Methods())
+    takers.push_back(method.name);
+  if (*argc < 2 || std::ranges::find(takers, argv[1]) == takers.end()) return;
+  const char* const* const end = argv + *argc;
+  const char* const* const dashes = std::find(argv + 2, end, std::string_view("--"));
+  if (dashes == end) return;
+  parser.command.assign(dashes + 1, end);
+  *argc = static_cast<int>(dashes - argv);
+}
+
+// The arguments, the last one first, as CLI11 takes them. It would read the word after "--out=" as
+// the value.
+std::vector<std::string> Words(int argc, const char* const* argv) {
+  std::vector<std::string> words;
+  for (int i = argc - 1; i > 0; --i) {
+    std::string word = argv[i];
+    if (word.starts_with("--") && word.find('=') == word.size() - 1) {
+      word.pop_back();
+      words.emplace_back();
+    }
+    words.push_back(std::move(word));
+  }
+  return words;
+}
+
+// The options of these names that were given, quoted for a shell, each with a blank before it.
+std::string GivenOptions(const CLI::App& command, std::span<const std::string_view> names) {
+  std::string given;
+  for (const std::string_view name : names) {
+    const CLI::Option* const option = command.get_option_no_throw(std::string(name));
+    if (option == nullptr || option->count() == 0) continue;
+    const std::string& value = option->results().front();
+    given += fmt::format(
+        " {} {}", name,
+        ShellWord(name == "--hostfile" ? std::filesystem::absolute(value).string() : value));
+  }
+  return given;
+}
+
+void KeepGivenOptions(const CLI::App& command, Flags& flags) {
+  constexpr std::array<std::string_view, 4> kOfRuns = {"--slots", "--hang-timeout",
+                                                       "--start-timeout", "--trial-timeout"};
+  constexpr std::array<std::string_view, 10> kOfHosts = {
+      "--hostfile", "--include-hosts", "--exclude-hosts", "--num_nodes",  "--num_gpus",
+      "--ssh",      "--master_addr",   "--launcher",      "--slurm-args", "--slurm-slots-per-node"};
+  flags.host_options = GivenOptions(command, kOfHosts);
+  flags.run_options = GivenOptions(command, kOfRuns) + flags.host_options;
+}
+
+}  // namespace
+
 void AddConfig(CLI::App& app, std::string& config, std::string& model_dir) {
-  app.add_option("config", config, "Experiment file (docs/experiment-file.md)")
-      ->required()
-      ->type_name("CONFIG.yaml");
-  app.add_option("model_dir", model_dir,
-                 "Base folder of relative paths and of the command (default: the file's folder)")
-      ->type_name("MODEL_DIR");
+  Add(app, "config CONFIG.yaml", config, "Experiment file (docs/experiment-file.md)")->required();
+  Add(app, "model_dir MODEL_DIR", model_dir,
+      "Base folder of relative paths and of the command (default: the file's folder)");
 }
 
 void AddTimeouts(CLI::App& app, RunFlags& run) {
-  app.add_option("--hang-timeout", run.hang_timeout_s,
-                 "Kill a run after this many seconds without a step")
-      ->check(WholeNumberFrom1())
-      ->capture_default_str();
-  app.add_option("--start-timeout", run.start_timeout_s,
-                 "Kill a run that has not reported anything after this many seconds")
-      ->check(WholeNumberFrom1())
-      ->capture_default_str();
+  AddPositive(app, "--hang-timeout", run.hang_timeout_s,
+              "Kill a run after this many seconds without a step");
+  AddPositive(app, "--start-timeout", run.start_timeout_s,
+              "Kill a run that has not reported anything after this many seconds");
+}
+
+std::variant<Flags, int> ParseFlags(int argc, const char* const* argv) {
+  // Words that people try besides --help and --version.
+  if (argc == 1 || (argc == 2 && std::string_view(argv[1]) == "help")) {
+    const char* const help[] = {"dsat", "--help"};
+    return ParseFlags(2, help);
+  }
+  if (argc == 2 && std::string_view(argv[1]) == "version") {
+    const char* const version[] = {"dsat", "--version"};
+    return ParseFlags(2, version);
+  }
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = ValidUtf8(argv[i]);
+    if (word == argv[i]) continue;
+    std::fprintf(stderr, "dsat: the argument \"%s\" is not UTF-8, which results are written in\n",
+                 Printable(word).c_str());
+    return kExitUsage;
+  }
+  Parser parser;
+  TakeCommand(&argc, argv, parser);
+  parser.app.name("dsat");
+  parser.app.description(kIntro);
+  parser.app.require_subcommand(1);
+  parser.app.option_defaults()->always_capture_default();
+  parser.app.set_version_flag("--version", std::string("dsat ") + kVersion);
+  AddSearchCommands(parser);
+  AddTrainingCommands(parser);
+  AddResultCommands(parser);
+  AddAskTellCommands(parser);
+  RefuseEmptyValues(parser.app);
+  const auto is = [&](std::string_view word) {
+    return std::find(argv, argv + argc, word) != argv + argc;
+  };
+  const size_t columns = TerminalColumns(STDOUT_FILENO);
+  ShapeHelp(parser.app,
+            std::clamp<size_t>(columns == 0 ? kPageColumns : columns, kLeastColumns, kMostColumns),
+            is("--help-all"));
+  if (const std::string unknown = UnknownCommand(parser.app, argc, argv); !unknown.empty()) {
+    std::fprintf(stderr, "dsat: %s\n", unknown.c_str());
+    return kExitUsage;
+  }
+  try {
+    parser.app.parse(Words(argc, argv));
+    KeepGivenOptions(*parser.app.get_subcommands().front(), parser.flags);
+  } catch (const CLI::Success& success) {  // --help, --version
+    return parser.app.exit(success);
+  } catch (const CLI::ParseError& error) {
+    std::fprintf(stderr,
+                 "dsat: %s%s; dsat --help shows the commands, dsat COMMAND --help their options\n",
+                 error.what(), NearestOption(parser.app, argc, argv).c_str());
+    return kExitUsage;
+  }
+  try {
+    std::visit([](const auto& command) { CheckUsage(command); }, parser.flags.command);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "dsat: %s\n", error.what());
+    return kExitUsage;
+  }
+  const char* const db = std::getenv("DSAT_DB");
+  if (parser.flags.db.empty()) parser.flags.db = db != nullptr && *db != '\0' ? db : "dsat.db";
+  if (parser.flags.db == ":memory:") {
+    std::fprintf(stderr,
+                 "dsat: --db or DSAT_DB is :memory:, which would keep nothing; expected a file\n");
+    return kExitUsage;
+  }
+  return parser.flags;
 }
 
 }  // namespace dsat::cli

@@ -3,63 +3,108 @@
 #define DSAT_CLI_FLAGS_PARSER_H_
 
 #include <CLI/CLI.hpp>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/flags.h"
 
 namespace dsat::cli {
 
-// Options of several commands.
-void AddDb(CLI::App& app, Flags& flags);
-void AddJson(CLI::App& app, Flags& flags);
-void AddExperiment(CLI::App& app, std::string& experiment);
-void AddExperimentOrNewest(CLI::App& app, std::string& experiment);
-void AddConfig(CLI::App& app, std::string& config, std::string& model_dir);
-// The time limits of a trial or of the full run.
-void AddTimeouts(CLI::App& app, RunFlags& run);
+// Checks of options. An error names the option and the value: "--steps: 0; expected a whole number
+// of 1 or more". CLI11's own range checks would print their limits with hundreds of digits.
+CLI::Validator WholeNumberFrom1();
+CLI::Validator WholeNumberFrom0();
+CLI::Validator NumberAbove0();
+CLI::Validator NumberFrom0();
+// A text that is not empty, as that of an unset variable of the shell would be.
+CLI::Validator NotEmpty();
+// Seconds, or a number with a unit: 90, 90s, 10m, 2h. A transform: it leaves the seconds.
+CLI::Validator Duration();
 
-// Holds each command's flags while CLI11 fills them in; those of the chosen command become
-// Flags::command.
+// Adds an option or an argument by its names and, after a blank, the name of its value, such as
+// "-H,--hostfile FILE".
+template <typename T>
+CLI::Option* Add(CLI::App& app, const std::string& names, T& value, const std::string& text) {
+  const size_t blank = names.find(' ');
+  CLI::Option* const option = app.add_option(names.substr(0, blank), value, text);
+  return blank == names.npos ? option : option->type_name(names.substr(blank + 1));
+}
+
+template <typename T>
+inline constexpr bool kIsWhole =
+    std::same_as<T, int64_t> || std::same_as<T, std::optional<int64_t>>;
+
+// Adds an option whose number is at least 1 if it is whole, else above 0.
+template <typename T>
+CLI::Option* AddPositive(CLI::App& app, const std::string& name, T& value,
+                         const std::string& text) {
+  return Add(app, name, value, text)->check(kIsWhole<T> ? WholeNumberFrom1() : NumberAbove0());
+}
+
+// Adds an option whose number may also be 0.
+template <typename T>
+CLI::Option* AddNonNegative(CLI::App& app, const std::string& name, T& value,
+                            const std::string& text) {
+  return Add(app, name, value, text)->check(kIsWhole<T> ? WholeNumberFrom0() : NumberFrom0());
+}
+
+// Holds the flags of the chosen command.
 struct Parser {
   CLI::App app;
   Flags flags;
   std::vector<std::string> command;  // The words behind "--", for those that take a command.
-  std::vector<std::unique_ptr<SearchFlags>> searches;
-  std::vector<std::unique_ptr<CreateFlags>> creates;
-  InitFlags init;
-  SpaceFlags space;
-  ResumeFlags resume;
-  CheckFlags check;
-  AskFlags ask;
-  TellFlags tell;
-  ServeFlags serve;
-  ListFlags list;
-  ShowFlags show;
-  BestFlags best;
-  ReportFlags report;
-  QueryFlags query;
-  ExportFlags export_flags;
-  TrainFlags train;
-  EvalFlags eval;
-  GenerateFlags generate;
-  EstimateFlags estimate;
-  CollateFlags collate;
-  AioBenchFlags aio_bench;
-  DoctorFlags doctor;
-  SuperviseFlags supervise;
 
+  // Adds a command below `parent` with flags of its own, which CLI11 fills in. They become
+  // Flags::command if it is chosen.
   template <typename T>
-  CLI::App& Add(const std::string& name, const std::string& summary, T& command,
-                bool uses_db = true) {
-    CLI::App& sub = *app.add_subcommand(name, summary);
-    sub.final_callback([this, &command] { flags.command = command; });
-    if (uses_db) AddDb(sub, flags);
-    AddJson(sub, flags);
-    return sub;
+  std::pair<CLI::App&, T&> AddTo(CLI::App& parent, const std::string& name,
+                                 const std::string& summary, bool uses_db = true) {
+    CLI::App& sub = *parent.add_subcommand(name, summary);
+    const auto own = std::make_shared<T>();
+    sub.final_callback([this, own] { flags.command = *own; });
+    if (uses_db) {
+      // CLI11 would let the variable replace the option of a subcommand.
+      cli::Add(sub, "--db FILE", flags.db, "Database file (default: $DSAT_DB, or else dsat.db)");
+    }
+    sub.add_flag("--json", flags.json, "Print the result as JSON to standard output");
+    return {sub, *own};
+  }
+  template <typename T>
+  std::pair<CLI::App&, T&> Add(const std::string& name, const std::string& summary,
+                               bool uses_db = true) {
+    return AddTo<T>(app, name, summary, uses_db);
   }
 };
+
+// The commands of searches, and those of experiments whose trials are run by other programs.
+void AddSearchCommands(Parser& parser);
+void AddAskTellCommands(Parser& parser);
+// Training, and the commands before and after it.
+void AddTrainingCommands(Parser& parser);
+
+// Options of several commands.
+void AddConfig(CLI::App& app, std::string& config, std::string& model_dir);
+// The time limits of a trial or of the full run.
+void AddTimeouts(CLI::App& app, RunFlags& run);
+// Whether the filters of hosts also have DeepSpeed's names, --include and --exclude.
+enum class FilterNames { kLong, kAndDeepSpeeds };
+// Adds the options that choose the hosts on which trials run, and returns --hostfile.
+CLI::Option* AddHosts(CLI::App& app, HostFlags& hosts, FilterNames names);
+// Throws kInvalidArgument if these options contradict each other.
+void CheckHostFlags(const HostFlags& hosts);
+
+// Gives `app` and its subcommands help of at most `columns` columns. Searches show the options that
+// few people need only if `all` is true, and get a flag --help-all for that.
+void ShapeHelp(CLI::App& app, size_t columns, bool all);
+// Returns " (did you mean --x?)" if a word of the command line is no option of `app`'s chosen
+// subcommand, but nearly one; else "".
+std::string NearestOption(const CLI::App& app, int argc, const char* const* argv);
 
 }  // namespace dsat::cli
 

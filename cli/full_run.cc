@@ -17,7 +17,7 @@
 #include "base/files.h"
 #include "cli/flags.h"
 #include "cli/interrupt.h"
-#include "cli/output/describe.h"
+#include "cli/output/output.h"
 #include "cli/status_line.h"
 #include "engine/config/batch.h"
 #include "engine/files/checkpoint_manifest.h"
@@ -263,13 +263,8 @@ FullRun RunFull(const ExperimentSpec& spec, const Json& ds_config, const RunnerO
       },
       OnHangup::kGoOn);
   PrintBegin(spec, ds_config, builtin ? NewestCheckpoint(options.out_dir) : "");
-  FullRun run{.out_dir = options.out_dir,
-              .outcome = {},
-              .last_step = {},
-              .loss = {},
-              .validation_loss = {},
-              .searcher_metric = {},
-              .checkpoint = {}};
+  FullRun run;
+  run.out_dir = options.out_dir;
   bool trained = false;
   {
     StepPrinter printer(steps_to, StepsPerPrint(ds_config, spec.max_length_steps),

@@ -1,68 +1,36 @@
-// Ctrl-C and SIGTERM through a signalfd, so that no code runs in a signal handler.
+// Ctrl-C and SIGTERM are awaited by a thread, so that no code runs in a signal handler.
 #include "cli/interrupt.h"
 
-#include <poll.h>
 #include <pthread.h>
-#include <signal.h>
-#include <sys/eventfd.h>
-#include <sys/signalfd.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <thread>
-
-#include "base/error.h"
+#include <utility>
 
 namespace dsat::cli {
 
-struct InterruptHandler::Impl {
-  std::function<void()> on_interrupt;
-  sigset_t blocked{};
-  sigset_t before{};
-  sighandler_t hup_before = SIG_ERR;  // SIG_ERR: it was not changed.
-  sighandler_t pipe_before = SIG_ERR;
-  UniqueFd signal_fd, stop_fd;
-  std::thread thread;
-
-  void Listen() {
-    for (;;) {
-      pollfd fds[] = {{signal_fd.get(), POLLIN, 0}, {stop_fd.get(), POLLIN, 0}};
-      if (poll(fds, 2, -1) < 0 && errno != EINTR) return;
-      if (fds[1].revents != 0) return;
-      signalfd_siginfo info{};
-      if (fds[0].revents == 0 || read(signal_fd.get(), &info, sizeof(info)) != sizeof(info))
-        continue;
-      on_interrupt();
-    }
-  }
-};
-
-InterruptHandler::InterruptHandler(std::function<void()> on_interrupt, OnHangup on_hangup)
-    : impl_(std::make_unique<Impl>()) {
+InterruptHandler::InterruptHandler(std::function<void()> on_interrupt, OnHangup on_hangup) {
   if (on_hangup == OnHangup::kGoOn) {
-    impl_->hup_before = signal(SIGHUP, SIG_IGN);
-    impl_->pipe_before = signal(SIGPIPE, SIG_IGN);
+    hup_before_ = signal(SIGHUP, SIG_IGN);
+    pipe_before_ = signal(SIGPIPE, SIG_IGN);
   }
-  impl_->on_interrupt = std::move(on_interrupt);
-  sigemptyset(&impl_->blocked);
+  sigemptyset(&blocked_);
   for (const int number : {SIGINT, SIGTERM})
-    sigaddset(&impl_->blocked, number);
+    sigaddset(&blocked_, number);
   // A blocked signal is received although it is ignored.
-  if (on_hangup == OnHangup::kInterrupt) sigaddset(&impl_->blocked, SIGHUP);
-  pthread_sigmask(SIG_BLOCK, &impl_->blocked, &impl_->before);
-  impl_->signal_fd = UniqueFd(signalfd(-1, &impl_->blocked, SFD_CLOEXEC | SFD_NONBLOCK));
-  impl_->stop_fd = UniqueFd(eventfd(0, EFD_CLOEXEC));
-  if (!impl_->signal_fd || !impl_->stop_fd) ThrowErrno("listening for signals", errno);
-  impl_->thread = std::thread([this] { impl_->Listen(); });
+  if (on_hangup == OnHangup::kInterrupt) sigaddset(&blocked_, SIGHUP);
+  pthread_sigmask(SIG_BLOCK, &blocked_, &before_);
+  thread_ = std::thread([this, on_interrupt = std::move(on_interrupt)] {
+    for (int number = 0; sigwait(&blocked_, &number) == 0 && !ends_;)
+      on_interrupt();
+  });
 }
 
 InterruptHandler::~InterruptHandler() {
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = write(impl_->stop_fd.get(), &one, sizeof(one));
-  impl_->thread.join();
-  pthread_sigmask(SIG_SETMASK, &impl_->before, nullptr);
-  if (impl_->hup_before != SIG_ERR) signal(SIGHUP, impl_->hup_before);
-  if (impl_->pipe_before != SIG_ERR) signal(SIGPIPE, impl_->pipe_before);
+  ends_ = true;
+  pthread_kill(thread_.native_handle(), SIGTERM);  // Only the thread receives it.
+  thread_.join();
+  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  if (hup_before_ != SIG_ERR) signal(SIGHUP, hup_before_);
+  if (pipe_before_ != SIG_ERR) signal(SIGPIPE, pipe_before_);
 }
 
 }  // namespace dsat::cli

@@ -2,8 +2,11 @@
 #ifndef DSAT_CLI_INTERRUPT_H_
 #define DSAT_CLI_INTERRUPT_H_
 
+#include <signal.h>
+
+#include <atomic>
 #include <functional>
-#include <memory>
+#include <thread>
 
 namespace dsat::cli {
 
@@ -18,11 +21,16 @@ class InterruptHandler {
   // kGoOn: SIGHUP and SIGPIPE are ignored, so that work outlives its terminal.
   explicit InterruptHandler(std::function<void()> on_interrupt,
                             OnHangup on_hangup = OnHangup::kInterrupt);
+  InterruptHandler(const InterruptHandler&) = delete;
+  InterruptHandler& operator=(const InterruptHandler&) = delete;
   ~InterruptHandler();
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  sigset_t blocked_{}, before_{};
+  sighandler_t hup_before_ = SIG_ERR;  // SIG_ERR: it was not changed.
+  sighandler_t pipe_before_ = SIG_ERR;
+  std::atomic<bool> ends_ = false;
+  std::thread thread_;  // Last: it uses the others.
 };
 
 }  // namespace dsat::cli

@@ -9,7 +9,6 @@
 #include "base/files.h"
 #include "cli/commands.h"
 #include "cli/flags.h"
-#include "cli/parse_flags.h"
 
 int main(int argc, char** argv) {
   using dsat::cli::Flags;

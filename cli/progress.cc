@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "base/files.h"
-#include "cli/output/describe.h"
+#include "cli/output/output.h"
 
 namespace dsat::cli {
 namespace {

@@ -10,7 +10,7 @@
 #include "cli/output/output.h"
 #include "cli/report/page.h"
 #include "cli/report/report.h"
-#include "cli/search_commands.h"
+#include "cli/runner_options.h"
 #include "db/store.h"
 #include "searcher/search/experiment.h"
 

@@ -8,8 +8,6 @@
 #include "base/files.h"
 #include "base/table.h"
 #include "cli/commands.h"
-#include "cli/output/answer.h"
-#include "cli/output/describe.h"
 #include "cli/output/output.h"
 #include "cli/status_line.h"
 #include "db/store.h"

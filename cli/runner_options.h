@@ -1,4 +1,5 @@
-// The options for running trials: this build's programs, the command line's options, and the hosts.
+// Running the trials of an experiment: its options, which are this build's programs, the command
+// line's options and the hosts, and the run itself.
 #ifndef DSAT_CLI_RUNNER_OPTIONS_H_
 #define DSAT_CLI_RUNNER_OPTIONS_H_
 
@@ -6,6 +7,7 @@
 
 #include "cli/flags.h"
 #include "searcher/runner.h"
+#include "searcher/search/experiment.h"
 
 namespace dsat::cli {
 
@@ -25,6 +27,12 @@ std::string SharedSlotsWarning(const ExperimentSpec& spec, const RunnerOptions& 
 // Completes the options for trials of `spec` that get jobs of Slurm; else does nothing. Throws if
 // Slurm refuses such jobs.
 void PlanSlurm(const ExperimentSpec& spec, RunnerOptions* options);
+
+// Runs the experiment with a progress display and stops it at Ctrl-C; options.out_dir is set.
+// Returns kActive if it was stopped.
+ExperimentState RunShown(const RunnerOptions& options, Experiment& experiment);
+// The folder of the experiment's results: that of the command line, else as it was started.
+std::string OutDir(const RunFlags& run, const Experiment& experiment);
 
 }  // namespace dsat::cli
 

@@ -1,6 +1,4 @@
 // dsat auto|asha|binary|random|grid and dsat resume: searches, and the full run after a search.
-#include "cli/search_commands.h"
-
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -17,7 +15,6 @@
 #include "cli/full_run.h"
 #include "cli/interrupt.h"
 #include "cli/machine_facts.h"
-#include "cli/output/answer.h"
 #include "cli/output/output.h"
 #include "cli/progress.h"
 #include "cli/read_spec.h"
@@ -59,48 +56,6 @@ void AddToPythonPath(const std::string& dir, ExperimentSpec& spec) {
                              : ours != nullptr               ? ours
                                                              : "";
   spec.environment["PYTHONPATH"] = before.empty() ? dir : dir + ":" + before;
-}
-
-// Adds an option to others, quoted for a shell and with a blank before it, unless it is `none`.
-void AddOption(const char* name, const std::string& value, const std::string& none,
-               std::string* options) {
-  if (value != none) *options += fmt::format(" {} {}", name, ShellWord(value));
-}
-
-// The options that have given `hosts`.
-std::string HostOptions(const HostFlags& hosts) {
-  std::string options;
-  const auto add = [&options](const char* name, const std::string& value, const std::string& none) {
-    AddOption(name, value, none, &options);
-  };
-  const auto add_number = [&add](const char* name, int64_t value, int64_t none) {
-    add(name, std::to_string(value), std::to_string(none));
-  };
-  if (!hosts.hostfile.empty()) add("--hostfile", fs::absolute(hosts.hostfile).string(), "");
-  add("--include-hosts", hosts.filters.include, "");
-  add("--exclude-hosts", hosts.filters.exclude, "");
-  add_number("--num_nodes", hosts.filters.num_nodes, 0);
-  add_number("--num_gpus", hosts.filters.num_gpus, 0);
-  add("--ssh", hosts.ssh, kDefaultSsh);
-  add("--master_addr", hosts.master_addr, "");
-  add("--launcher", hosts.launcher, "");
-  add("--slurm-args", hosts.slurm_args, "");
-  add_number("--slurm-slots-per-node", hosts.slurm_slots_per_node, 0);
-  return options;
-}
-
-// The options that have given `run`, except --out.
-std::string RunOptions(const RunFlags& run) {
-  const RunFlags defaults;
-  std::string options;
-  const auto add = [&options](const char* name, int64_t value, int64_t none) {
-    AddOption(name, std::to_string(value), std::to_string(none), &options);
-  };
-  add("--slots", run.num_slots, defaults.num_slots);
-  add("--hang-timeout", run.hang_timeout_s, defaults.hang_timeout_s);
-  add("--start-timeout", run.start_timeout_s, defaults.start_timeout_s);
-  add("--trial-timeout", run.trial_timeout_s, defaults.trial_timeout_s);
-  return options + HostOptions(run.hosts);
 }
 
 // The first line of a search: what it will do, or where it continues.
@@ -224,7 +179,7 @@ int RunSearch(const Flags& flags, const RunFlags& run, RunnerOptions options,
         fmt::format("\n{}Interrupted; nothing is lost: continue with dsat resume {} --db {}{}{}\n",
                     AnswerAndNext(experiment, out_dir), experiment.id(), ShellWord(flags.db),
                     OutDir({}, experiment) == out_dir ? "" : " --out " + ShellWord(out_dir),
-                    RunOptions(run)));
+                    flags.run_options));
     return kExitInterrupted;
   }
   if (!flags.json) Say(stdout, AnswerAndNext(experiment, out_dir));
@@ -301,7 +256,7 @@ int RunCommand(const Flags& flags, const SearchFlags& given) {
   SetTrainBatchSize(search.train_batch_size, spec);
   CheckHosts(spec, options.machines.hosts);
   spec.machine = MachineFacts(spec, options.machines.hosts);
-  if (!options.machines.hosts.empty()) spec.machine["host_options"] = HostOptions(search.run.hosts);
+  if (!options.machines.hosts.empty()) spec.machine["host_options"] = flags.host_options;
   for (const std::string& warning : CheckStages(spec))
     Log(LogLevel::kWarn, warning);
   Experiment::Check(spec);

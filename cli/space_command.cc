@@ -1,26 +1,38 @@
 // dsat space: a search that ends once the model's profile is known, and what is predicted then.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <numeric>
+#include <set>
+#include <vector>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "base/log.h"
+#include "base/table.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
 #include "cli/machine_facts.h"
-#include "cli/output/describe.h"
+#include "cli/output/output.h"
 #include "cli/progress.h"
 #include "cli/read_spec.h"
 #include "cli/runner_options.h"
-#include "cli/space_output.h"
 #include "cli/status_line.h"
+#include "engine/config/keys.h"
+#include "profiler/effective_key.h"
+#include "profiler/places.h"
+#include "proto/launch_settings.h"
 #include "searcher/hosts/slots.h"
 #include "searcher/input/objective.h"
 #include "searcher/input/preflight.h"
 #include "searcher/runner.h"
+#include "searcher/search/outlook.h"
+#include "searcher/search/search.h"
 
 namespace dsat::cli {
 namespace {
@@ -28,6 +40,232 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kNumBest = 10;
+
+using engine::Key;
+
+std::string Count(double number) {
+  return number < 1e15 ? fmt::format("{}", std::llround(number))
+                       : fmt::format("about {:.2g}", number);
+}
+
+std::string SizesText(const std::vector<int64_t>& sizes) {
+  if (sizes.empty()) return "none is legal";
+  if (sizes.size() <= 10) return fmt::format("{}", fmt::join(sizes, " "));
+  return fmt::format("{} sizes from {} to {}", sizes.size(), sizes.front(), sizes.back());
+}
+
+std::string ValuesText(const std::vector<Json>& values) {
+  std::string text;
+  for (const Json& value : values)
+    text += (text.empty() ? "" : ", ") + value.dump();
+  return text;
+}
+
+bool HasKnob(const StageSpace& stage, const std::string& pointer) {
+  return std::ranges::find(stage.knobs, pointer, &Knob::pointer) != stage.knobs.end();
+}
+
+bool IsRefused(const StageSpace& stage) {
+  return stage.approx_max_micro_batch == 0 && stage.forecasts.empty();
+}
+
+// "offload_optimizer/device="cpu" ...": the keys after their section of the top level.
+std::string PlaceText(const Assignment& settings) {
+  std::string text;
+  for (const auto& [pointer, value] : settings)
+    text += fmt::format("{}{}={}", text.empty() ? "" : " ",
+                        pointer.substr(pointer.find('/', 1) + 1), value.dump());
+  return text;
+}
+
+std::string StageTable(const SearchSpace& space, const Outlook& outlook, size_t columns) {
+  std::vector<std::vector<std::string>> rows;
+  for (size_t i = 0; i < space.stages.size(); ++i) {
+    const StageSpace& stage = space.stages[i];
+    double combinations = 1;
+    for (const Knob& knob : stage.knobs)
+      combinations *= static_cast<double>(knob.values.size());
+    rows.push_back({std::to_string(stage.stage), Count(combinations), Count(outlook.num_configs[i]),
+                    SizesText(outlook.sizes[i]), PlaceText(stage.settings)});
+  }
+  return FormatTable(
+      {"stage", "combinations of keys", "configurations", "micro-batch sizes", "settings"}, rows,
+      columns);
+}
+
+// Each key with its values once, and the stages that have them.
+std::string KeyTable(const SearchSpace& space, size_t columns) {
+  std::vector<std::vector<std::string>> rows;
+  for (const StageSpace& stage : space.stages) {
+    for (const Knob& knob : stage.knobs) {
+      const std::string name = NameOfPointer(knob.pointer), values = ValuesText(knob.values);
+      const auto same = std::ranges::find_if(rows, [&](const std::vector<std::string>& row) {
+        return row[0] == name && row[2] == values;
+      });
+      if (same == rows.end()) {
+        rows.push_back({name, std::to_string(stage.stage), values});
+      } else if (!(*same)[1].ends_with(std::to_string(stage.stage))) {
+        (*same)[1] += fmt::format(" {}", stage.stage);
+      }
+    }
+  }
+  if (rows.empty()) return "no key is searched\n";
+  return FormatTable({"key", "stages", "values"}, rows, columns);
+}
+
+std::string SizeText(const Search& search, const Outlook& outlook) {
+  const double all = std::accumulate(outlook.num_configs.begin(), outlook.num_configs.end(), 0.0);
+  std::string text = fmt::format("configurations: {}", Count(all));
+  if (all > outlook.num_candidates && search.spec().method == "auto")
+    text += fmt::format(
+        "; auto considers {} of them, those next to the submitted one and others "
+        "that are drawn",
+        Count(outlook.num_candidates));
+  text += "\n";
+  const SearchSpace& space = *search.space();
+  if (space.samples_per_step > 0)
+    text += fmt::format("a step has {} samples on a data-parallel rank\n", space.samples_per_step);
+  for (const std::string& condition : search.spec().where)
+    text += fmt::format("where: {}\n", Printable(condition));
+  return text;
+}
+
+std::string BestTable(const Search& search, const Outlook& outlook, size_t columns) {
+  if (outlook.best.empty()) return "No configuration of the space is predicted to fit.\n";
+  std::vector<std::vector<std::string>> rows;
+  for (const EstimatedConfig& config : outlook.best) {
+    const auto text = [&](const char* pointer) {
+      const Json* value = FindAtPointer(config.ds_config, pointer);
+      return value == nullptr ? "" : value->dump();
+    };
+    const double samples = FindAtPointer(config.ds_config, "/train_batch_size")->get<double>();
+    const bool is_timed = config.step_ms > 0;
+    rows.push_back({text(kStageKey), text(kMicroBatchKey), text(kAccumulationKey),
+                    HumanBytes(config.predicted.device.peak_bytes),
+                    is_timed ? fmt::format("{:.4g} ms", config.step_ms) : "",
+                    is_timed ? fmt::format("{:.4g}", 1e3 * samples / config.step_ms)
+                             : fmt::format("{:.3f} x the first", 1 / config.factor),
+                    SettingsText(config.assignment)});
+  }
+  const bool exact = outlook.best[0].predicted.exact;
+  return fmt::format("best configurations as predicted, not measured{}\n",
+                     exact ? "" : "; memory is computed by formulas") +
+         FormatTable(
+             {"stage", "micro-batch", "accumulation", "memory", "step", "samples/s", "settings"},
+             rows, columns) +
+         (search.spec().method == "auto"
+              ? ""
+              : fmt::format("by the models of auto; {} does not use them\n", search.spec().method));
+}
+
+// Stages that the engine refuses and keys of the table that are not searched.
+std::vector<LeftOut> LeftOutByTable(const Search& search) {
+  const SearchSpace& space = *search.space();
+  std::vector<LeftOut> left_out;
+  for (const StageSpace& stage : space.stages) {
+    if (IsRefused(stage))
+      left_out.push_back({fmt::format("stage {}", stage.stage), "the configuration is refused"});
+  }
+  for (const Key& key : engine::Keys()) {
+    const bool is_listed = key.searched_from < engine::kNumZeroStages ||
+                           key.published_from < engine::kNumZeroStages ||
+                           search.spec().search_space.contains(key.pointer);
+    if (!is_listed || key.pointer == std::string_view(kMicroBatchKey)) continue;
+    std::set<int> with, without;
+    for (const StageSpace& stage : space.stages)
+      (HasKnob(stage, key.pointer) ? with : without).insert(stage.stage);
+    for (const int stage : with)
+      without.erase(stage);
+    if (without.empty()) continue;
+    const bool is_alone = key.several_ranks && search.spec().slots_per_trial == 1 &&
+                          !HasEffect(key, search.spec(), *without.rbegin());
+    const std::string where = with.empty()
+                                  ? ""
+                                  : fmt::format(" at stage{} {}", without.size() == 1 ? "" : "s",
+                                                fmt::join(without, ", "));
+    std::string why = fmt::format("it is searched from stage {} on", key.searched_from);
+    if (key.searched_from == engine::kNumZeroStages) why = "only --compat determined searches it";
+    if (*without.rbegin() < key.from_stage)
+      why = fmt::format("it has no effect below stage {}", key.from_stage);
+    if (is_alone) why = "it has no effect on one rank";
+    left_out.push_back({key.pointer + where, why});
+  }
+  ExperimentSpec allowed = search.spec();
+  allowed.options.allow_semantic = true;
+  for (const Key& key : engine::Keys()) {
+    const bool is_alone = key.several_ranks && allowed.slots_per_trial == 1;
+    if (key.key_class != engine::KeyClass::kSemantic || search.spec().options.allow_semantic ||
+        is_alone || search.spec().search_space.contains(key.pointer))
+      continue;
+    if (IsSearchedWidely(key, allowed))
+      left_out.push_back({key.pointer, "it changes what is learned; --allow semantic searches it"});
+  }
+  if (search.spec().options.space == "published")
+    left_out.push_back({"activation checkpointing, offload and the keys of stage 3",
+                        "--space wide searches them"});
+  return left_out;
+}
+
+std::vector<LeftOut> AllLeftOut(const Search& search) {
+  std::vector<LeftOut> all = LeftOutByTable(search);
+  const std::vector<LeftOut>& by_prediction = search.space()->left_out;
+  all.insert(all.end(), by_prediction.begin(), by_prediction.end());
+  return all;
+}
+
+// One line for each reason.
+std::string LeftOutLines(const Search& search) {
+  std::vector<LeftOut> lines;
+  for (const LeftOut& left_out : AllLeftOut(search)) {
+    const auto same = std::ranges::find(lines, left_out.why, &LeftOut::why);
+    if (same == lines.end()) {
+      lines.push_back(left_out);
+    } else {
+      same->what += "; " + left_out.what;
+    }
+  }
+  std::string text;
+  for (const LeftOut& line : lines)
+    text += fmt::format("left out: {}: {}\n", line.what, Printable(line.why));
+  return text;
+}
+
+// The places with their sizes, the keys with their values, the size of the space, what is left out
+// and the most promising configurations. Lines are wrapped at `columns`; 0 = no limit.
+std::string SpaceText(const Search& search, const Outlook& outlook, size_t columns) {
+  const SearchSpace& space = *search.space();
+  const std::string text = StageTable(space, outlook, columns) + "\n" + KeyTable(space, columns) +
+                           "\n" + SizeText(search, outlook) + LeftOutLines(search);
+  return text + "\n" + BestTable(search, outlook, columns);
+}
+
+// The same as JSON.
+Json SpaceJson(const Search& search, const Outlook& outlook) {
+  Json json{
+      {"method", search.spec().method},
+      {"profile", dsat::ToJson(*search.profile())},
+      {"space", dsat::ToJson(*search.space())},
+      {"where", search.spec().where},
+      {"num_configs", std::accumulate(outlook.num_configs.begin(), outlook.num_configs.end(), 0.0)},
+      {"num_candidates", outlook.num_candidates},
+      {"left_out", Json::array()},
+      {"best", Json::array()}};
+  for (size_t i = 0; i < outlook.sizes.size(); ++i) {
+    json["space"]["stages"][i]["micro_batch_sizes"] = outlook.sizes[i];
+    json["space"]["stages"][i]["num_configs"] = outlook.num_configs[i];
+  }
+  for (const LeftOut& left_out : AllLeftOut(search))
+    json["left_out"].push_back({{"what", left_out.what}, {"why", left_out.why}});
+  for (const EstimatedConfig& config : outlook.best) {
+    json["best"].push_back({{"assignment", dsat::ToJson(config.assignment)},
+                            {"ds_config", config.ds_config},
+                            {"peak_bytes", config.predicted.device.peak_bytes},
+                            {"exact", config.predicted.exact},
+                            {"step_ms", config.step_ms > 0 ? Json(config.step_ms) : Json()},
+                            {"factor", config.factor}});
+  }
+  return json;
+}
 
 // The experiment of a search with these options.
 ExperimentSpec MakeSpec(const SpaceFlags& space, RunnerOptions* options) {

@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 #include <string_view>
+#include <utility>
 
 namespace dsat::cli {
 namespace {
@@ -43,13 +44,13 @@ void StatusLine::Draw(const std::vector<std::string>& parts) {
     // The last column stays free: writing it makes some terminals wrap.
     if (line.size() + part.size() < columns) line += part;
   }
+  if (line == std::exchange(shown_, line)) return;
   Say(stderr, kClear + line);
-  shown_ = true;
 }
 
 void StatusLine::Clear() {
-  if (shown_) Say(stderr, kClear);
-  shown_ = false;
+  if (!shown_.empty()) Say(stderr, kClear);
+  shown_.clear();
 }
 
 size_t TerminalColumns(int fd) {

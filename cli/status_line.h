@@ -32,7 +32,7 @@ class StatusLine {
 
  private:
   bool live_;
-  bool shown_ = false;
+  std::string shown_;  // "" if nothing is.
 };
 
 // The number of columns of the terminal of a file descriptor, 0 if it is not a terminal.

@@ -17,8 +17,6 @@ inline constexpr int32_t kSchemaVersion = 1;
 
 // PRAGMA application_id, "dsa1" in ASCII: tells our files from other programs' SQLite files.
 inline constexpr int32_t kApplicationId = 0x64736131;
-// The application_id of all builds before the first release. Their files are refused.
-inline constexpr int32_t kUnreleasedApplicationId = 0x64736174;
 
 }  // namespace dsat
 

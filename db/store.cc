@@ -1,17 +1,18 @@
 // Stores experiments, trials and the log of events in one SQLite file.
 #include "db/store.h"
 
-#include <sys/stat.h>
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <utility>
 
 #include "base/error.h"
 #include "base/parse_number.h"
-#include "db/file_check.h"
 #include "db/projections.h"
 #include "db/schema.h"
 #include "db/sqlite.h"
@@ -19,6 +20,11 @@
 namespace dsat {
 namespace {
 
+namespace fs = std::filesystem;
+
+// Files up to this size are checked page by page when they are opened (about 1 ms per MiB). Of
+// larger files only the header and the schema are checked; a damaged page is found when it is read.
+constexpr int64_t kMaxCheckedBytes = int64_t{64} << 20;
 // A -wal file of 16 MiB: a checkpoint, which waits for the disk, about every 1000 events.
 constexpr int kCheckpointPages = 4000;
 
@@ -46,6 +52,15 @@ void Configure(Database& db) {
   // consistent earlier state.
   db.Execute("PRAGMA synchronous = NORMAL");
   db.Execute(fmt::format("PRAGMA wal_autocheckpoint = {}", kCheckpointPages));
+}
+
+bool MayWrite(const std::string& path) {
+  return faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0;
+}
+
+std::string FolderOf(const std::string& path) {
+  const std::string folder = fs::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
 }
 
 Database OpenWritable(const std::string& path, bool create,
@@ -80,17 +95,137 @@ Database OpenReadOnly(const std::string& path, std::chrono::milliseconds busy_ti
                         busy_timeout);
 }
 
+// The size of a database file; nullopt if there is none.
+std::optional<int64_t> FileBytes(const std::string& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (status.type() == fs::file_type::not_found) return std::nullopt;
+  if (!fs::status_known(status)) ThrowErrno(path, error.value());
+  if (!fs::is_regular_file(status)) {
+    Throw(ErrorCode::kFailedPrecondition, "{}: {}; expected a database file", path,
+          fs::is_directory(status) ? "a folder" : "not a regular file");
+  }
+  return static_cast<int64_t>(fs::file_size(path));
+}
+
+bool NonEmptyFile(const std::string& path) {
+  return FileBytes(path).value_or(0) > 0;
+}
+
+// Checks by the header that a file is a dsat database of a known version
+// (https://www.sqlite.org/fileformat2.html).
+void CheckHeader(const std::string& path) {
+  constexpr size_t kUserVersionOffset = 60, kApplicationIdOffset = 68, kHeaderBytes = 100;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) ThrowErrno(path, errno);
+  std::string header(kHeaderBytes, '\0');
+  if (!file.read(header.data(), kHeaderBytes) ||
+      !header.starts_with(std::string("SQLite format 3\0", 16))) {
+    Throw(ErrorCode::kDataLoss, "{}: not a dsat database; name another file with --db", path);
+  }
+  const auto number_at = [&header](size_t offset) {  // The highest byte comes first.
+    uint32_t value = 0;
+    for (const char byte : header.substr(offset, sizeof(value)))
+      value = value << 8 | static_cast<uint8_t>(byte);
+    return value;
+  };
+  if (number_at(kApplicationIdOffset) != kApplicationId) {
+    Throw(ErrorCode::kFailedPrecondition,
+          "{}: an SQLite database of another program; name another file with --db", path);
+  }
+  const uint32_t version = number_at(kUserVersionOffset);
+  if (version != kSchemaVersion) {
+    Throw(ErrorCode::kFailedPrecondition,
+          "{}: its schema has version {}, this dsat reads version {}; use {} dsat, or name another "
+          "file with --db",
+          path, version, kSchemaVersion,
+          version > kSchemaVersion ? "a newer" : "the older one that has made the file with this");
+  }
+}
+
+// The damage that PRAGMA quick_check finds, "" if none.
+std::string DamagedPage(const Database& db) {
+  Statement check(db, "PRAGMA quick_check(1)");
+  check.Step();
+  const std::string found = check.Text(0);
+  // The finding is the last line; the one before says which database.
+  return found == "ok" ? "" : found.substr(found.rfind('\n') + 1);
+}
+
+// The first table with an invalid JSON text, "" if there is none. quick_check evaluates our CHECK
+// constraints, too, but not through a read-only connection.
+std::string DamagedJson(const Database& db) {
+  Statement check(
+      db,
+      "SELECT 'events' WHERE EXISTS (SELECT 1 FROM events WHERE NOT json_valid(payload))"
+      " UNION ALL SELECT 'experiments' WHERE EXISTS"
+      " (SELECT 1 FROM experiments WHERE NOT json_valid(spec))"
+      " UNION ALL SELECT 'trials' WHERE EXISTS"
+      " (SELECT 1 FROM trials WHERE NOT (json_valid(assignment) AND json_valid(ds_config)))"
+      " UNION ALL SELECT 'attempts' WHERE EXISTS"
+      " (SELECT 1 FROM attempts WHERE profile IS NOT NULL AND NOT json_valid(profile))"
+      " UNION ALL SELECT 'points' WHERE EXISTS"
+      " (SELECT 1 FROM points WHERE NOT json_valid(measurement))");
+  return check.Step() ? "a JSON text in " + check.Text(0) : "";
+}
+
+// The damage of a file of so many bytes, "" if none.
+std::string FindDamage(const std::string& path, Database::Access access, int64_t bytes,
+                       std::chrono::milliseconds busy_timeout) {
+  try {
+    const Database db = Database::Open(path, access, busy_timeout);
+    // Without locks, no -wal file holds a part of it.
+    if (access == Database::Access::kImmutable &&
+        bytes < QueryInt(db, "PRAGMA page_size") * QueryInt(db, "PRAGMA page_count"))
+      return "its end is missing";
+    const int64_t num_tables =
+        QueryInt(db,
+                 "SELECT count(*) FROM sqlite_schema WHERE name IN ('experiments', 'trials',"
+                 " 'attempts', 'points', 'events', 'trial_metrics', 'best_trials')");
+    if (num_tables != 7) return "a table is missing";
+    if (bytes > kMaxCheckedBytes) return "";
+    const std::string page = DamagedPage(db);
+    return page.empty() ? DamagedJson(db) : page;
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kDataLoss) return "a page cannot be read";
+    if (error.code() == ErrorCode::kInvalidArgument) return "its schema cannot be read";
+    throw;
+  }
+}
+
+// Throws unless a file is an undamaged dsat database of a known version. Neither changes it nor
+// creates files beside it.
+void CheckDatabase(const std::string& path, std::chrono::milliseconds busy_timeout) {
+  std::error_code gone;
+  const fs::file_time_type last_change = fs::last_write_time(path, gone);
+  CheckHeader(path);
+  // A rollback journal: the file is being created, or its creation was cut off and will be undone.
+  if (NonEmptyFile(path + "-journal")) return;
+  // If no process has it open, no locks are needed, and no -wal and -shm files are created.
+  const auto in_use = [&path] { return NonEmptyFile(path + "-wal"); };
+  const auto access = in_use() ? Database::Access::kReadOnly : Database::Access::kImmutable;
+  const std::string damage = FindDamage(path, access, FileBytes(path).value_or(0), busy_timeout);
+  if (damage.empty()) return;
+  // Another process may have written meanwhile.
+  if (access == Database::Access::kImmutable &&
+      (in_use() || fs::last_write_time(path, gone) != last_change))
+    return CheckDatabase(path, busy_timeout);
+  Throw(ErrorCode::kDataLoss,
+        "{}: the database is damaged ({}); restore a copy, or save what is left with `sqlite3 {} "
+        ".recover`",
+        path, damage, path);
+}
+
 // Throws if the file at `path` cannot be opened in this mode.
-void CheckContent(const std::string& path, FileContent content, Store::Mode mode) {
-  if (content == FileContent::kDatabase) return;
+void CheckFile(const std::string& path, Store::Mode mode, std::chrono::milliseconds busy_timeout) {
+  const std::optional<int64_t> bytes = FileBytes(path);
+  if (bytes.value_or(0) > 0) return CheckDatabase(path, busy_timeout);
   if (mode == Store::Mode::kCreate) {
-    struct stat status {};
-    if (stat(FolderOf(path).c_str(), &status) == 0 && S_ISDIR(status.st_mode)) return;
+    if (fs::is_directory(FolderOf(path))) return;
     Throw(ErrorCode::kNotFound, "{}: there is no folder {}; create it first", path, FolderOf(path));
   }
-  if (content == FileContent::kMissing) {
+  if (!bytes)
     Throw(ErrorCode::kNotFound, "{}: no such database; name another file with --db", path);
-  }
   Throw(ErrorCode::kDataLoss, "{}: the file is empty, not a database; name another file with --db",
         path);
 }
@@ -194,11 +329,9 @@ Store::~Store() = default;
 Store Store::Open(const std::string& given_path, Mode mode,
                   std::chrono::milliseconds busy_timeout) {
   // SQLite's log is beside the file that a symbolic link leads to.
-  const bool is_link =
-      std::filesystem::is_symlink(given_path) && std::filesystem::exists(given_path);
-  const std::string path = is_link ? std::filesystem::canonical(given_path).string() : given_path;
-  const FileContent content = CheckDatabaseFile(path, busy_timeout);
-  CheckContent(path, content, mode);
+  const bool is_link = fs::is_symlink(given_path) && fs::exists(given_path);
+  const std::string path = is_link ? fs::canonical(given_path).string() : given_path;
+  CheckFile(path, mode, busy_timeout);
   return Store(std::make_unique<Impl>(
       Impl{mode == Mode::kReadOnly ? OpenReadOnly(path, busy_timeout)
                                    : OpenWritable(path, mode == Mode::kCreate, busy_timeout)}));

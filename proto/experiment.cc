@@ -4,7 +4,7 @@
 #include <concepts>
 #include <type_traits>
 
-#include "proto/fields.h"
+#include "base/fields.h"
 
 namespace dsat {
 

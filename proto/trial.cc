@@ -10,8 +10,8 @@
 
 #include "base/enum_names.h"
 #include "base/error.h"
+#include "base/fields.h"
 #include "base/files.h"
-#include "proto/fields.h"
 
 namespace dsat {
 namespace {

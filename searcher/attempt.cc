@@ -9,7 +9,10 @@
 #include <vector>
 
 #include "base/error.h"
+#include "engine/config/ds_config.h"
 #include "searcher/hosts/slots.h"
+#include "searcher/launch/builtin_target.h"
+#include "searcher/scripts/command_target.h"
 
 namespace dsat {
 namespace {
@@ -219,6 +222,23 @@ Outcome Attempt::Decide() {
                         request_.kind == TrialKind::kProfile ? "profile" : "measurement")};
   }
   return by_exit;
+}
+
+std::unique_ptr<LaunchTarget> MakeTarget(const ExperimentSpec& spec,
+                                         const std::string& trial_binary) {
+  return IsBuiltin(spec) ? MakeBuiltinTarget(spec, trial_binary) : MakeCommandTarget(spec);
+}
+
+std::optional<Outcome> Refusal(const ExperimentSpec& spec, const Trial& trial) {
+  if (!IsBuiltin(spec)) return std::nullopt;
+  try {
+    std::vector<std::string> warnings;
+    engine::ParseDsConfig(trial.ds_config, fmt::format("trial {}", trial.id), spec.slots_per_trial,
+                          &warnings);
+    return std::nullopt;
+  } catch (const Error& error) {
+    return Outcome{TrialState::kInfeasible, error.what()};
+  }
 }
 
 }  // namespace dsat

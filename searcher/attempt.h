@@ -109,6 +109,14 @@ class Attempt {
   std::optional<std::string> overdue_;  // Why it was killed; "" if it was done and did not exit.
 };
 
+// The launch target of `spec`, from MakeBuiltinTarget or MakeCommandTarget.
+std::unique_ptr<LaunchTarget> MakeTarget(const ExperimentSpec& spec,
+                                         const std::string& trial_binary);
+
+// The end of a trial whose config the built-in engine refuses, without a launch: infeasible.
+// nullopt if it can be launched.
+std::optional<Outcome> Refusal(const ExperimentSpec& spec, const Trial& trial);
+
 }  // namespace dsat
 
 #endif  // DSAT_SEARCHER_ATTEMPT_H_

@@ -20,7 +20,6 @@
 #include "searcher/attempt.h"
 #include "searcher/hosts/slots.h"
 #include "searcher/launch/rank_places.h"
-#include "searcher/make_target.h"
 #include "searcher/search/runner_lock.h"
 #include "searcher/service/event_queue.h"
 #include "searcher/service/service.h"

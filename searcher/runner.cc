@@ -25,7 +25,6 @@
 #include "searcher/hosts/slots.h"
 #include "searcher/launch/launch_target.h"
 #include "searcher/launch/rank_places.h"
-#include "searcher/make_target.h"
 #include "searcher/processes/load_watch.h"
 #include "searcher/results.h"
 #include "searcher/search/runner_lock.h"

@@ -1,6 +1,4 @@
 // Says in lines what the verdict of a search is.
-#include "cli/output/answer.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +9,7 @@
 
 #include "base/files.h"
 #include "base/table.h"
-#include "cli/output/describe.h"
+#include "cli/output/output.h"
 #include "engine/config/batch.h"
 #include "methods/method.h"
 #include "searcher/search/config_change.h"

@@ -1,6 +1,4 @@
 // Says in words what a trial, a measurement and a profile are.
-#include "cli/output/describe.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +6,7 @@
 
 #include "base/files.h"
 #include "base/json.h"
+#include "cli/output/output.h"
 
 namespace dsat::cli {
 namespace {

@@ -9,8 +9,6 @@
 
 #include "base/files.h"
 #include "base/table.h"
-#include "cli/output/answer.h"
-#include "cli/output/describe.h"
 #include "searcher/search/config_change.h"
 #include "searcher/search/runner_lock.h"
 #include "searcher/search/verdict.h"

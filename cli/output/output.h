@@ -1,14 +1,60 @@
-// Formats results as text and JSON for the commands that print them.
+// Descriptions of trials, of a search's answer and of an experiment.
 #ifndef DSAT_CLI_OUTPUT_OUTPUT_H_
 #define DSAT_CLI_OUTPUT_OUTPUT_H_
 
 #include <string>
+#include <vector>
 
 #include "base/json.h"
 #include "db/store.h"
+#include "proto/trial.h"
 #include "searcher/search/experiment.h"
+#include "searcher/search/search.h"
+#include "searcher/search/verdict.h"
 
 namespace dsat::cli {
+
+// "stage 2, micro-batch 16": a trial's config at its best point by `metric`.
+std::string DescribeConfig(const Trial& trial, const std::string& metric);
+// Says what a trial tries: its config, or "profile", "as submitted", "confirms trial 3", ...
+std::string DescribeTrial(const Trial& trial, const std::string& metric);
+// "132.1 samples/s", "41.2 GFLOP/s", "35.0 ms", "0.25 ms", "310.0 MiB": a metric's value
+// with its unit.
+std::string DescribeMetric(const std::string& metric, double value);
+// The profile of the model and the device and, for each stage, the predicted memory and
+// micro-batch. REQUIRES: search.profile().
+std::string DescribeProfile(const Search& search);
+// How much of the space is left out, as a line of its own; "" if nothing is. REQUIRES: as above.
+std::string DescribeLeftOut(const Search& search);
+
+// " (1.08 to 1.12)", the 95 % interval; "" if there is none.
+std::string IntervalText(const Factor& factor);
+
+// The answer in one line: "1.39 times as fast as submitted (1.33 to 1.46), proven in 3 rounds".
+// `verdict` is VerdictOf(search), here and below.
+std::string Headline(const Search& search, const Verdict& verdict);
+
+// The facts that a person decides by, the most important first: the headline, what changes, how it
+// trains, how sure it is, its cost, and what else is to be known. Empty if there is no pick. `id`
+// is the number of the experiment.
+std::vector<std::string> AnswerSentences(const Search& search, const Verdict& verdict,
+                                         ExperimentId id);
+// The same in at most kMostSummaryLines lines of 80 columns; a longer word has a line of its own.
+// `next` are commands for the end.
+inline constexpr size_t kMostSummaryLines = 9;
+std::string ShortAnswer(const Search& search, const Verdict& verdict, ExperimentId id,
+                        const std::vector<std::string>& next = {});
+
+// A detail of the answer: "soak" and "trial 37 ran 50 steps and saved checkpoints, ...".
+struct AnswerLine {
+  std::string name;
+  std::string text;
+};
+// The details that the short answer leaves out or shortens. Empty if there is no pick.
+std::vector<AnswerLine> AnswerLines(const Search& search, const Verdict& verdict);
+
+// The submitted config as a trial resolves it.
+Json SubmittedConfig(const ExperimentSpec& spec);
 
 // Whether a search runner is at work on an experiment, as far as this machine knows.
 bool IsRunning(const Store& store, const ExperimentRow& row);

@@ -1,5 +1,5 @@
 // The look of the page: plain, with one accent, in light and dark, on screens and in print.
-#include "cli/report/look.h"
+#include "cli/report/page.h"
 
 namespace dsat::cli {
 

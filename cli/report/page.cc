@@ -9,12 +9,7 @@
 
 #include "base/files.h"
 #include "base/version.h"
-#include "cli/output/answer.h"
-#include "cli/output/describe.h"
-#include "cli/report/look.h"
-#include "cli/report/markup.h"
-#include "cli/report/plots.h"
-#include "cli/report/trial_table.h"
+#include "cli/output/output.h"
 #include "searcher/results.h"
 #include "searcher/search/config_change.h"
 #include "searcher/stated_defaults.h"

@@ -1,6 +1,4 @@
 // Makes the plots of a report from its trials.
-#include "cli/report/plots.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +9,8 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "cli/output/describe.h"
+#include "cli/output/output.h"
+#include "cli/report/page.h"
 #include "profiler/predictor.h"
 #include "searcher/search/loss_check.h"
 
@@ -179,70 +178,30 @@ Plot BatchPlot(const Report& report, const std::string& metric, const std::strin
   return plot;
 }
 
-// Rows of measured against predicted values.
-class PredictionPlots {
- public:
-  explicit PredictionPlots(const Report& report)
-      : report_(report),
-        memory_unit_(UnitFor(report, "peak_bytes")),
-        memory_(Frame("plot-memory", "Predicted and measured peak memory", memory_unit_.name)),
-        time_(Frame("plot-time", "Predicted and measured time of a step", "ms")) {}
+// A plot of measured against predicted values.
+Plot PredictionPlot(const std::string& id, const std::string& title, const std::string& unit) {
+  return {.id = id,
+          .title = title,
+          .caption =
+              "On the dashed line both are equal; above it, more was measured than was predicted.",
+          .x = {.label = "predicted, " + unit},
+          .y = {.label = "measured, " + unit},
+          .series = StageSeries(),
+          .has_diagonal = true};
+}
 
-  // Throws Error if nothing can be predicted here.
-  void Fill() {
-    const std::unique_ptr<Predictor> predictor =
-        MakePredictor(report_.spec, *report_.search->profile());
-    size_t num = 0;
-    for (const auto& [id, trial] : report_.trials) {
-      if (!IsOfSearch(trial) || trial.state != TrialState::kSucceeded) continue;
-      if (++num > kMostPredictions) break;
-      const Json config = report_.ConfigOf(trial);
-      try {
-        const Estimate predicted = predictor->Predict(config);
-        Add(memory_, trial, config, static_cast<double>(predicted.device.peak_bytes), "peak_bytes",
-            memory_unit_.scale);
-        Add(time_, trial, config, predicted.step_ms, "latency", 1);
-      } catch (const Error& error) {
-        if (!IsRefusal(error)) throw;
-      }
-    }
-    DropEmpty(memory_.series);
-    DropEmpty(time_.series);
-  }
-
-  Plot& memory() { return memory_; }
-  Plot& time() { return time_; }
-
- private:
-  static Plot Frame(const std::string& id, const std::string& title, const std::string& unit) {
-    return {.id = id,
-            .title = title,
-            .caption =
-                "On the dashed line both are equal; above it, more was measured than was "
-                "predicted.",
-            .x = {.label = "predicted, " + unit},
-            .y = {.label = "measured, " + unit},
-            .series = StageSeries(),
-            .has_diagonal = true};
-  }
-
-  void Add(Plot& plot, const Trial& trial, const Json& config, double predicted,
-           const std::string& metric, double scale) const {
-    const Metric* measured = MetricOf(report_, trial, metric);
-    if (measured == nullptr || predicted <= 0) return;
-    OfStage(plot.series, config)
-        .marks.push_back({.x = predicted / scale,
-                          .y = measured->value / scale,
-                          .halo = HaloOf(report_, trial.id),
-                          .title = fmt::format("{}; predicted {}", report_.TitleOf(trial),
-                                               DescribeMetric(metric, predicted))});
-  }
-
-  const Report& report_;
-  ShownUnit memory_unit_;
-  Plot memory_;
-  Plot time_;
-};
+// Adds a trial to such a plot if it has both values.
+void AddPrediction(const Report& report, const Trial& trial, const Json& config, double predicted,
+                   const std::string& metric, double scale, Plot& plot) {
+  const Metric* measured = MetricOf(report, trial, metric);
+  if (measured == nullptr || predicted <= 0) return;
+  OfStage(plot.series, config)
+      .marks.push_back({.x = predicted / scale,
+                        .y = measured->value / scale,
+                        .halo = HaloOf(report, trial.id),
+                        .title = fmt::format("{}; predicted {}", report.TitleOf(trial),
+                                             DescribeMetric(metric, predicted))});
+}
 
 Plot ConfirmPlot(const Report& report, const Confirmation& confirmation) {
   const std::vector<TrialId> arms = confirmation.Arms();
@@ -407,14 +366,32 @@ void AddPredictions(const Report& report, Plots& plots) {
     plots.missing.emplace_back(name, "there is no profile of the model");
     return;
   }
-  PredictionPlots predictions(report);
+  const ShownUnit unit = UnitFor(report, "peak_bytes");
+  Plot memory = PredictionPlot("plot-memory", "Predicted and measured peak memory", unit.name);
+  Plot time = PredictionPlot("plot-time", "Predicted and measured time of a step", "ms");
   try {
-    predictions.Fill();
-  } catch (const Error& error) {
+    const std::unique_ptr<Predictor> predictor =
+        MakePredictor(report.spec, *report.search->profile());
+    size_t num = 0;
+    for (const auto& [id, trial] : report.trials) {
+      if (!IsOfSearch(trial) || trial.state != TrialState::kSucceeded) continue;
+      if (++num > kMostPredictions) break;
+      const Json config = report.ConfigOf(trial);
+      try {
+        const Estimate predicted = predictor->Predict(config);
+        AddPrediction(report, trial, config, static_cast<double>(predicted.device.peak_bytes),
+                      "peak_bytes", unit.scale, memory);
+        AddPrediction(report, trial, config, predicted.step_ms, "latency", 1, time);
+      } catch (const Error& error) {
+        if (!IsRefusal(error)) throw;
+      }
+    }
+  } catch (const Error& error) {  // Nothing can be predicted here.
     plots.missing.emplace_back(name, Printable(error.what()));
     return;
   }
-  for (Plot* plot : {&predictions.memory(), &predictions.time()}) {
+  for (Plot* plot : {&memory, &time}) {
+    DropEmpty(plot->series);
     if (plot->series.empty()) {
       plots.missing.emplace_back(plot->title, "nothing is predicted or measured");
     } else {

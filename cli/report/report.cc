@@ -9,7 +9,7 @@
 #include <filesystem>
 
 #include "base/files.h"
-#include "cli/output/describe.h"
+#include "cli/output/output.h"
 
 namespace dsat::cli {
 namespace {

@@ -1,4 +1,5 @@
-// Draws plots as inline SVG: marks with error bars, lines and bars in a frame with two axes.
+// Draws plots as inline SVG: marks with error bars, lines and bars in a frame with two axes, whose
+// scales map values to positions.
 //
 // A plot needs neither scripts nor files. Colors are classes of the page's style sheet, and every
 // color comes with a shape or a text, so that nothing is said by color alone.
@@ -7,6 +8,7 @@
 
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/report/markup.h"
@@ -14,6 +16,42 @@
 namespace dsat::cli {
 
 inline constexpr double kNoValue = std::numeric_limits<double>::quiet_NaN();
+
+// Whether a plot can show a value: it is finite, and differences of two are finite too.
+bool IsDrawable(double value);
+
+// A linear or a logarithmic axis (of base 2).
+class Scale {
+ public:
+  // Shows `low` to `high`; a range without extent is widened. Values that are not drawable, and for
+  // a logarithmic axis those that are not positive, are replaced by a range around 1.
+  Scale(double low, double high, bool is_log = false);
+
+  // Widens the range by this part of it at both ends.
+  void Pad(double part);
+  // Widens a linear range to the next ticks, about `count` of them.
+  void RoundOut(int count);
+
+  double low() const { return low_; }
+  double high() const { return high_; }
+  // 0 at the low end, 1 at the high end; beyond that for values outside of the range, limited to
+  // one extent on either side.
+  double At(double value) const;
+
+  struct Tick {
+    double value = 0;
+    std::string label;
+  };
+  // About `count` ticks within the range: multiples of 1, 2 or 5 times a power of ten, which is at
+  // least `least_step`, or powers of two. At least one.
+  std::vector<Tick> Ticks(int count, double least_step = 0) const;
+
+ private:
+  double low_;
+  double high_;
+  bool is_log_;
+  double step_ = 0;  // Between ticks, if RoundOut has chosen it.
+};
 
 // The shape of a mark. The first four are those of ZeRO stages 0 to 3.
 enum class Shape { kCircle, kSquare, kTriangle, kDiamond, kCross, kDown, kDash, kRing };

@@ -1,6 +1,4 @@
 // Draws the table of all trials.
-#include "cli/report/trial_table.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "cli/output/answer.h"
-#include "cli/output/describe.h"
+#include "cli/output/output.h"
+#include "cli/report/page.h"
 #include "searcher/search/config_change.h"
 
 namespace dsat::cli {

@@ -50,7 +50,7 @@ struct Question {
         if (const auto hello = message->find("hello"); hello != message->end())
           answer = SuperviseHelloFromJson(*hello);
       }
-    } catch (const Json::exception&) {
+    } catch (const Error&) {
       process.Refuse("it sent a greeting that no supervisor sends; expected the same dsat there");
     }
     if (answer || !process.ended()) return;

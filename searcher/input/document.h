@@ -1,11 +1,13 @@
-// An experiment file as JSON with line numbers.
+// An experiment file as JSON with line numbers, and the spec that it describes.
 #ifndef DSAT_SEARCHER_INPUT_DOCUMENT_H_
 #define DSAT_SEARCHER_INPUT_DOCUMENT_H_
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "base/json.h"
+#include "proto/experiment.h"
 
 namespace dsat {
 
@@ -20,6 +22,11 @@ struct ExperimentDocument {
   // Throws kInvalidArgument "<path>:<line>: <pointer> <message>".
   [[noreturn]] void Fail(const std::string& pointer, const std::string& message) const;
 };
+
+// The spec that a document describes, with relative paths resolved against `model_dir` (absolute)
+// and the merged ds_config checked. Errors and warnings as ReadExperimentFile.
+ExperimentSpec SpecFromDocument(const ExperimentDocument& document, const std::string& model_dir,
+                                std::vector<std::string>* warnings);
 
 }  // namespace dsat
 

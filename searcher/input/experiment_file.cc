@@ -17,7 +17,6 @@
 #include "base/parse_number.h"
 #include "engine/config/keys.h"
 #include "searcher/input/document.h"
-#include "searcher/input/experiment_spec.h"
 
 namespace dsat {
 namespace {

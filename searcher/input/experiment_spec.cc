@@ -1,6 +1,4 @@
 // The keys of an experiment file.
-#include "searcher/input/experiment_spec.h"
-
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -18,6 +16,7 @@
 #include "engine/config/validate.h"
 #include "searcher/command/shell_words.h"
 #include "searcher/command/trainer_command.h"
+#include "searcher/input/document.h"
 #include "searcher/input/user_space.h"
 #include "searcher/input/where.h"
 

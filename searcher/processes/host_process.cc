@@ -89,28 +89,12 @@ HostProcess::HostProcess(const LaunchHost& host, const std::string& dsat_binary)
       remote_ ? host.reach[0] + ", to reach " + name_ : words[0] + " supervise";
   // ssh may not look at its input for long, for example while a login hangs.
   Spawned spawned = Spawn(std::move(words), errors_.get(), what, remote_ ? SIGTERM : SIGCONT);
-  pid_ = spawned.pid;
+  pid_.value = spawned.pid;
   line_ = LineChannel(std::move(spawned.socket));
 }
 
-HostProcess::HostProcess(HostProcess&& other) noexcept
-    : name_(std::move(other.name_)),
-      remote_(other.remote_),
-      binary_(std::move(other.binary_)),
-      errors_(std::move(other.errors_)),
-      line_(std::move(other.line_)),
-      pid_(std::exchange(other.pid_, -1)),
-      exit_code_(other.exit_code_),
-      ended_(other.ended_),
-      greeted_(other.greeted_),
-      other_text_bytes_(other.other_text_bytes_),
-      refused_(std::move(other.refused_)),
-      kill_at_(other.kill_at_),
-      kill_if_stopped_at_(other.kill_if_stopped_at_),
-      said_alive_(other.said_alive_) {}
-
 HostProcess::~HostProcess() {
-  if (pid_ < 0) return;
+  if (pid_.value < 0) return;
   line_.Close();  // The supervisor kills its processes and ends.
   Collect();
 }
@@ -121,7 +105,7 @@ void HostProcess::Send(const Json& message) {
 }
 
 void HostProcess::Stop(std::chrono::milliseconds grace, std::chrono::milliseconds frozen) {
-  kill(pid_, SIGCONT);
+  kill(pid_.value, SIGCONT);
   Send({{"stop_grace_ms", grace.count()}});
   const auto stopped_at = std::chrono::steady_clock::now() + grace;
   // A connection on which no supervisor has been heard has no ranks that need time.
@@ -140,7 +124,7 @@ void HostProcess::SayAlive() {
 void HostProcess::Receive() {
   if (ended_) return;
   const auto now = std::chrono::steady_clock::now();
-  if (now > kill_at_ || (now > kill_if_stopped_at_ && IsStopped(pid_))) KillTree(pid_);
+  if (now > kill_at_ || (now > kill_if_stopped_at_ && IsStopped(pid_.value))) KillTree(pid_.value);
   if (line_.Receive()) return;
   ended_ = true;
   if (line_.IsTooLong())
@@ -166,15 +150,15 @@ std::optional<Json> HostProcess::Next() {
 }
 
 int HostProcess::Collect() {
-  if (pid_ < 0) return exit_code_;
-  kill(pid_, SIGCONT);
-  const UniqueFd process = OpenProcess(pid_);
-  const bool kills = !refused_.empty() || (process && !EndsByItself(pid_, process.get()));
-  if (kills) KillTree(pid_);
+  if (pid_.value < 0) return exit_code_;
+  kill(pid_.value, SIGCONT);
+  const UniqueFd process = OpenProcess(pid_.value);
+  const bool kills = !refused_.empty() || (process && !EndsByItself(pid_.value, process.get()));
+  if (kills) KillTree(pid_.value);
   int status = 0;
-  while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+  while (waitpid(pid_.value, &status, 0) < 0 && errno == EINTR) {
   }
-  pid_ = -1;
+  pid_.value = -1;
   exit_code_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   if (kills) exit_code_ = 1;  // The signal says nothing of what the ranks did.
   return exit_code_;

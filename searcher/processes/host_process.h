@@ -8,6 +8,7 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/unique_fd.h"
 #include "searcher/processes/launch_host.h"
@@ -22,7 +23,7 @@ class HostProcess {
   // Starts `<dsat_binary> supervise` on `host`. Throws if the process cannot be started. If the
   // host cannot be reached, the connection ends.
   HostProcess(const LaunchHost& host, const std::string& dsat_binary);
-  HostProcess(HostProcess&& other) noexcept;
+  HostProcess(HostProcess&&) noexcept = default;
   HostProcess& operator=(HostProcess&&) = delete;
   ~HostProcess();
 
@@ -56,7 +57,12 @@ class HostProcess {
   std::string binary_;
   UniqueFd errors_;  // The standard error of the command that reaches the host.
   LineChannel line_;
-  pid_t pid_ = -1;  // -1 after Collect.
+  // -1 after Collect, and of what was moved elsewhere.
+  struct Pid {
+    Pid() = default;
+    Pid(Pid&& other) noexcept : value(std::exchange(other.value, -1)) {}
+    pid_t value = -1;
+  } pid_;
   int exit_code_ = 0;
   bool ended_ = false;
   bool greeted_ = false;         // A message of a supervisor has come.

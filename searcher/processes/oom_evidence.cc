@@ -1,54 +1,26 @@
 // Finds out whether the kernel has killed processes for lack of host memory.
 #include "searcher/processes/oom_evidence.h"
 
-#include <charconv>
-
 #include "base/files.h"
+#include "base/regex.h"
 
 namespace dsat {
-namespace {
-
-// Calls `use` with each line until it returns true.
-template <typename Use>
-void ForEachLine(std::string_view text, const Use& use) {
-  while (!text.empty()) {
-    const size_t end = text.find('\n');
-    if (use(text.substr(0, end))) return;
-    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-  }
-}
-
-}  // namespace
 
 std::optional<int64_t> FindCounter(std::string_view text, std::string_view key) {
-  std::optional<int64_t> found;
-  ForEachLine(text, [&](std::string_view line) {
-    if (!line.starts_with(key) || line.size() <= key.size() || line[key.size()] != ' ')
-      return false;
-    const std::string_view digits = line.substr(key.size() + 1);
-    int64_t value = 0;
-    const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    if (result.ec == std::errc()) found = value;
-    return true;
-  });
-  return found;
+  const RE2 counter(R"((?m)^)" + RE2::QuoteMeta(Piece(key)) + R"( (\d+))", RegexOptions());
+  int64_t value = 0;
+  return RE2::PartialMatch(Piece(text), counter, &value) ? std::optional(value) : std::nullopt;
 }
 
+// Lines are "number:controllers:path"; version 2 is "0::path". A mixed system has both, and the
+// memory controller is then in version 1.
 std::optional<MemoryCgroup> FindMemoryCgroup(std::string_view proc_self_cgroup) {
-  std::optional<MemoryCgroup> found;
-  // Lines are "number:controllers:path"; version 2 is "0::path". A mixed system has both, and the
-  // memory controller is then in version 1.
-  ForEachLine(proc_self_cgroup, [&](std::string_view line) {
-    const size_t first = line.find(':');
-    const size_t second = line.find(':', first + 1);
-    if (first == std::string_view::npos || second == std::string_view::npos) return false;
-    const std::string_view controllers = line.substr(first + 1, second - first - 1);
-    const bool v1 = controllers == "memory";
-    if (!v1 && !controllers.empty()) return false;
-    found = MemoryCgroup{.v1 = v1, .path = std::string(line.substr(second + 1))};
-    return v1;
-  });
-  return found;
+  for (const bool v1 : {true, false}) {
+    const RE2 line(v1 ? R"((?m)^[^:\n]*:memory:(.*)$)" : R"((?m)^[^:\n]*::(.*)$)", RegexOptions());
+    std::string path;
+    if (RE2::PartialMatch(Piece(proc_self_cgroup), line, &path)) return MemoryCgroup{v1, path};
+  }
+  return std::nullopt;
 }
 
 std::optional<int64_t> CountOomKills() {

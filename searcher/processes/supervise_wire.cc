@@ -12,30 +12,10 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/json_integers.h"
+#include "base/fields.h"
 
 namespace dsat {
 namespace {
-
-Json ToJson(const RankCommand& command) {
-  return {{"argv", command.argv},
-          {"env", command.env},
-          {"log_path", command.log_path},
-          {"work_dir", command.work_dir},
-          {"continues_log", command.continues_log},
-          {"shares_folder", command.shares_folder},
-          {"buffers_port", command.buffers_port}};
-}
-
-RankCommand RankCommandFromJson(const Json& json) {
-  return {.argv = json.at("argv"),
-          .env = json.at("env"),
-          .log_path = json.at("log_path"),
-          .work_dir = json.at("work_dir"),
-          .continues_log = json.at("continues_log"),
-          .shares_folder = json.at("shares_folder"),
-          .buffers_port = IntegerIn(json.at("buffers_port"))};
-}
 
 // The runner may not ignore SIGPIPE, and a supervisor may write to a pipe.
 ssize_t WriteSome(int fd, const char* data, size_t size) {
@@ -50,74 +30,42 @@ bool HasInput(int fd) {
 
 }  // namespace
 
+DSAT_FIELDS(RankCommand, argv, env, log_path, work_dir, continues_log, shares_folder, buffers_port)
+DSAT_FIELDS(GraceTimes, siblings, terminate, silence)
+DSAT_FIELDS(SuperviseOrder, ranks, work_dir, grace, remote, files)
+DSAT_FIELDS(SuperviseHello, version, num_cores, devices, address, runner_address)
+DSAT_FIELDS(ExitReport, first_failed_rank, exit_code, not_started, killed_by_us, oom_kills,
+            exit_codes, elapsed, log_tail)
+DSAT_FIELDS(SuperviseReport, exit, logs)
+
 Json ToJson(const SuperviseOrder& order) {
-  Json ranks = Json::array();
-  for (const RankCommand& command : order.ranks)
-    ranks.push_back(ToJson(command));
-  return {{"ranks", std::move(ranks)},
-          {"work_dir", order.work_dir},
-          {"sibling_grace_ms", order.grace.siblings.count()},
-          {"terminate_grace_ms", order.grace.terminate.count()},
-          {"silence_ms", order.grace.silence.count()},
-          {"remote", order.remote},
-          {"files", order.files}};
+  return fields::Encode(order);
+}
+Json ToJson(const SuperviseHello& hello) {
+  return fields::Encode(hello);
+}
+Json ToJson(const SuperviseReport& report) {
+  return fields::Encode(report);
 }
 
 SuperviseOrder SuperviseOrderFromJson(const Json& json) {
   SuperviseOrder order;
-  for (const Json& rank : json.at("ranks"))
-    order.ranks.push_back(RankCommandFromJson(rank));
-  order.work_dir = json.at("work_dir");
-  order.grace.siblings = std::chrono::milliseconds(IntegerIn(json.at("sibling_grace_ms")));
-  order.grace.terminate = std::chrono::milliseconds(IntegerIn(json.at("terminate_grace_ms")));
-  order.grace.silence = std::chrono::milliseconds(IntegerIn(json.at("silence_ms")));
-  order.remote = json.at("remote");
-  order.files = json.at("files");
+  fields::Decode(json, "order", order);
   return order;
 }
 
-Json ToJson(const SuperviseHello& hello) {
-  return {{"version", hello.version},
-          {"num_cores", hello.num_cores},
-          {"devices", hello.devices},
-          {"address", hello.address},
-          {"runner_address", hello.runner_address}};
-}
-
+// Other versions may have other fields, which do not hide the version.
 SuperviseHello SuperviseHelloFromJson(const Json& json) {
-  return {.version = json.at("version"),
-          .num_cores = IntegerIn(json.at("num_cores")),
-          .devices = json.value("devices", std::string()),  // Other versions lack it.
-          .address = json.at("address"),
-          .runner_address = json.at("runner_address")};
-}
-
-Json ToJson(const SuperviseReport& report) {
-  const ExitReport& exit = report.exit;
-  return {{"first_failed_rank", exit.first_failed_rank},
-          {"exit_code", exit.exit_code},
-          {"not_started", exit.not_started},
-          {"killed_by_us", exit.killed_by_us},
-          {"oom_kills", exit.oom_kills},
-          {"exit_codes", exit.exit_codes},
-          {"elapsed_ms", exit.elapsed.count()},
-          {"log_tail", exit.log_tail},
-          {"logs", report.logs}};
+  SuperviseHello hello;
+  const std::string what = "hello";
+  fields::Reader reader(json, what);
+  VisitFields(reader, hello);
+  return hello;
 }
 
 SuperviseReport SuperviseReportFromJson(const Json& json) {
   SuperviseReport report;
-  ExitReport& exit = report.exit;
-  exit.first_failed_rank = static_cast<int>(IntegerIn(json.at("first_failed_rank")));
-  exit.exit_code = static_cast<int>(IntegerIn(json.at("exit_code")));
-  exit.not_started = json.at("not_started");
-  exit.killed_by_us = json.at("killed_by_us");
-  exit.oom_kills = IntegerIn(json.at("oom_kills"));
-  const std::vector<int64_t> codes = IntegersIn(json.at("exit_codes"));
-  exit.exit_codes.assign(codes.begin(), codes.end());
-  exit.elapsed = std::chrono::milliseconds(IntegerIn(json.at("elapsed_ms")));
-  exit.log_tail = json.at("log_tail");
-  report.logs = json.at("logs");
+  fields::Decode(json, "report", report);
   return report;
 }
 

@@ -48,7 +48,7 @@ struct SuperviseReport {
   std::map<std::string, std::string> logs = {};
 };
 
-// The FromJson functions throw nlohmann's exceptions.
+// The FromJson functions throw kInvalidArgument for another form.
 Json ToJson(const SuperviseOrder& order);
 SuperviseOrder SuperviseOrderFromJson(const Json& json);
 Json ToJson(const SuperviseHello& hello);

@@ -80,7 +80,7 @@ void SupervisedProcess::Impl::Hear(Part& part) {
       if (const auto last = message->find("report"); last != message->end())
         OnReport(part, SuperviseReportFromJson(*last));
     }
-  } catch (const Json::exception&) {
+  } catch (const Error&) {
     part.process.Refuse("it sent a message that no supervisor sends; expected the same dsat there");
   }
   if (!part.process.ended()) return;

@@ -2,7 +2,6 @@
 #include "searcher/service/relay.h"
 
 #include <poll.h>
-#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -131,13 +130,14 @@ bool Relay::IsOverdue(Clock::time_point now) const {
   return now - moved_ > limit;
 }
 
-uint32_t Relay::OutsideEvents() const {
+short Relay::OutsideEvents() const {
   const bool reads = to_inside_.empty() && !is_paused();
-  return (reads ? EPOLLIN : 0U) | (to_outside_.empty() ? 0U : EPOLLOUT);
+  return static_cast<short>((reads ? POLLIN : 0) | (to_outside_.empty() ? 0 : POLLOUT));
 }
 
-uint32_t Relay::InsideEvents() const {
-  return (to_outside_.empty() ? EPOLLIN : 0U) | (to_inside_.empty() ? 0U : EPOLLOUT);
+short Relay::InsideEvents() const {
+  return static_cast<short>((to_outside_.empty() ? POLLIN : 0) |
+                            (to_inside_.empty() ? 0 : POLLOUT));
 }
 
 }  // namespace dsat

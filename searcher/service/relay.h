@@ -46,8 +46,8 @@ class Relay {
   // The descriptors, -1 if there is none, and the events of poll that each waits for.
   int outside() const { return outside_.get(); }
   int inside() const { return inside_.get(); }
-  uint32_t OutsideEvents() const;
-  uint32_t InsideEvents() const;
+  short OutsideEvents() const;
+  short InsideEvents() const;
   // Whether it waits for no event, but for its turn, which comes with time if it is paused.
   bool waits_for_turn() const { return has_more_ || is_paused(); }
   bool is_paused() const { return waits_to_enter_ || allowance_ <= 0; }

@@ -2,7 +2,8 @@
 //
 // On one machine both listen at a unix socket, whose clients must be this user's. On the network
 // every connection is mutual TLS with keys of this server. What one client may cost is limited
-// (searcher/service/door.h); a server whose threads are all at work answers RESOURCE_EXHAUSTED.
+// (searcher/service/service_listener.cc); a server whose threads are all at work answers
+// RESOURCE_EXHAUSTED.
 #ifndef DSAT_SEARCHER_SERVICE_SERVICE_H_
 #define DSAT_SEARCHER_SERVICE_SERVICE_H_
 

@@ -11,9 +11,10 @@
 #include <utility>
 
 #include "base/unique_fd.h"
-#include "searcher/service/door.h"
 
 namespace dsat {
+
+class Door;
 
 // Serves one service while it exists.
 class Listener {

@@ -1,4 +1,5 @@
-// The server's side of TLS over sockets that do not block.
+// The keys of one run, with which a server and its clients on other hosts know each other, and the
+// server's side of TLS over sockets that do not block.
 #ifndef DSAT_SEARCHER_SERVICE_TLS_H_
 #define DSAT_SEARCHER_SERVICE_TLS_H_
 
@@ -13,6 +14,17 @@ struct ssl_ctx_st;
 struct ssl_st;
 
 namespace dsat {
+
+// Each is a text of PEM blocks: a private key, its certificate for kKeyName (proto/client.h), and
+// the certificate of the run's authority, whose own key nobody keeps. They do not expire, because
+// they serve one run, whatever the clocks of its hosts say.
+struct RunKeys {
+  std::string server;
+  std::string client;  // Cannot act as the server.
+};
+
+// Draws new keys. Throws kInternal if OpenSSL refuses.
+RunKeys MakeRunKeys();
 
 // The results of an operation that does not block, instead of a number of bytes.
 inline constexpr ssize_t kEnded = -1;  // The connection is over, or broken.

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "base/files.h"
-#include "db/file_check.h"
 #include "db/schema.h"
 #include "db/sqlite.h"
 #include "db/store.h"

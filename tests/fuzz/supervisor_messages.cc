@@ -17,7 +17,7 @@ template <typename Read>
 void Try(const Read& read, const Json& message) {
   try {
     read(message);
-  } catch (const Json::exception&) {  // As they are documented; callers refuse the peer.
+  } catch (const Error&) {  // Callers refuse the peer.
   }
 }
 

@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <thread>
 
-#include "searcher/make_target.h"
 #include "searcher/service/service.h"
 #include "tests/searcher/runner_fixture.h"
 

@@ -1,6 +1,4 @@
 // Tests the lines of the answer that tables and pages do not show.
-#include "cli/output/answer.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,6 +11,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "cli/output/output.h"
 #include "tests/searcher/search/simulated_trials.h"
 
 namespace dsat::cli {

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "base/files.h"
-#include "cli/output/answer.h"
 #include "cli/output/output.h"
 #include "cli/report/report.h"
 #include "searcher/results.h"

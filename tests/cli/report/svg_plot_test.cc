@@ -9,7 +9,6 @@
 #include <regex>
 
 #include "cli/report/markup.h"
-#include "cli/report/scale.h"
 
 namespace dsat::cli {
 namespace {

@@ -273,14 +273,15 @@ ExitReport ReportAfter(const TempFolder& folder, const std::string& message) {
 
 std::string ReportWithLog(const std::string& path) {
   return Json{{"report",
-               {{"first_failed_rank", -1},
-                {"exit_code", 0},
-                {"not_started", false},
-                {"killed_by_us", false},
-                {"oom_kills", 0},
-                {"exit_codes", {0}},
-                {"elapsed_ms", 1},
-                {"log_tail", ""},
+               {{"exit",
+                 {{"first_failed_rank", -1},
+                  {"exit_code", 0},
+                  {"not_started", false},
+                  {"killed_by_us", false},
+                  {"oom_kills", 0},
+                  {"exit_codes", {0}},
+                  {"elapsed", 1},
+                  {"log_tail", ""}}},
                 {"logs", {{path, "the log"}}}}}}
       .dump();
 }

@@ -4,9 +4,9 @@
 // For a struct there is a function template VisitFields(visitor, struct) that calls
 // visitor("name", field) for every field; DSAT_FIELDS(struct, names...) defines one. When a struct
 // is read, a field that is absent in the JSON keeps its default, so that a new field does not make
-// older JSON unreadable; a key that is not a field is an error. Used inside proto/ only.
-#ifndef DSAT_PROTO_FIELDS_H_
-#define DSAT_PROTO_FIELDS_H_
+// older JSON unreadable; a key that is not a field is an error. Included by implementations only.
+#ifndef DSAT_BASE_FIELDS_H_
+#define DSAT_BASE_FIELDS_H_
 
 #include <algorithm>
 #include <concepts>
@@ -59,7 +59,8 @@ requires requires(Writer& writer, const T& value) {
 }
 struct IsListOfStructs<std::vector<T>> : std::true_type {};
 
-// A struct has a VisitFields; all other types are converted by nlohmann's library.
+// A struct has a VisitFields, and a duration is the number of its units; all other types are
+// converted by nlohmann's library.
 template <typename T>
 Json Encode(const T& value) {
   if constexpr (IsOptional<T>::value) {
@@ -74,6 +75,8 @@ Json Encode(const T& value) {
     Writer writer(out);
     VisitFields(writer, value);
     return out;
+  } else if constexpr (requires { value.count(); }) {
+    return value.count();
   } else {
     return value;
   }
@@ -132,6 +135,10 @@ void Decode(const Json& json, const std::string& what, T& value) {
       Throw(ErrorCode::kInvalidArgument, "{} is {}; expected another type", what, json.dump());
     }
     value = json.get<T>();
+  } else if constexpr (requires { value.count(); }) {
+    int64_t count = 0;
+    Decode(json, what, count);
+    value = T(count);
   } else {
     DecodeStruct(json, what, value);
   }
@@ -174,4 +181,4 @@ void DecodeStruct(const Json& json, const std::string& what, T& value) {
 
 }  // namespace dsat::fields
 
-#endif  // DSAT_PROTO_FIELDS_H_
+#endif  // DSAT_BASE_FIELDS_H_
