@@ -23,11 +23,15 @@ class LaunchTarget {
   // Reads the results that arrive as files while the ranks run; called a few times a second.
   // Returns a new measurement or profile, or nullopt. By default nullopt: results arrive by gRPC.
   // When all `have_exited`, the ranks will write no further results.
-  virtual std::optional<PointResult> PollMeasurement(const LaunchRequest& request,
-                                                     bool have_exited);
-  virtual std::optional<ModelProfile> PollProfile(const LaunchRequest& request);
+  virtual std::optional<PointResult> PollMeasurement(const LaunchRequest& /*request*/,
+                                                     bool /*have_exited*/) {
+    return std::nullopt;
+  }
+  virtual std::optional<ModelProfile> PollProfile(const LaunchRequest& /*request*/) {
+    return std::nullopt;
+  }
   // A number that grows while the ranks make progress (optimizer steps), for the hang time-out.
-  virtual int64_t PollProgress(const LaunchRequest& request);
+  virtual int64_t PollProgress(const LaunchRequest& /*request*/) { return 0; }
   // The outcome of an attempt that has reported none itself, from its exit codes and files.
   virtual Outcome Classify(const LaunchRequest& request, const ExitReport& exit) = 0;
 };
