@@ -245,34 +245,32 @@ void CommandWords::Remove(size_t begin, size_t end) {
 }
 
 Argv CommandWords::Changed() const {
-  if (changes_.empty()) return argv_;
   Argv argv;
-  std::string script;
-  size_t copied = 0;  // Bytes of the old script.
-  for (size_t i = 0; i < words_.size(); ++i) {
-    const auto found = changes_.find(i);
-    const Change change = found == changes_.end() ? Change{} : found->second;
-    if (in_shell()) {
-      if (found == changes_.end()) continue;
-      script.append(argv_[script_], copied, words_[i].begin - copied);
-      copied = words_[i].end;
-      if (change.replaced) script += change.quoted ? ShellWord(change.text) : change.text;
-      if (!change.replaced && !change.removed)
-        script.append(argv_[script_], words_[i].begin, copied - words_[i].begin);
-      const bool gone = change.removed && !change.replaced;
-      while (gone && copied < argv_[script_].size() && argv_[script_][copied] == ' ')
-        ++copied;
-      for (const std::string& text : change.behind)
-        script += fmt::format(" {}", ShellWord(text));
-      continue;
+  if (!in_shell()) {
+    for (size_t i = 0; i < words_.size(); ++i) {
+      const auto found = changes_.find(i);
+      const Change change = found == changes_.end() ? Change{} : found->second;
+      if (!change.removed) argv.push_back(change.replaced ? change.text : words_[i].text);
+      argv.insert(argv.end(), change.behind.begin(), change.behind.end());
     }
-    if (!change.removed) argv.push_back(change.replaced ? change.text : words_[i].text);
-    argv.insert(argv.end(), change.behind.begin(), change.behind.end());
+    return argv;
   }
-  if (!in_shell()) return argv;
-  script.append(argv_[script_], copied);
   argv = argv_;
-  argv[script_] = std::move(script);
+  const std::string& before = argv_[script_];
+  std::string& script = argv[script_] = "";
+  size_t copied = 0;  // Bytes of the script before.
+  for (const auto& [i, change] : changes_) {
+    if (i >= words_.size()) break;  // The shell reports an open quote.
+    const size_t begin = change.replaced || change.removed ? words_[i].begin : words_[i].end;
+    script.append(before, copied, begin - copied);
+    copied = words_[i].end;
+    if (change.replaced) script += change.quoted ? ShellWord(change.text) : change.text;
+    while (change.removed && !change.replaced && copied < before.size() && before[copied] == ' ')
+      ++copied;
+    for (const std::string& text : change.behind)
+      script += fmt::format(" {}", ShellWord(text));
+  }
+  script.append(before, copied);
   return argv;
 }
 

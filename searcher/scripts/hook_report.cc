@@ -25,20 +25,17 @@ constexpr double kMinStepMs = 1e-6, kMaxStepMs = 1e12, kMaxFlops = 1e30;
 
 // JSON from Python: NaN and infinities, which JSON lacks, become null.
 Json ParsePythonJson(const std::string& text) {
+  static const RE2 kStringOrWord(R"-((?s)"(?:[^"\\]|\\.)*"?|-?Infinity|NaN)-", RegexOptions());
   std::string strict;
-  bool quoted = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (quoted && c == '\\' && i + 1 < text.size()) strict += text[i++];
-    if (text[i] == '"' && c != '\\') quoted = !quoted;
-    const std::string_view rest = std::string_view(text).substr(i);
-    std::string_view word;
-    for (const std::string_view name : {"NaN", "-Infinity", "Infinity"}) {
-      if (!quoted && word.empty() && rest.starts_with(name)) word = name;
-    }
-    strict += word.empty() ? std::string(1, text[i]) : "null";
-    if (!word.empty()) i += word.size() - 1;
+  size_t copied = 0;
+  for (re2::StringPiece found;
+       kStringOrWord.Match(text, copied, text.size(), RE2::UNANCHORED, &found, 1);) {
+    const auto begin = static_cast<size_t>(found.data() - text.data());
+    strict.append(text, copied, begin - copied);
+    strict += found[0] == '"' ? std::string(found) : "null";
+    copied = begin + found.size();
   }
+  strict.append(text, copied);
   return Json::parse(strict, nullptr, /*allow_exceptions=*/false);
 }
 
