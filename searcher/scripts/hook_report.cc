@@ -9,7 +9,6 @@
 #include <fstream>
 #include <limits>
 #include <set>
-#include <string_view>
 #include <utility>
 
 #include "base/regex.h"
