@@ -16,7 +16,7 @@
 #include "engine/backend/cuda/cuda_status.h"
 #include "engine/backend/machine.h"
 #include "engine/io/async_file.h"
-#include "searcher/scripts/extension_needs.h"
+#include "searcher/scripts/exit_classifier.h"
 
 namespace dsat::cli {
 namespace {

@@ -2,7 +2,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "cli/flags_parser.h"
-#include "searcher/command/shell_words.h"
+#include "searcher/command/command_words.h"
 #include "searcher/hosts/slurm.h"
 
 namespace dsat::cli {

@@ -22,8 +22,8 @@
 #include "engine/backend/cuda/cuda_status.h"
 #include "engine/backend/machine.h"
 #include "engine/io/async_file.h"
+#include "searcher/command/command_words.h"
 #include "searcher/command/import_hook.h"
-#include "searcher/command/shell_words.h"
 #include "searcher/hosts/slots.h"
 #include "searcher/results.h"
 

@@ -2,21 +2,21 @@
 
 usage: python3 -m dsat._dry_run REQUEST
 
-The request is a JSON object: `command`, the words that train; `folder`, which the command starts
-in; `environment`; `ds_config`, what to change in the script's config; `ranks` (0: as the command
-says); `memory` of a device in bytes (0: no limit); `on_gpu`; `all_stages`. Prints a JSON object
-(docs/estimate.md), or one with `error`.
+The request is a JSON object: `script`, a file, or a module if `is_module`; its `arguments`;
+`folder`, which it starts in; `environment`; `ds_config`, what to change in the script's config;
+`ranks`; `memory` of a device in bytes (0: no limit); `on_gpu`; `all_stages`. If `accelerate launch`
+starts the ranks, `accelerate` has its arguments, and `ranks` of 0 means as they say. Prints a JSON
+object (docs/estimate.md), or one with `error`.
 """
 from __future__ import annotations
 
 import ast
+import contextlib
 import ctypes
-import importlib
 import json
 import multiprocessing.connection
 import os
 import pathlib
-import re
 import runpy
 import shutil
 import signal
@@ -25,6 +25,7 @@ import tempfile
 import traceback
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
+from dsat._meter import count_parameters
 from dsat._trial import Config, write_json
 
 # Packages that take long to import; processes for several configs share it.
@@ -40,116 +41,46 @@ _TOLERANCE = 0.01
 _LONGEST = 400  # Characters of an error's message.
 
 
-class Command(NamedTuple):
-    """What one rank of a command runs."""
-
-    script: str  # A file, or a module.
-    is_module: bool
-    arguments: List[str]
-    ranks: int
-    environment: Dict[str, str]
-
-
 class DryRunError(Exception):
     """Says in one line why there is no answer."""
 
 
-def _number(text: Any) -> int:
-    return int(text) if str(text).isdigit() else 1
-
-
-def _of_torchrun(words: List[str]) -> Command:
-    from torch.distributed.run import get_args_parser
-    args = get_args_parser().parse_args(words)
-    ranks = _number(args.nproc_per_node) * _number(str(args.nnodes).split(":")[-1])
-    return Command(args.training_script, args.module, args.training_script_args, ranks, {})
-
-
-def _of_deepspeed(words: List[str]) -> Command:
-    from deepspeed.launcher.runner import parse_args
-    args = parse_args(words)
-    devices = args.include.partition(":")[2]
-    ranks = len(devices.split(",")) if devices else max(1, args.num_gpus) * max(1, args.num_nodes)
-    own = [] if args.no_local_rank else ["--local_rank=0"]
-    return Command(args.user_script, args.module, [*own, *args.user_args], ranks, {})
-
-
-def _of_accelerate(words: List[str]) -> Command:
+def _apply_accelerate(words: List[str], request: Dict[str, Any]) -> None:
     """accelerate tells its settings to the ranks by variables, which it is asked for."""
     import torch.distributed.run as torchrun
     from accelerate.commands import launch
 
-    class Started(Exception):
-        pass
-
     def start(args: Any, environment: Optional[Dict[str, str]] = None) -> None:
-        raise Started(args, environment or dict(os.environ))
+        request["environment"].update(
+            (name, value) for name, value in (environment or dict(os.environ)).items()
+            if before.get(name) != value and name != "PYTHONPATH")
+        started.append(args)
+    before, started = dict(os.environ), []
     torchrun.run = start
     launch.simple_launcher = lambda args: start(
         args, launch.prepare_simple_launcher_cmd_env(args)[1])
-    parsed = launch.launch_command_parser().parse_args(words[1:])
-    try:
-        launch.launch_command(parsed)
-    except Started as started:
-        args, environment = started.args
-        ranks = int(parsed.num_processes or 1)
-        own = {name: value for name, value in environment.items()
-               if os.environ.get(name) != value and name != "PYTHONPATH"}
-        return Command(parsed.training_script, parsed.module, parsed.training_script_args, ranks,
-                       own)
-    raise DryRunError("accelerate launch would start the script in a way that dsat does not follow")
+    parsed = launch.launch_command_parser().parse_args(words)
+    launch.launch_command(parsed)
+    if not started:
+        raise DryRunError(
+            "accelerate launch would start the script in a way that dsat does not follow")
+    request["ranks"] = request["ranks"] or int(parsed.num_processes or 1)
 
 
-def read_command(words: List[str]) -> Command:
-    """Finds the script in a command. Raises DryRunError if no Python is seen in it."""
-    environment: Dict[str, str] = {}
-    words = words[1:] if words[0] == "env" else words
-    while words and re.match(r"[A-Za-z_]\w*=", words[0]):
-        name, _, environment[name] = words[0].partition("=")
-        words = words[1:]
-    program = pathlib.Path(words[0]).name if words else ""
-    rest = words[1:]
-    if program.startswith("python") or program.endswith(".py"):
-        rest = rest if program.startswith("python") else words
-        while rest and rest[0].startswith("-") and rest[0] != "-m":
-            rest = rest[2 if rest[0] in ("-W", "-X") else 1:]
-        is_module = rest[:1] == ["-m"]
-        rest = rest[1:] if is_module else rest
-        module = rest[0] if rest else ""
-        if is_module and module in _MODULES:
-            program, rest = _MODULES[module], rest[1:]
-        elif rest:
-            return Command(module, is_module, rest[1:], 1, environment)
-    if program not in _LAUNCHERS:
-        raise DryRunError(f"{' '.join(words)}: expected python, torchrun, deepspeed or accelerate "
-                          "launch, and the script")
-    command = _LAUNCHERS[program](rest)
-    return command._replace(environment={**environment, **command.environment})
-
-
-_LAUNCHERS = {"torchrun": _of_torchrun, "deepspeed": _of_deepspeed, "accelerate": _of_accelerate}
-_MODULES = {"torch.distributed.run": "torchrun", "torch.distributed.launch": "torchrun",
-            "deepspeed.launcher.runner": "deepspeed"}
-
-
-def _preload(command: Command) -> None:
+def _preload(script: str) -> None:
     """Imports what the script will import, as far as it takes long."""
     try:
-        tree = ast.parse(pathlib.Path(command.script).read_bytes())
+        tree = ast.parse(pathlib.Path(script).read_bytes())
     except (OSError, SyntaxError, ValueError):
         return  # A module; or the script fails as it would without dsat.
     for node in ast.walk(tree):
-        names = [alias.name for alias in getattr(node, "names", ())]
-        module = node.module if isinstance(node, ast.ImportFrom) and not node.level else None
-        for name in [module] if module else names if isinstance(node, ast.Import) else []:
-            if name.partition(".")[0] not in _PACKAGES:
-                continue
-            try:
-                imported = importlib.import_module(name)
-                for part in names if module else ():
-                    getattr(imported, part, None)
-            except Exception:
-                pass
+        if isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        else:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [""]
+        if all(name.partition(".")[0] in _PACKAGES for name in names):
+            with contextlib.suppress(Exception):
+                exec(compile(ast.Module([node], []), script, "exec"), {})
 
 
 class Job(NamedTuple):
@@ -171,8 +102,8 @@ class Run(NamedTuple):
 class Runner:
     """Runs the script with configs, in processes of their own."""
 
-    def __init__(self, request: Dict[str, Any], command: Command, scratch: pathlib.Path) -> None:
-        self._request, self._command, self._scratch = request, command, scratch
+    def __init__(self, request: Dict[str, Any], scratch: pathlib.Path) -> None:
+        self._request, self._scratch = request, scratch
         self._count = 0
 
     def run_all(self, jobs: List[Job], own_batch: int = 0) -> List[Run]:
@@ -189,22 +120,23 @@ class Runner:
                 self._count += 1
                 receiver, sender = context.Pipe(duplex=False)
                 context.Process(target=_become, args=(
-                    self._command, job, folder, self._request, own_batch, sender)).start()
+                    job, folder, self._request, own_batch, sender)).start()
                 sender.close()
                 running[receiver] = at
             for receiver in multiprocessing.connection.wait(list(running)):
                 try:
                     run = Run(*receiver.recv())
                 except EOFError:
-                    run = Run({"error": f"{self._command.script}: it was killed, or took more than "
-                                        f"{_LIMIT_S} s to its second step"})
+                    run = Run({"error": f"{self._request['script']}: it was killed, or took more "
+                                        f"than {_LIMIT_S} s to its second step"})
                 runs[running.pop(receiver)] = run
         return [runs[at] for at in range(len(jobs))]
 
 
-def _become(command: Command, job: Job, folder: pathlib.Path, request: Dict[str, Any],
-            own_batch: int, sender: Any) -> None:
+def _become(job: Job, folder: pathlib.Path, request: Dict[str, Any], own_batch: int,
+            sender: Any) -> None:
     """Runs the script as one of the ranks, sends what it shows, and ends this process."""
+    script = request["script"]
     signal.alarm(_LIMIT_S)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # It ends with its parent.
@@ -215,13 +147,12 @@ def _become(command: Command, job: Job, folder: pathlib.Path, request: Dict[str,
         os.dup2(log, stream)
     config = str(folder / "ds_config.json")
     os.environ.update({
-        **request["environment"], **command.environment, "DSAT_DS_CONFIG": config,
+        **request["environment"], "DSAT_DS_CONFIG": config,
         "DSAT_TRIAL_DIR": str(folder), "DSAT_MEASURE": "memory", "RANK": "0", "LOCAL_RANK": "0",
         "WORLD_SIZE": str(job.ranks), "LOCAL_WORLD_SIZE": str(job.ranks),
         "LOCAL_SIZE": str(job.ranks),
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"})
-    sys.argv = [command.script,
-                *(word.replace("{ds_config}", config) for word in command.arguments)]
+    sys.argv = [script, *(word.replace("{ds_config}", config) for word in request["arguments"])]
     training: Any = None
 
     def finish() -> None:
@@ -238,19 +169,19 @@ def _become(command: Command, job: Job, folder: pathlib.Path, request: Dict[str,
         training.watch(finish)
         training.other_sizes = {own_batch: job.config[_MICRO_BATCH]} if own_batch else {}
         with _fake.OnCpu(request["on_gpu"]), training:
-            if command.is_module:
+            if request["is_module"]:
                 sys.path[0] = os.getcwd()
-                runpy.run_module(command.script, run_name="__main__", alter_sys=True)
+                runpy.run_module(script, run_name="__main__", alter_sys=True)
             else:
-                sys.path[0] = str(pathlib.Path(command.script).resolve().parent)
-                runpy.run_path(command.script, run_name="__main__")
+                sys.path[0] = str(pathlib.Path(script).resolve().parent)
+                runpy.run_path(script, run_name="__main__")
     except BaseException as error:
         traceback.print_exc()
         is_exit = isinstance(error, SystemExit)
         ended = f"it ended with exit code {error.code}" if is_exit else _why(error)
     if training is not None and training.num_steps > 0:
         finish()
-    sender.send(({"error": f"{command.script}: {ended}"},))
+    sender.send(({"error": f"{script}: {ended}"},))
     os._exit(1)
 
 
@@ -272,9 +203,8 @@ def _facts(training: Any) -> Dict[str, Any]:
     engine = training.engine
     parameters = (engine.module.parameters() if engine is not None
                   else training.parameters.values())
-    sizes = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in parameters]
-    facts = {"num_params": sum(size for size, _ in sizes),
-             "trainable_num_params": sum(size for size, trains in sizes if trains),
+    num_params, trainable_num_params = count_parameters(parameters)
+    facts = {"num_params": num_params, "trainable_num_params": trainable_num_params,
              "num_steps": training.num_steps, "flops": training.flops,
              "micro_batch_size": training.batch_size, "stage": None,
              "accumulation_steps": max(1, training.num_batches // max(1, training.num_steps))}
@@ -469,10 +399,10 @@ def main() -> None:
     answer: Dict[str, Any] = {}
     try:
         os.chdir(request["folder"])
-        command = read_command(request["command"])
-        _preload(command)
-        ranks = request["ranks"] or command.ranks
-        answer = Estimate(request, Runner(request, command, scratch), ranks).answer()
+        if "accelerate" in request:
+            _apply_accelerate(request["accelerate"], request)
+        _preload(request["script"])
+        answer = Estimate(request, Runner(request, scratch), request["ranks"]).answer()
     except ImportError as error:
         answer = {"error": f"{sys.executable}: {error}"}
     except (DryRunError, OSError) as error:

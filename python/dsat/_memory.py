@@ -7,7 +7,7 @@ from __future__ import annotations
 import weakref
 from array import array
 from types import ModuleType
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Set
+from typing import Any, Callable, Dict, List, Optional, Set
 
 import torch
 from torch import nn
@@ -241,16 +241,6 @@ class MemoryTracker(TorchDispatchMode):
                       "host" if offloads_parameters else "parameters")
         for name, value in vars(engine.optimizer).items():
             if "grad" in name:
-                self.mark(_within(value), "host" if self.offloads and "gpu" not in name
-                          else "gradients")
+                self.mark(value, "host" if self.offloads and "gpu" not in name else "gradients")
             elif "cpu_offload" in name:
-                self.mark(_within(value), "host")
-
-
-def _within(value: Any) -> Iterable[torch.Tensor]:
-    """The tensors of an attribute: of lists and dicts, however deep."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple, Mapping)):
-        for part in value.values() if isinstance(value, Mapping) else value:
-            yield from _within(part)
+                self.mark(value, "host")

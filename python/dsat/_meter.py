@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 from dsat._trial import Trial, at_exit, has_result, note_result, rank, rank_file, world_size
 from dsat._window import StepWindow
@@ -218,6 +218,13 @@ class Meter:
             raise ValueError(f"{of.config_path}: no batch size is a number; pass samples= to "
                              "dsat.report()")
         return samples
+
+
+def count_parameters(parameters: Iterable[Any]) -> Tuple[int, int]:
+    """The elements of all parameters, whole ones also where ZeRO has partitioned them, and those
+    of the trained ones."""
+    sizes = [(int(getattr(p, "ds_numel", p.numel())), p.requires_grad) for p in parameters]
+    return sum(size for size, _ in sizes), sum(size for size, is_trained in sizes if is_trained)
 
 
 def finish_profile(of: Trial, num_params: int, trainable_num_params: int,

@@ -6,8 +6,8 @@ import sys
 from typing import Any, Dict, Iterator, Mapping, Optional
 
 from dsat._hook.batches import BatchCounter
-from dsat._meter import (Meter, Passes, finish_profile, memory_in_use, number_of, peak_memory,
-                         synchronize, uses_gpu)
+from dsat._meter import (Meter, Passes, count_parameters, finish_profile, memory_in_use, number_of,
+                         peak_memory, synchronize, uses_gpu)
 from dsat._trial import Trial, has_read_config, rank, rank_file, trial
 
 _meter: Optional[Meter] = None
@@ -48,9 +48,7 @@ def report(*, loss: Any = None, model: Any = None, samples: Optional[int] = None
             raise ValueError("dsat.report(): the profiling trial counts parameters; pass model=")
         synchronize()
         rank_file(running).begin({"on_cpu": not uses_gpu()})
-        parameters = list(model.parameters())
-        finish_profile(running, sum(p.numel() for p in parameters),
-                       sum(p.numel() for p in parameters if p.requires_grad),
+        finish_profile(running, *count_parameters(model.parameters()),
                        peak_memory()["peak_bytes"] - memory_in_use())
     if _meter is None:
         _meter = Meter(running)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import sys
 from typing import List, Sequence
 
@@ -20,17 +21,10 @@ SLOWER_PART = 0.03
 SLOWER_SPREADS = 5.0
 
 
-def _quantile(ordered: Sequence[float], fraction: float) -> float:
-    position = fraction * (len(ordered) - 1)
-    below = int(position)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
-
-
 def _median_and_spread(values: Sequence[float]) -> "tuple[float, float]":
-    """The median, and half of the interquartile range."""
-    ordered = sorted(values)
-    return _quantile(ordered, 0.5), (_quantile(ordered, 0.75) - _quantile(ordered, 0.25)) / 2
+    """The median, and half of the interquartile range, of two values or more."""
+    first, median, third = statistics.quantiles(values, n=4, method="inclusive")
+    return median, (third - first) / 2
 
 
 def _relative_error(seconds: Sequence[float]) -> float:

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <utility>
 
 #include "base/error.h"
@@ -14,6 +15,148 @@ namespace dsat {
 namespace {
 
 using Argv = std::vector<std::string>;
+
+// Characters outside of quotes that need a shell. The first ones also end a word, and of these the
+// first ones end a command. Inside of double quotes only $ and ` need a shell.
+constexpr std::string_view kEndsCommand = "|&;()\n";
+constexpr std::string_view kEndsWord = "|&;()\n<>";
+constexpr std::string_view kNeedsShell = "|&;()\n<>$`*?[]{}~#";
+constexpr std::string_view kNeedsShellInQuotes = "$`";
+
+bool Has(std::string_view characters, char c) {
+  return characters.find(c) != std::string_view::npos;
+}
+
+class Splitter {
+ public:
+  explicit Splitter(const std::string& command) : command_(command) {}
+
+  CommandLine Run() {
+    while (pos_ < command_.size())
+      Step();
+    EndWord();
+    // "X=1 python3 train.py" sets a variable.
+    const bool sets = !line_.words.empty() && Has(line_.words[0].text, '=');
+    line_.needs_shell = line_.needs_shell || sets;
+    return std::move(line_);
+  }
+
+ private:
+  bool At(std::string_view text) const {
+    return std::string_view(command_).substr(pos_).starts_with(text);
+  }
+
+  // The length of "{name}", which means itself to a shell, at this position; 0 if there is none.
+  size_t PlaceholderLength() const {
+    const std::string_view rest = std::string_view(command_).substr(pos_);
+    if (!rest.starts_with('{')) return 0;
+    const size_t length = LeadingVariableName(rest.substr(1)).size();
+    return length > 0 && rest.substr(length + 1).starts_with('}') ? length + 2 : 0;
+  }
+
+  void Step() {
+    const char c = command_[pos_];
+    if (c == '\'' || c == '"') {
+      Quoted(c);
+    } else if (c == ' ' || c == '\t') {
+      EndWord();
+      ++pos_;
+    } else if (At("\\\n")) {
+      pos_ += 2;  // The line goes on.
+    } else if (c == '\\' && pos_ + 1 < command_.size()) {
+      Take(1, "");
+      Take(1);
+    } else if (const size_t length = PlaceholderLength(); length > 0) {
+      Take(length);
+    } else {
+      Unquoted(c);
+    }
+  }
+
+  void Unquoted(char c) {
+    line_.needs_shell = line_.needs_shell || Has(kNeedsShell, c);
+    if (c == '#' && !in_word_) {
+      pos_ = std::min(command_.find('\n', pos_), command_.size());
+    } else if (Has(kEndsWord, c)) {
+      EndWord();
+      ++pos_;
+      // "2>&1" redirects and starts no command.
+      while (Has("<>", c) && pos_ < command_.size() && Has("<>&", command_[pos_]))
+        ++pos_;
+      first_ = first_ || Has(kEndsCommand, c);
+    } else if (c == '$' || c == '`') {
+      Expansion();
+    } else {
+      word_.expands = word_.expands || Has("*?[]{}~", c);
+      Take(1);
+    }
+  }
+
+  // "$X", "${X}", "$(command)" or "`command`", as it is written.
+  void Expansion() {
+    word_.expands = true;
+    size_t end = pos_ + 1;
+    if (command_[pos_] == '`') {
+      end = command_.find('`', end);
+    } else if (At("$(") || At("${")) {
+      const char open = command_[end], close = open == '(' ? ')' : '}';
+      for (int depth = 0; end < command_.size(); ++end) {
+        depth += command_[end] == open ? 1 : command_[end] == close ? -1 : 0;
+        if (depth == 0) break;
+      }
+    } else {
+      --end;
+    }
+    Take(std::min(end, command_.size() - 1) + 1 - pos_);
+  }
+
+  void Quoted(char quote) {
+    const size_t start = pos_;
+    Take(1, "");  // There is a word also if there is nothing between the quotes.
+    while (pos_ < command_.size() && command_[pos_] != quote) {
+      const char c = command_[pos_];
+      const bool escapes = quote == '"' && c == '\\' && pos_ + 1 < command_.size() &&
+                           Has("\"\\$`\n", command_[pos_ + 1]);
+      if (escapes) {
+        Take(1, "");
+        command_[pos_] == '\n' ? Take(1, "") : Take(1);
+        continue;
+      }
+      const bool special = quote == '"' && Has(kNeedsShellInQuotes, c);
+      line_.needs_shell = line_.needs_shell || special;
+      special ? Expansion() : Take(1);
+    }
+    if (pos_ < command_.size()) return Take(1, "");
+    Throw(ErrorCode::kInvalidArgument, "the quote {} at character {} is never closed", quote,
+          start + 1);
+  }
+
+  // Moves `count` bytes on, which add to the word.
+  void Take(size_t count) { Take(count, std::string_view(command_).substr(pos_, count)); }
+  void Take(size_t count, std::string_view text) {
+    if (!in_word_) word_.begin = pos_;
+    in_word_ = true;
+    word_.text += text;
+    pos_ += count;
+    word_.end = pos_;
+  }
+
+  void EndWord() {
+    if (in_word_) {
+      word_.first = std::exchange(first_, false);
+      line_.words.push_back(word_);
+    }
+    word_ = {};
+    in_word_ = false;
+  }
+
+  const std::string& command_;
+  size_t pos_ = 0;
+  CommandLine line_;
+  CommandWord word_;
+  bool in_word_ = false;
+  bool first_ = true;
+};
 
 // The index of SCRIPT in "sh -c SCRIPT", "bash -lc SCRIPT"; argv.size() if there is none.
 size_t FindScript(const Argv& argv) {
@@ -35,6 +178,29 @@ std::vector<CommandWord> WordsOfScript(const std::string& script) {
 }
 
 }  // namespace
+
+CommandLine ReadCommandLine(const std::string& command) {
+  return Splitter(command).Run();
+}
+
+std::vector<std::string> SplitCommand(const std::string& command) {
+  const CommandLine line = ReadCommandLine(command);
+  if (line.needs_shell) return {"sh", "-c", command};
+  std::vector<std::string> words;
+  for (const CommandWord& word : line.words)
+    words.push_back(word.text);
+  return words;
+}
+
+bool IsVariableName(std::string_view name) {
+  return !name.empty() && LeadingVariableName(name) == name;
+}
+
+std::string_view LeadingVariableName(std::string_view text) {
+  const auto fits = [](unsigned char c) { return c < 0x80 && (std::isalnum(c) != 0 || c == '_'); };
+  if (!text.empty() && std::isdigit(static_cast<unsigned char>(text[0])) != 0) return "";
+  return text.substr(0, static_cast<size_t>(std::ranges::find_if_not(text, fits) - text.begin()));
+}
 
 std::string_view BaseName(std::string_view path) {
   return path.substr(path.rfind('/') + 1);
@@ -79,34 +245,32 @@ void CommandWords::Remove(size_t begin, size_t end) {
 }
 
 Argv CommandWords::Changed() const {
-  if (changes_.empty()) return argv_;
   Argv argv;
-  std::string script;
-  size_t copied = 0;  // Bytes of the old script.
-  for (size_t i = 0; i < words_.size(); ++i) {
-    const auto found = changes_.find(i);
-    const Change change = found == changes_.end() ? Change{} : found->second;
-    if (in_shell()) {
-      if (found == changes_.end()) continue;
-      script.append(argv_[script_], copied, words_[i].begin - copied);
-      copied = words_[i].end;
-      if (change.replaced) script += change.quoted ? ShellWord(change.text) : change.text;
-      if (!change.replaced && !change.removed)
-        script.append(argv_[script_], words_[i].begin, copied - words_[i].begin);
-      const bool gone = change.removed && !change.replaced;
-      while (gone && copied < argv_[script_].size() && argv_[script_][copied] == ' ')
-        ++copied;
-      for (const std::string& text : change.behind)
-        script += fmt::format(" {}", ShellWord(text));
-      continue;
+  if (!in_shell()) {
+    for (size_t i = 0; i < words_.size(); ++i) {
+      const auto found = changes_.find(i);
+      const Change change = found == changes_.end() ? Change{} : found->second;
+      if (!change.removed) argv.push_back(change.replaced ? change.text : words_[i].text);
+      argv.insert(argv.end(), change.behind.begin(), change.behind.end());
     }
-    if (!change.removed) argv.push_back(change.replaced ? change.text : words_[i].text);
-    argv.insert(argv.end(), change.behind.begin(), change.behind.end());
+    return argv;
   }
-  if (!in_shell()) return argv;
-  script.append(argv_[script_], copied);
   argv = argv_;
-  argv[script_] = std::move(script);
+  const std::string& before = argv_[script_];
+  std::string& script = argv[script_] = "";
+  size_t copied = 0;  // Bytes of the script before.
+  for (const auto& [i, change] : changes_) {
+    if (i >= words_.size()) break;  // The shell reports an open quote.
+    const size_t begin = change.replaced || change.removed ? words_[i].begin : words_[i].end;
+    script.append(before, copied, begin - copied);
+    copied = words_[i].end;
+    if (change.replaced) script += change.quoted ? ShellWord(change.text) : change.text;
+    while (change.removed && !change.replaced && copied < before.size() && before[copied] == ' ')
+      ++copied;
+    for (const std::string& text : change.behind)
+      script += fmt::format(" {}", ShellWord(text));
+  }
+  script.append(before, copied);
   return argv;
 }
 

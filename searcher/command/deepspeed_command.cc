@@ -32,12 +32,6 @@ constexpr char kAccumulation[] = "gradient_accumulation_steps";
 constexpr std::array<std::string_view, 4> kConfigFlags = {
     "--deepspeed_config", "--deepspeed_config_file", "--ds_config", "--deepspeed"};
 
-// Arguments of the Hugging Face trainer -> the key that they must agree with.
-constexpr std::array<std::pair<std::string_view, const char*>, 2> kBatchFlags = {{
-    {"--per_device_train_batch_size", kMicroBatch},
-    {"--gradient_accumulation_steps", kAccumulation},
-}};
-
 // True if `text` is the path of the experiment's own ds_config.
 bool IsOwnConfig(const std::string& text, const ExperimentSpec& spec) {
   if (text.empty() || spec.ds_config_path.empty()) return false;
@@ -66,18 +60,15 @@ std::optional<ArgumentPart> ConfigIn(const CommandWords& command, size_t i,
   return std::nullopt;
 }
 
-// The first use of the variable DSAT_DS_CONFIG in `word` from `begin` on; empty if there is none.
-re2::StringPiece ConfigVariableIn(const std::string& word, size_t begin) {
+// A use of the variable DSAT_DS_CONFIG.
+const RE2& ConfigVariable() {
   static const RE2 kVariable(fmt::format(R"(\$(?:{0}\b|\{{{0}\}}))", kConfigVariable),
                              RegexOptions());
-  re2::StringPiece found;
-  kVariable.Match(word, begin, word.size(), RE2::UNANCHORED, &found, 1);
-  return found;
+  return kVariable;
 }
 
-bool UsesVariable(const Argv& argv) {
-  return std::ranges::any_of(
-      argv, [](const std::string& word) { return !ConfigVariableIn(word, 0).empty(); });
+bool UsesVariable(const std::string& word) {
+  return RE2::PartialMatch(word, ConfigVariable());
 }
 
 // True if the program is a script with "#!", as those that pip installs.
@@ -103,10 +94,6 @@ bool RunsPython(const CommandWords& command, const ExperimentSpec& spec) {
   return command.in_shell() || FindRankLauncher(command) ||
          std::ranges::any_of(command.words(), names_python) ||
          (!command.words().empty() && IsScript(command.words()[0].text, spec));
-}
-
-void TurnOff(Json* config, const char* block) {
-  if (config->contains(block) && (*config)[block].is_object()) (*config)[block]["enabled"] = false;
 }
 
 // Keys that are newer than the script's DeepSpeed get the names that it knows them by.
@@ -141,7 +128,7 @@ bool IsConfigFlag(const std::string& flag) {
 }
 
 bool NamesConfig(const ExperimentSpec& spec) {
-  return UsesVariable(spec.entrypoint) ||
+  return std::ranges::any_of(spec.entrypoint, UsesVariable) ||
          !FindConfigArguments(CommandWords(spec.entrypoint), spec).empty();
 }
 
@@ -150,10 +137,10 @@ bool OthersMayReadConfig(const ExperimentSpec& spec) {
   bool by_python = false;
   for (size_t i = 0; i < command.words().size(); ++i) {
     const CommandWord& word = command.words()[i];
-    if (word.first) by_python = IsPythonAt(command, i);
+    if (word.first) by_python = RankProgramAt(command, i).has_value();
     const bool substitutes =
         word.text.find("$(") != word.text.npos || word.text.find('`') != word.text.npos;
-    const bool names_it = !ConfigVariableIn(word.text, 0).empty() || ConfigIn(command, i, spec);
+    const bool names_it = UsesVariable(word.text) || ConfigIn(command, i, spec);
     if (names_it && (substitutes || !by_python)) return true;
   }
   return false;
@@ -216,7 +203,7 @@ Argv ArgvForTrial(const ExperimentSpec& spec, const Json& ds_config, const std::
   };
   for (const ArgumentPart& part : FindConfigArguments(command, spec))
     replace(part, config_path);
-  for (const auto& [flag, key] : kBatchFlags) {
+  for (const auto& [flag, key] : kBatchArguments) {
     const bool has_number = ds_config.contains(key) && ds_config[key].is_number();
     for (size_t i = 0; i < command.words().size() && has_number; ++i) {
       if (const auto value = ValueOfFlag(command, i, flag)) replace(*value, ds_config[key].dump());
@@ -231,15 +218,10 @@ Argv ArgvForTrial(const ExperimentSpec& spec, const Json& ds_config, const std::
     command.InsertBehind(launcher->args_begin - 1, {launcher->port_flag, std::to_string(*port)});
   Argv argv = command.Changed();
   if (command.in_shell()) return argv;  // A shell replaces the variable itself.
-  for (std::string& word : argv) {
-    for (size_t begin = 0;;) {
-      const re2::StringPiece used = ConfigVariableIn(word, begin);
-      if (used.empty()) break;
-      const auto offset = static_cast<size_t>(used.data() - word.data());
-      word.replace(offset, used.size(), config_path);
-      begin = offset + config_path.size();
-    }
-  }
+  std::string literally = config_path;
+  RE2::GlobalReplace(&literally, R"(\\)", R"(\\\\)");
+  for (std::string& word : argv)
+    RE2::GlobalReplace(&word, ConfigVariable(), literally);
   return argv;
 }
 
@@ -279,11 +261,10 @@ Json HyperparametersForScript(const ExperimentSpec& spec, const Json& config) {
 
 Json ConfigForTrial(Json ds_config) {
   ds_config.erase("autotuning");
-  for (const char* block : {"tensorboard", "wandb", "csv_monitor", "comet", "flops_profiler"}) {
-    TurnOff(&ds_config, block);
-  }
-  for (const char* key : {"wall_clock_breakdown", "memory_breakdown"}) {
-    if (ds_config.contains(key)) ds_config[key] = false;
+  for (const char* key : kOffInTrials) {
+    const auto found = ds_config.find(key);
+    if (found == ds_config.end()) continue;
+    (found->is_object() ? (*found)["enabled"] : *found) = false;
   }
   return ds_config;
 }

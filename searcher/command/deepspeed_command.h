@@ -16,6 +16,20 @@ namespace dsat {
 // The environment variable with the path of a trial's ds_config.
 inline constexpr char kConfigVariable[] = "DSAT_DS_CONFIG";
 
+// An argument of the Hugging Face trainer, and the key that it must agree with.
+struct BatchArgument {
+  const char* flag;
+  const char* key;
+};
+inline constexpr BatchArgument kBatchArguments[] = {
+    {"--per_device_train_batch_size", "train_micro_batch_size_per_gpu"},
+    {"--gradient_accumulation_steps", "gradient_accumulation_steps"}};
+
+// Settings and sections that ConfigForTrial removes or turns off.
+inline constexpr const char* kOffInTrials[] = {
+    "autotuning",     "tensorboard",          "wandb",           "csv_monitor", "comet",
+    "flops_profiler", "wall_clock_breakdown", "memory_breakdown"};
+
 // Where the command names its DeepSpeed config: {ds_config}, the values of --deepspeed_config,
 // --deepspeed_config_file, --ds_config and, if it is a .json file, --deepspeed, and every argument
 // or value of a flag that is the path of the experiment's own ds_config.

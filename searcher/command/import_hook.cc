@@ -1,18 +1,22 @@
 // Finds the Python code, and asks the user's Python.
 #include "searcher/command/import_hook.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "searcher/command/command_words.h"
 #include "searcher/command/deepspeed_command.h"
+#include "searcher/command/rank_launcher.h"
 
 namespace dsat {
 
@@ -35,6 +39,29 @@ Json AnswerOf(const std::string& command) {
   pclose(pipe);
   const Json answer = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   return answer.is_object() ? answer : Json();
+}
+
+// Says in the request what each rank runs.
+void AddProgram(const CommandWords& command, const RankProgram& program, Json& request) {
+  std::vector<std::string> words;
+  for (const CommandWord& word : command.words())
+    words.push_back(word.text);
+  const auto begin = words.begin() + static_cast<std::ptrdiff_t>(program.begin);
+  std::vector<std::string> arguments(begin + 1, words.end());
+  request["script"] = *begin;
+  request["is_module"] = program.is_module;
+  const std::optional<RankLauncher> launcher = FindRankLauncher(command);
+  if (launcher && launcher->name == "deepspeed" &&
+      std::find(words.begin(), begin, "--no_local_rank") == begin)
+    arguments.insert(arguments.begin(), "--local_rank=0");
+  request["arguments"] = arguments;
+  const bool is_accelerate = launcher && launcher->name == "accelerate";
+  if (is_accelerate) {
+    words.erase(words.begin(), words.begin() + static_cast<std::ptrdiff_t>(launcher->args_begin));
+    request["accelerate"] = words;
+  }
+  if (request["ranks"] == 0 && !is_accelerate)
+    request["ranks"] = launcher ? launcher->num_ranks.value_or(1) : 1;
 }
 
 }  // namespace
@@ -66,18 +93,33 @@ Json AskPython(const ExperimentSpec& spec, const std::vector<std::string>& argum
   return AnswerOf(command + " 2>/dev/null");
 }
 
-Json DryRun(const Json& request) {
-  const std::string program = request.at("command").at(0);
-  std::string python = IsPython(program) ? program : "python3";
-  const fs::path beside = fs::path(program).parent_path() / "python3";
-  if (!IsPython(program) && beside.has_parent_path() && fs::exists(beside)) python = beside;
+Json DryRun(Json request) {
+  CommandWords command(request.at("command").get<std::vector<std::string>>());
+  const std::vector<CommandWord>& words = command.words();
+  const std::optional<RankProgram> ranks = RankProgramAt(command, 0);
+  if (!ranks || ranks->begin >= words.size()) {
+    Throw(ErrorCode::kInvalidArgument,
+          "{}: expected python, torchrun, deepspeed or accelerate launch, and the script",
+          fmt::join(request["command"].get<std::vector<std::string>>(), " "));
+  }
+  AddProgram(command, *ranks, request);
+  const std::string& starter = words[ranks->starter].text;
+  std::string python = IsPython(starter) ? starter : "python3";
+  const fs::path beside = fs::path(starter).parent_path() / "python3";
+  if (!IsPython(starter) && beside.has_parent_path() && fs::exists(beside)) python = beside;
   const char* const ours = std::getenv("PYTHONPATH");
-  // The import hook runs where this variable is set.
-  Json answer = AnswerOf(fmt::format(
-      "cd {} && PYTHONPATH={} {}=/dev/null DSAT_MEASURE=memory exec {} -m dsat._dry_run {}",
-      ShellWord(request.at("folder")),
-      ShellWord(PythonPath(PythonFolder(), ours == nullptr ? "" : ours)), kConfigVariable,
-      ShellWord(python), ShellWord(request.dump())));
+  // The import hook runs where this variable is set. Variables and wrappers of the command follow.
+  std::string line = fmt::format("cd {} && exec env PYTHONPATH={} {}=/dev/null DSAT_MEASURE=memory",
+                                 ShellWord(request.at("folder")),
+                                 ShellWord(PythonPath(PythonFolder(), ours == nullptr ? "" : ours)),
+                                 kConfigVariable);
+  for (size_t i = 0; i < ranks->starter; ++i)
+    command.InsertIntoList(i, "PYTHONPATH=", PythonPath(PythonFolder(), ""));
+  const std::vector<std::string> changed = command.Changed();
+  for (size_t i = 0; i < ranks->starter; ++i)
+    line += " " + ShellWord(changed[i]);
+  const Json answer = AnswerOf(
+      fmt::format("{} {} -m dsat._dry_run {}", line, ShellWord(python), ShellWord(request.dump())));
   if (answer.is_null())
     Throw(ErrorCode::kFailedPrecondition, "{} -m dsat._dry_run ended without an answer", python);
   if (answer.contains("error"))

@@ -24,9 +24,11 @@ std::string PythonPath(const std::string& python_folder, const std::string& rest
 Json AskPython(const ExperimentSpec& spec, const std::vector<std::string>& arguments);
 
 // The answer of python/dsat/_dry_run.py to its request: what a training needs, found out on fake
-// tensors, in seconds. It shows its progress on standard error. Throws kFailedPrecondition with its
-// reason if there is no answer.
-Json DryRun(const Json& request);
+// tensors, in seconds. The request's `command`, the words that train without a shell, becomes what
+// each rank runs, and `ranks` their number if it is 0. The run shows its progress on standard
+// error. Throws kInvalidArgument if the command is none of a launcher or of Python, and
+// kFailedPrecondition with the reason if there is no answer.
+Json DryRun(Json request);
 
 }  // namespace dsat
 

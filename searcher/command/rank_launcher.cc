@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <iterator>
 #include <limits>
 #include <map>
 #include <span>
 #include <sstream>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
 #include "base/parse_number.h"
@@ -42,29 +42,20 @@ constexpr std::array kLaunchers = {
 // Arguments that determine the address of the ranks' rendezvous.
 constexpr std::array<std::string_view, 4> kMasterFlags = {"--master_port", "--main_process_port",
                                                           "--standalone", "--rdzv"};
-// Words that may stand before a program and run it.
-constexpr std::array<std::string_view, 5> kPrefixes = {"env", "exec", "nohup", "time", "setsid"};
-// A program that runs another one behind arguments of its own.
-struct Wrapper {
-  std::string_view name;
-  std::string_view subcommand;  // It alone runs a program; "" = there are none.
-  size_t num_values;            // Its arguments before the program, without options.
-  std::string_view options;     // The options with a value, each between spaces.
-};
-constexpr std::array kWrappers = {
-    Wrapper{"uv", "run", 0,
-            " --with -w --with-editable --with-requirements --python -p --python-platform --project"
-            " --directory --extra --no-extra --group --no-group --only-group --env-file --package"
-            " --index --default-index --index-url -i --extra-index-url --find-links -f"
-            " --upgrade-package -P --refresh-package --reinstall-package --no-binary-package"
-            " --no-build-package --config-setting -C --index-strategy --keyring-provider"
-            " --resolution --prerelease --exclude-newer --link-mode --cache-dir --config-file"
-            " --color "},
-    Wrapper{"poetry", "run", 0, " --directory -C --project -P "},
-    Wrapper{"conda", "run", 0, " --name -n --prefix -p --cwd "},
-    Wrapper{"timeout", "", 1, " --kill-after -k --signal -s "},
-    Wrapper{"nice", "", 0, " --adjustment -n "},
-};
+// Words that may stand before a program and run it; with them their options, and the duration that
+// `timeout` has. Options before a program that have a value stand between spaces.
+constexpr std::array<std::string_view, 10> kWrappers = {
+    "env", "exec", "nohup", "time", "setsid", "uv", "poetry", "conda", "timeout", "nice"};
+constexpr std::string_view kOptionsWithValue =
+    // uv
+    " --with -w --with-editable --with-requirements --python -p --python-platform --project"
+    " --directory --extra --no-extra --group --no-group --only-group --env-file --package"
+    " --index --default-index --index-url -i --extra-index-url --find-links -f"
+    " --upgrade-package -P --refresh-package --reinstall-package --no-binary-package"
+    " --no-build-package --config-setting -C --index-strategy --keyring-provider"
+    " --resolution --prerelease --exclude-newer --link-mode --cache-dir --config-file --color"
+    // conda, timeout and nice
+    " --name -n --prefix --cwd --kill-after -k --signal -s --adjustment ";
 // Options of launchers without a value, behind which a module or a program may follow.
 constexpr std::array<std::string_view, 30> kSwitches = {
     "-m", "--module", "--no_python",
@@ -86,16 +77,6 @@ bool IsPython(const CommandWord& word) {
   return BaseName(word.text).starts_with("python");
 }
 
-// The number that the launcher's own arguments give for `flag`.
-std::optional<int64_t> LauncherCount(const CommandWords& command, const RankLauncher& launcher,
-                                     std::string_view flag) {
-  for (size_t i = launcher.args_begin; !flag.empty() && i < launcher.args_end; ++i) {
-    if (const auto value = ValueOfFlag(command, i, flag))
-      return ParseNumber<int64_t>(TextOf(command, *value));
-  }
-  return std::nullopt;
-}
-
 // The devices in "worker-0:0,1@worker-1:2"; nullopt if a host has no list of them.
 std::optional<int64_t> CountIncluded(const std::string& filter) {
   int64_t count = 0;
@@ -109,7 +90,10 @@ std::optional<int64_t> CountIncluded(const std::string& filter) {
 
 void ReadLauncherArguments(const KnownLauncher& known, const CommandWords& command,
                            RankLauncher* launcher) {
-  const auto count = [&](std::string_view flag) { return LauncherCount(command, *launcher, flag); };
+  const auto count = [&](std::string_view flag) -> std::optional<int64_t> {
+    const auto value = LauncherValue(command, *launcher, flag);
+    return value ? ParseNumber<int64_t>(TextOf(command, *value)) : std::nullopt;
+  };
   launcher->num_ranks = count(known.ranks_flag);
   if (!launcher->num_ranks) launcher->num_ranks = count(known.other_ranks_flag);
   if (launcher->num_ranks) {
@@ -117,12 +101,10 @@ void ReadLauncherArguments(const KnownLauncher& known, const CommandWords& comma
     if (__builtin_mul_overflow(ranks, count(known.nodes_flag).value_or(1), &ranks))
       ranks = std::numeric_limits<int64_t>::max();
   }
-  for (size_t i = launcher->args_begin; i < launcher->args_end; ++i) {
-    for (const std::string_view flag : {"--include", "-i"}) {
-      const auto filter = ValueOfFlag(command, i, flag);
-      if (filter && known.name == "deepspeed")
-        launcher->num_ranks = CountIncluded(TextOf(command, *filter));
-    }
+  for (const std::string_view flag : {"--include", "-i"}) {
+    const auto filter = LauncherValue(command, *launcher, flag);
+    if (filter && known.name == "deepspeed")
+      launcher->num_ranks = CountIncluded(TextOf(command, *filter));
   }
   launcher->port = count(known.port_flag);
   launcher->needs_port = true;
@@ -134,43 +116,32 @@ void ReadLauncherArguments(const KnownLauncher& known, const CommandWords& comma
   }
 }
 
-// The index of the program that the wrapper words()[i] runs; nullopt if it is none or runs none.
-std::optional<size_t> ProgramBehindWrapper(const CommandWords& command, size_t i) {
+// The index behind the last word of the command that begins at words()[first].
+size_t EndOfCommand(const CommandWords& command, size_t first) {
   const std::vector<CommandWord>& words = command.words();
-  const auto* const wrapper = std::ranges::find(kWrappers, BaseName(words[i].text), &Wrapper::name);
-  if (wrapper == kWrappers.end()) return std::nullopt;
-  bool awaits_subcommand = !wrapper->subcommand.empty();
-  size_t values = wrapper->num_values;
-  for (size_t k = i + 1; k < words.size() && !words[k].first; ++k) {
-    const std::string& text = words[k].text;
-    if (text.starts_with('-')) {
-      if (wrapper->options.find(" " + text + " ") != std::string_view::npos) ++k;
-    } else if (awaits_subcommand) {
-      if (text != wrapper->subcommand) return std::nullopt;
-      awaits_subcommand = false;
-    } else if (values > 0) {
-      --values;
-    } else {
-      return k;
-    }
-  }
-  return std::nullopt;
+  size_t end = first + 1;
+  while (end < words.size() && !words[end].first)
+    ++end;
+  return end;
 }
 
-// The program of the command that begins at words()[i], behind variables, prefixes and wrappers;
-// the last of these if it has none.
+// The program of the command that begins at words()[i], behind variables and wrappers; the last of
+// these if it has none.
 size_t ProgramAt(const CommandWords& command, size_t i) {
-  const std::vector<CommandWord>& words = command.words();
-  const auto is_prefix = [](const std::string& word) {
-    return word.find('=') != std::string::npos || IsIn(kPrefixes, BaseName(word));
-  };
-  while (true) {
-    while (i + 1 < words.size() && !words[i + 1].first && is_prefix(words[i].text))
-      ++i;
-    const std::optional<size_t> program = ProgramBehindWrapper(command, i);
-    if (!program) return i;
-    i = *program;
+  const size_t end = EndOfCommand(command, i);
+  bool awaits_duration = false;
+  for (; i + 1 < end; ++i) {
+    const std::string& text = command.words()[i].text;
+    const bool is_wrapper = IsIn(kWrappers, BaseName(text)) || text == "run";
+    if (text.starts_with('-')) {
+      if (kOptionsWithValue.find(" " + text + " ") != kOptionsWithValue.npos) ++i;
+    } else if (is_wrapper || text.find('=') != text.npos) {
+      awaits_duration = awaits_duration || BaseName(text) == "timeout";
+    } else if (!std::exchange(awaits_duration, false)) {
+      return i;
+    }
   }
+  return std::min(i, end - 1);
 }
 
 // True if words()[i] is the script, the module or the program that a launcher's ranks run, and not
@@ -184,21 +155,22 @@ bool IsProgramOfLauncher(const CommandWords& command, size_t args_begin, size_t 
   return !may_be_value || IsIn(kSwitches, before);
 }
 
-// The index of MODULE in "python3 ... -m MODULE", where words()[i] is Python; 0 if it runs none.
-size_t ModuleAt(const CommandWords& command, size_t i) {
+// The index of the script or, behind -m, of the module that the Python words()[i] runs; the number
+// of words if there is none.
+size_t ScriptOfPython(const CommandWords& command, size_t i) {
   const std::vector<CommandWord>& words = command.words();
-  if (!IsPython(words[i])) return 0;
-  for (size_t k = i + 1; k + 1 < words.size() && words[k].text.starts_with('-'); ++k) {
-    if (words[k].text == "-m") return k + 1;
-    if (words[k].text == "-W" || words[k].text == "-X") ++k;  // These have values.
+  for (++i; i < words.size() && words[i].text.starts_with('-') && words[i].text != "-m"; ++i) {
+    if (words[i].text == "-W" || words[i].text == "-X") ++i;  // These have values.
   }
-  return 0;
+  if (i < words.size() && words[i].text == "-m") ++i;
+  return std::min(i, words.size());
 }
 
 // The launcher that the program words()[i] is.
 std::optional<RankLauncher> LauncherAt(const CommandWords& command, size_t i) {
   const std::vector<CommandWord>& words = command.words();
-  const size_t module = ModuleAt(command, i);
+  const size_t script = IsPython(words[i]) ? ScriptOfPython(command, i) : words.size();
+  const size_t module = script < words.size() && words[script - 1].text == "-m" ? script : 0;
   for (const KnownLauncher& known : kLaunchers) {
     if (module > 0 ? words[module].text != known.module : BaseName(words[i].text) != known.name)
       continue;
@@ -227,39 +199,6 @@ std::string VariableIn(std::string_view word) {
   return std::string(LeadingVariableName(word));
 }
 
-// The values that words "$NAME" have, as far as the script, the experiment and our environment show
-// them.
-class Variables {
- public:
-  Variables(const CommandWords& command, const ExperimentSpec& spec)
-      : command_(command), spec_(spec) {
-    for (size_t i = 0; i < command.words().size(); ++i) {
-      const std::string& text = command.words()[i].text;
-      const size_t equals = text.find('=');
-      if (equals != text.npos) assigned_[text.substr(0, equals)].push_back(i);
-    }
-  }
-
-  std::optional<std::string> ValueAt(size_t index) const {
-    const std::string name = VariableIn(command_.words()[index].text);
-    if (name.empty()) return std::nullopt;
-    if (const auto found = assigned_.find(name); found != assigned_.end()) {
-      const auto after = std::ranges::lower_bound(found->second, index);
-      if (after != found->second.begin())
-        return command_.words()[*std::prev(after)].text.substr(name.size() + 1);
-    }
-    if (const auto found = spec_.environment.find(name); found != spec_.environment.end())
-      return found->second;
-    const char* const ours = std::getenv(name.c_str());
-    return ours == nullptr ? std::nullopt : std::optional<std::string>(ours);
-  }
-
- private:
-  const CommandWords& command_;
-  const ExperimentSpec& spec_;
-  std::map<std::string, std::vector<size_t>> assigned_;  // The words "NAME=VALUE", in their order.
-};
-
 [[noreturn]] void RefuseVariable(const CommandWords& command, size_t begin, size_t index,
                                  const std::string& value, const std::string& launcher) {
   Argv line;
@@ -274,43 +213,54 @@ class Variables {
 
 // Refuses a launcher, or options of one, in a variable of the shell. A variable behind a flag is
 // its value, unless it is known to hold options, and another value without a hyphen is the script.
+// Values are known as far as the command, the experiment and our environment show them.
 void CheckVariables(const CommandWords& command, const ExperimentSpec& spec) {
   const std::vector<CommandWord>& words = command.words();
-  const Variables variables(command, spec);
-  for (size_t i = 0; i < words.size(); ++i) {
-    if (!words[i].first) continue;
-    const size_t program = ProgramAt(command, i);
-    if (!words[program].expands) continue;
-    const std::string value = variables.ValueAt(program).value_or("");
-    const auto hidden = FindRankLauncher(CommandWords({"sh", "-c", value}));
-    if (hidden) RefuseVariable(command, program, program, value, hidden->name);
-  }
+  std::map<std::string, std::string> values = spec.environment;
+  const auto value_at = [&](size_t index) -> std::optional<std::string> {
+    const std::string name = VariableIn(words[index].text);
+    if (name.empty()) return std::nullopt;
+    if (const auto found = values.find(name); found != values.end()) return found->second;
+    const char* const ours = std::getenv(name.c_str());
+    return ours == nullptr ? std::nullopt : std::optional<std::string>(ours);
+  };
   const std::optional<RankLauncher> launcher = FindRankLauncher(command);
-  if (!launcher) return;
-  for (size_t i = launcher->args_begin; i < launcher->args_end; ++i) {
-    if (!words[i].expands || (words[i].text[0] != '$' && words[i].text[0] != '`')) continue;
-    const auto value = variables.ValueAt(i);
-    const bool behind_flag = words[i - 1].text.starts_with('-');
-    const bool is_script = value && !value->empty() && !value->starts_with('-') && !behind_flag;
-    if (is_script) return;
-    if (value ? value->starts_with('-') : !behind_flag)
-      RefuseVariable(command, launcher->args_begin - 1, i, value.value_or("..."), launcher->name);
+  size_t options_end = launcher ? launcher->args_end : 0;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const std::string& text = words[i].text;
+    const size_t program = words[i].first ? ProgramAt(command, i) : i;
+    if (words[i].first && words[program].expands) {
+      const std::string value = value_at(program).value_or("");
+      const auto hidden = FindRankLauncher(CommandWords({"sh", "-c", value}));
+      if (hidden) RefuseVariable(command, program, program, value, hidden->name);
+    }
+    const bool is_option = launcher && i >= launcher->args_begin && i < options_end;
+    if (is_option && words[i].expands && (text[0] == '$' || text[0] == '`')) {
+      const auto value = value_at(i);
+      const bool behind_flag = words[i - 1].text.starts_with('-');
+      const bool is_script = value && !value->empty() && !value->starts_with('-') && !behind_flag;
+      if (is_script) {
+        options_end = i;
+      } else if (value ? value->starts_with('-') : !behind_flag) {
+        RefuseVariable(command, launcher->args_begin - 1, i, value.value_or("..."), launcher->name);
+      }
+    }
+    if (const size_t equals = text.find('='); equals != text.npos)
+      values[text.substr(0, equals)] = text.substr(equals + 1);
   }
 }
 
 // Refuses devices with names, which DeepSpeed's launcher does not read.
 void CheckIncluded(const CommandWords& command, const RankLauncher& launcher) {
-  for (size_t i = launcher.args_begin; i < launcher.args_end; ++i) {
-    for (const std::string_view flag : {"--include", "-i", "--exclude", "-e"}) {
-      const auto value = ValueOfFlag(command, i, flag);
-      const std::string text = value ? TextOf(command, *value) : "";
-      if (text.find("GPU-") == text.npos && text.find("MIG-") == text.npos) continue;
-      Throw(ErrorCode::kInvalidArgument,
-            "entrypoint: {} {}: the launcher `deepspeed` reads numbers of devices only; remove it, "
-            "set CUDA_VISIBLE_DEVICES to the names for dsat, and use torchrun, or `python` without "
-            "a launcher",
-            flag, text);
-    }
+  for (const std::string_view flag : {"--include", "-i", "--exclude", "-e"}) {
+    const auto value = LauncherValue(command, launcher, flag);
+    const std::string text = value ? TextOf(command, *value) : "";
+    if (text.find("GPU-") == text.npos && text.find("MIG-") == text.npos) continue;
+    Throw(ErrorCode::kInvalidArgument,
+          "entrypoint: {} {}: the launcher `deepspeed` reads numbers of devices only; remove it, "
+          "set CUDA_VISIBLE_DEVICES to the names for dsat, and use torchrun, or `python` without "
+          "a launcher",
+          flag, text);
   }
 }
 
@@ -329,10 +279,29 @@ std::optional<RankLauncher> FindRankLauncher(const Argv& argv) {
   return FindRankLauncher(CommandWords(argv));
 }
 
-bool IsPythonAt(const CommandWords& command, size_t first) {
-  const size_t program = ProgramAt(command, first);
-  const CommandWord& word = command.words()[program];
-  return IsPython(word) || word.text.ends_with(".py") || LauncherAt(command, program);
+std::optional<ArgumentPart> LauncherValue(const CommandWords& command, const RankLauncher& launcher,
+                                          std::string_view flag) {
+  for (size_t i = launcher.args_begin; i < launcher.args_end; ++i) {
+    if (const auto value = ValueOfFlag(command, i, flag)) return value;
+  }
+  return std::nullopt;
+}
+
+std::optional<RankProgram> RankProgramAt(const CommandWords& command, size_t first) {
+  const std::vector<CommandWord>& words = command.words();
+  RankProgram found{.starter = ProgramAt(command, first)};
+  if (const auto launcher = LauncherAt(command, found.starter)) {
+    found.begin = launcher->args_end;
+  } else if (IsPython(words[found.starter])) {
+    found.begin = ScriptOfPython(command, found.starter);
+  } else if (words[found.starter].text.ends_with(".py")) {
+    found.begin = found.starter;
+  } else {
+    return std::nullopt;
+  }
+  const std::string before = found.begin == 0 ? "" : words[found.begin - 1].text;
+  found.is_module = before == "-m" || before == "--module";
+  return found;
 }
 
 void CheckRankLauncher(const ExperimentSpec& spec) {

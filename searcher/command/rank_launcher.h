@@ -26,8 +26,19 @@ struct RankLauncher {
 std::optional<RankLauncher> FindRankLauncher(const CommandWords& command);
 std::optional<RankLauncher> FindRankLauncher(const std::vector<std::string>& argv);
 
-// True if the command that begins at words()[first] is Python, a script of it, or a launcher.
-bool IsPythonAt(const CommandWords& command, size_t first);
+// The first value of `flag`, which has underscores, among the launcher's own arguments.
+std::optional<ArgumentPart> LauncherValue(const CommandWords& command, const RankLauncher& launcher,
+                                          std::string_view flag);
+
+// The program that each rank of a command runs. The words behind it are its arguments.
+struct RankProgram {
+  size_t starter = 0;      // words()[starter] is Python, a launcher, or the script itself.
+  size_t begin = 0;        // words()[begin] is the script or module, if there is such a word.
+  bool is_module = false;  // It is a module of Python.
+};
+// nullopt if the command that begins at words()[first] is neither Python nor a script of it nor a
+// launcher, behind variables and wrappers such as "uv run".
+std::optional<RankProgram> RankProgramAt(const CommandWords& command, size_t first);
 
 // Throws kInvalidArgument if the launcher of spec.entrypoint starts another number of ranks than
 // spec.slots_per_trial, is hidden in a variable of the shell, wholly or with some of its options,

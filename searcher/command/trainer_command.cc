@@ -29,16 +29,6 @@
 namespace dsat {
 namespace {
 
-// A batch size of Hugging Face's TrainingArguments.
-struct TrainerArgument {
-  const char* flag;
-  const char* key;
-};
-constexpr TrainerArgument kTrainerArguments[] = {
-    {"--per_device_train_batch_size", "train_micro_batch_size_per_gpu"},
-    {"--gradient_accumulation_steps", "gradient_accumulation_steps"},
-};
-
 // Lets "module.file:Trial", a trial class, be driven by python/dsat/determined.py.
 void DriveTrialClass(ExperimentSpec* spec) {
   static const RE2 kTrialClass(R"([A-Za-z_][\w.]*:[A-Za-z_]\w*)", RegexOptions());
@@ -117,10 +107,7 @@ std::string ConfigFileIn(const std::string& path) {
 std::optional<ArgumentPart> FileOfAccelerate(const CommandWords& command) {
   const std::optional<RankLauncher> launcher = FindRankLauncher(command);
   if (!launcher || launcher->name != "accelerate") return std::nullopt;
-  for (size_t i = launcher->args_begin; i < launcher->args_end; ++i) {
-    if (const auto value = ValueOfFlag(command, i, "--config_file")) return value;
-  }
-  return std::nullopt;
+  return LauncherValue(command, *launcher, "--config_file");
 }
 
 // accelerate's own config may name the ds_config.
@@ -178,7 +165,7 @@ class Resolver {
     if (engine::IsAuto(spec_.ds_config.value("train_batch_size", Json())))
       spec_.ds_config.erase("train_batch_size");
     const bool by_total = spec_.ds_config.contains("train_batch_size");
-    for (const TrainerArgument& argument : kTrainerArguments)
+    for (const BatchArgument& argument : kBatchArguments)
       ResolveBatch(argument, by_total);
     for (const char* precision : {"fp16", "bf16"})
       ResolvePrecision(precision);
@@ -194,7 +181,7 @@ class Resolver {
   }
 
  private:
-  void ResolveBatch(const TrainerArgument& argument, bool by_total) {
+  void ResolveBatch(const BatchArgument& argument, bool by_total) {
     const Json given = spec_.ds_config.value(argument.key, Json());
     const auto flag = FindFlag(command_, argument.flag);
     std::optional<int64_t> number;
@@ -227,7 +214,7 @@ class Resolver {
     return number && *number >= 1 ? number : std::nullopt;
   }
 
-  [[noreturn]] void Refuse(const TrainerArgument& argument, const std::string& text) const {
+  [[noreturn]] void Refuse(const BatchArgument& argument, const std::string& text) const {
     const std::string seen = text.empty()
                                  ? fmt::format("the command does not give {}", argument.flag)
                                  : fmt::format("the command gives {} {}", argument.flag, text);
@@ -269,8 +256,8 @@ std::optional<std::string> DropTotal(const std::string& source, ExperimentSpec* 
   };
   const int64_t total = size("train_batch_size");
   int64_t of_one = 0;
-  const bool is_huge = __builtin_mul_overflow(size(kTrainerArguments[0].key),
-                                              size(kTrainerArguments[1].key), &of_one);
+  const bool is_huge =
+      __builtin_mul_overflow(size(kBatchArguments[0].key), size(kBatchArguments[1].key), &of_one);
   if (is_huge || of_one < 1 || total % of_one != 0) return std::nullopt;
   const int64_t ranks = total / of_one;
   if (ranks < 1 || ranks >= spec->slots_per_trial || spec->slots_per_trial % ranks != 0)
@@ -340,7 +327,7 @@ std::vector<std::string> CompleteCommand(const std::string& source, ExperimentSp
 
 bool RunsTrainer(const ExperimentSpec& spec) {
   const CommandWords command(spec.entrypoint);
-  return FindFlag(command, kTrainerArguments[0].flag) ||
+  return FindFlag(command, kBatchArguments[0].flag) ||
          FactsOfScript(command, spec).value("runs_trainer", false);
 }
 

@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "searcher/command/shell_words.h"
+#include "searcher/command/command_words.h"
 
 namespace dsat {
 namespace {

@@ -21,7 +21,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/regex.h"
-#include "searcher/command/shell_words.h"
+#include "searcher/command/command_words.h"
 #include "searcher/hosts/slots.h"
 #include "searcher/processes/exit_report.h"
 #include "searcher/processes/host_address.h"

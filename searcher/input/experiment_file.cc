@@ -213,6 +213,18 @@ void RefuseDsConfig(const ExperimentDocument& document) {
 
 }  // namespace
 
+std::string ExperimentDocument::Place(const std::string& pointer) const {
+  std::string known = pointer;
+  while (!known.empty() && !lines.contains(known))
+    known.erase(known.rfind('/'));
+  auto line = lines.find(known);
+  return fmt::format("{}:{}: {}", path, line == lines.end() ? 1 : line->second, pointer);
+}
+
+void ExperimentDocument::Fail(const std::string& pointer, const std::string& message) const {
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("{} {}", Place(pointer), message));
+}
+
 ExperimentSpec ReadExperimentFile(const std::string& path, const std::string& model_dir,
                                   std::vector<std::string>* warnings) {
   const ExperimentDocument document = ReadDocument(path);

@@ -14,7 +14,7 @@
 #include "engine/config/keys.h"
 #include "engine/config/strategies.h"
 #include "engine/config/validate.h"
-#include "searcher/command/shell_words.h"
+#include "searcher/command/command_words.h"
 #include "searcher/command/trainer_command.h"
 #include "searcher/input/document.h"
 #include "searcher/input/user_space.h"

@@ -68,17 +68,6 @@ std::vector<std::string> WrittenIn(const fs::path& context) {
   return names;
 }
 
-// Removes a context that contains only links.
-void RemoveLinks(const fs::path& context) {
-  std::vector<fs::path> entries;
-  for (const auto& entry : fs::directory_iterator(context))
-    entries.push_back(entry.path());
-  for (const fs::path& entry : entries) {
-    if (IsLink(entry) || entry.filename() == kMarker) fs::remove(entry);
-  }
-  fs::remove(context);
-}
-
 void CheckReplaceable(const fs::path& dir, const Links& links) {
   if (IsLink(dir) || !fs::exists(dir / kMarker)) {
     Throw(ErrorCode::kFailedPrecondition,
@@ -122,7 +111,7 @@ TrialContext::TrialContext(const std::string& dir, const std::string& model_dir,
 TrialContext::~TrialContext() {
   if (kept_) return;
   try {
-    RemoveLinks(dir_);
+    fs::remove_all(dir_);  // Nothing has run there yet. What links point to stays.
     if (!before_.empty()) fs::rename(before_, dir_);
   } catch (const fs::filesystem_error&) {
     // Nothing is lost: all files exist under one of the two names.
@@ -134,7 +123,7 @@ void TrialContext::Keep() {
   if (before_.empty()) return;
   for (const std::string& name : WrittenIn(before_))
     fs::rename(before_ / name, dir_ / name);
-  RemoveLinks(before_);
+  fs::remove_all(before_);
 }
 
 std::string NewContextDir(const std::string& parent) {

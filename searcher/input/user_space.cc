@@ -16,7 +16,6 @@
 #include "searcher/command/command_words.h"
 #include "searcher/command/deepspeed_command.h"
 #include "searcher/command/rank_launcher.h"
-#include "searcher/command/shell_words.h"
 
 namespace dsat {
 namespace {
@@ -62,10 +61,6 @@ constexpr Fixed kFixed[] = {
     {"/sequence_parallel_size", kRanks},
     {"/tensor_parallel", kRanks},
 };
-// ConfigForTrial sets or removes these (searcher/command/deepspeed_command.h).
-constexpr const char* kOfTrials[] = {"/autotuning",           "/tensorboard",     "/wandb",
-                                     "/csv_monitor",          "/comet",           "/flops_profiler",
-                                     "/wall_clock_breakdown", "/memory_breakdown"};
 
 bool IsUnder(const std::string& pointer, const std::string& prefix) {
   return pointer == prefix || pointer.starts_with(prefix + "/");
@@ -117,7 +112,7 @@ class Reader {
     if (!RE2::FullMatch(flag, kFlag))
       Fail("names no flag; expected one, such as arguments.--num-workers");
     const std::string name = WithUnderscores(flag);
-    if (name == "--per_device_train_batch_size" || name == "--gradient_accumulation_steps")
+    if (std::ranges::any_of(kBatchArguments, [&](const auto& each) { return name == each.flag; }))
       Fail("follows the micro-batch size; expected /train_micro_batch_size_per_gpu");
     constexpr std::array<std::string_view, 8> kOfLaunchers = {
         "--nproc_per_node", "--nnodes",       "--num_gpus",    "--num_nodes",
@@ -145,8 +140,8 @@ class Reader {
     for (const Fixed& fixed : kFixed) {
       if (IsUnder(pointer, fixed.prefix)) Fail(fixed.reason);
     }
-    for (const char* prefix : kOfTrials) {
-      if (!IsBuiltin(spec_) && IsUnder(pointer, prefix)) Fail(kHook);
+    for (const std::string key : kOffInTrials) {
+      if (!IsBuiltin(spec_) && IsUnder(pointer, "/" + key)) Fail(kHook);
     }
     const Key* key = Keys().Find(pointer);
     if (key == nullptr) {

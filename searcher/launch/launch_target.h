@@ -22,7 +22,7 @@ class LaunchTarget {
   virtual std::vector<RankCommand> Prepare(const LaunchRequest& request) = 0;
   // Reads the results that arrive as files while the ranks run; called a few times a second.
   // Returns a new measurement or profile, or nullopt. By default nullopt: results arrive by gRPC.
-  // When all have exited, the ranks will write no further results.
+  // When all `have_exited`, the ranks will write no further results.
   virtual std::optional<PointResult> PollMeasurement(const LaunchRequest& /*request*/,
                                                      bool /*have_exited*/) {
     return std::nullopt;

@@ -26,13 +26,11 @@
 #include "searcher/command/rank_launcher.h"
 #include "searcher/hosts/slots.h"
 #include "searcher/launch/rank_places.h"
-#include "searcher/scripts/attempt_files.h"
 #include "searcher/scripts/device_memory.h"
 #include "searcher/scripts/exit_classifier.h"
 #include "searcher/scripts/hook_report.h"
 #include "searcher/scripts/node_command.h"
 #include "searcher/scripts/ran_config.h"
-#include "searcher/scripts/script_losses.h"
 #include "searcher/scripts/torch_extensions.h"
 
 namespace dsat {
@@ -44,6 +42,8 @@ using Clock = std::chrono::steady_clock;
 
 // How long a measurement waits for the reports of ranks that end after rank 0.
 constexpr std::chrono::seconds kReportsWait{5};
+// The size of the end of a log that is searched for the cause of a failure.
+constexpr int64_t kLogEndBytes = 256 * 1024;
 
 // A port that is unused at this moment.
 int FreePort() {
@@ -58,6 +58,30 @@ int FreePort() {
   }
   return ntohs(address.sin_port);
 }
+
+// The files of an attempt: the config that dsat writes for the script, and the reports and logs
+// that the ranks leave. Paths are absolute. A file that another process is still writing is read as
+// if it were not there.
+struct AttemptFiles {
+  std::string hook(int64_t rank) const { return dir / fmt::format("hook-rank{}.json", rank); }
+  std::string log(int64_t number) const { return dir / fmt::format("{}{}.log", logs_of, number); }
+  std::string config() const { return dir / "ds_config.json"; }
+  // The end of a log, where the cause of a failure is.
+  std::string ReadLogEnd(int64_t number) const { return ReadEnd(log(number), kLogEndBytes); }
+  // The reports of the ranks, in their order; empty if rank 0 has written none.
+  std::vector<HookReport> ReadReports(int64_t num_ranks) const {
+    std::vector<HookReport> reports;
+    for (int64_t rank = 0; rank < num_ranks; ++rank) {
+      auto report = ReadHookReport(ReadOrEmpty(hook(rank)));
+      if (!report && rank == 0) return {};
+      reports.push_back(std::move(report).value_or(HookReport{}));
+    }
+    return reports;
+  }
+
+  fs::path dir;
+  std::string logs_of;  // "rank" if dsat starts the ranks, "host" if a launcher does on each host.
+};
 
 class CommandTarget : public LaunchTarget {
  public:
@@ -84,7 +108,7 @@ class CommandTarget : public LaunchTarget {
 
   std::vector<RankPlace> PlaceCommands(const LaunchRequest& request) const;
   AttemptFiles FilesOf(const LaunchRequest& request) const {
-    return {request, launcher_ ? "host" : "rank"};
+    return {fs::absolute(request.dir).lexically_normal(), launcher_ ? "host" : "rank"};
   }
   std::map<std::string, std::string> OwnEnvironment(const LaunchRequest& request) const;
   std::map<std::string, std::string> EnvironmentOn(int64_t host, const LaunchRequest& request,
@@ -134,7 +158,7 @@ std::map<std::string, std::string> CommandTarget::OwnEnvironment(
   std::map<std::string, std::string> env = {{"PYTHONUNBUFFERED", "1"},
                                             {"DSAT_TRIAL_ID", std::to_string(request.trial)},
                                             {"DSAT_TRIAL_DIR", files.dir},
-                                            {kConfigVariable, files.config}};
+                                            {kConfigVariable, files.config()}};
   if (!request.full_run) {
     env["DSAT_MEASURE"] = request.kind == TrialKind::kProfile ? "profile" : "steps";
     env["DSAT_START_PROFILE_STEP"] = std::to_string(spec_.options.start_profile_step);
@@ -192,7 +216,7 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
   Json config = ConfigForScript(spec_, request.ds_config, !python_.empty(), data_parallel_size_);
   config.erase(kLaunchSection);  // The command and its environment have it.
   if (!request.full_run) config = ConfigForTrial(std::move(config));
-  WriteJsonFile(files.config, config);
+  WriteJsonFile(files.config(), config);
   for (int64_t rank = 0; rank < spec_.slots_per_trial; ++rank)
     fs::remove(files.hook(rank));
   const std::vector<RankPlace> places = PlaceCommands(request);
@@ -205,7 +229,7 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
 
   std::vector<std::vector<std::string>> argvs(
       places.size(),
-      ArgvForTrial(spec_, request.ds_config, files.config, port, PythonPath(python_, "")));
+      ArgvForTrial(spec_, request.ds_config, files.config(), port, PythonPath(python_, "")));
   if (launcher_ && on_hosts) argvs = ArgvOfHosts(argvs[0], request, files.dir / "hostfile");
   std::map<std::string, std::string> own = OwnEnvironment(request);
   own["DSAT_HPARAMS"] = HyperparametersForScript(spec_, config).dump();
@@ -219,7 +243,7 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
     command.work_dir = spec_.model_dir;
     command.log_path = files.log(rank);
     command.host = place.host;
-    command.files = {files.config};
+    command.files = {files.config()};
     command.shares_folder = true;  // For the reports and the logs.
     command.buffers_port = is_ours ? port : launcher_->port.value_or(0);
     if (launcher_) continue;

@@ -12,7 +12,6 @@
 #include <deque>
 
 #include "base/regex.h"
-#include "searcher/scripts/extension_needs.h"
 
 namespace dsat {
 namespace {
@@ -157,17 +156,12 @@ std::optional<LogFinding> ClassifyLog(std::string_view log) {
 
 std::string DivergedLoss(std::string_view log) {
   // "loss: nan", "loss=nan", "{'loss': nan, ..."; not "val_loss_scale".
-  static const RE2 kLoss(R"(\bloss\b['"]?\s*[:=]?\s*['"]?(-?nan\b|[-+]?[0-9]))",
+  static const RE2 kLoss(R"((?m)^(.*?\bloss\b['"]?[ \t]*[:=]?[ \t]*['"]?(-?nan\b|[-+]?[0-9]).*)$)",
                          RegexOptions(/*ignores_case=*/true));
-  std::string last;
-  for (size_t begin = 0; begin < log.size();) {
-    const size_t end = std::min(log.find('\n', begin), log.size());
-    const std::string_view line = log.substr(begin, end - begin);
-    std::string value;
-    if (RE2::PartialMatch(Piece(line), kLoss, &value))
-      last = std::tolower(value.back()) == 'n' ? Quote(line) : "";
-    begin = end + 1;
-  }
+  re2::StringPiece rest = Piece(log);
+  std::string last, line, value;
+  while (RE2::FindAndConsume(&rest, kLoss, &line, &value))
+    last = std::tolower(value.back()) == 'n' ? Quote(line) : "";
   return last.empty() ? "" : fmt::format("training diverges: {}", last);
 }
 

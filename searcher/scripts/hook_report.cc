@@ -4,37 +4,37 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <fstream>
 #include <limits>
 #include <set>
-#include <string_view>
 #include <utility>
 
+#include "base/regex.h"
 #include "proto/summarize.h"
 
 namespace dsat {
 namespace {
 
 constexpr int64_t kMinActivationBytes = 1 << 20;
+constexpr size_t kMaxLineBytes = 8192;  // A longer line of a log is skipped.
 // Other numbers are no times of steps, and no FLOPs.
 constexpr double kMinStepMs = 1e-6, kMaxStepMs = 1e12, kMaxFlops = 1e30;
 
 // JSON from Python: NaN and infinities, which JSON lacks, become null.
 Json ParsePythonJson(const std::string& text) {
+  static const RE2 kStringOrWord(R"-((?s)"(?:[^"\\]|\\.)*"?|-?Infinity|NaN)-", RegexOptions());
   std::string strict;
-  bool quoted = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (quoted && c == '\\' && i + 1 < text.size()) strict += text[i++];
-    if (text[i] == '"' && c != '\\') quoted = !quoted;
-    const std::string_view rest = std::string_view(text).substr(i);
-    std::string_view word;
-    for (const std::string_view name : {"NaN", "-Infinity", "Infinity"}) {
-      if (!quoted && word.empty() && rest.starts_with(name)) word = name;
-    }
-    strict += word.empty() ? std::string(1, text[i]) : "null";
-    if (!word.empty()) i += word.size() - 1;
+  size_t copied = 0;
+  for (re2::StringPiece found;
+       kStringOrWord.Match(text, copied, text.size(), RE2::UNANCHORED, &found, 1);) {
+    const auto begin = static_cast<size_t>(found.data() - text.data());
+    strict.append(text, copied, begin - copied);
+    strict += found[0] == '"' ? std::string(found) : "null";
+    copied = begin + found.size();
   }
+  strict.append(text, copied);
   return Json::parse(strict, nullptr, /*allow_exceptions=*/false);
 }
 
@@ -195,6 +195,49 @@ ModelProfile ProfileOf(const HookReport& report, int64_t device_memory_bytes,
   activations = std::max(activations, kMinActivationBytes);
   if (report.on_cpu) profile.device = "cpu";
   return profile;
+}
+
+bool AreReportsMissing(const std::vector<HookReport>& reports) {
+  return std::ranges::any_of(reports, &HookReport::config_applied) &&
+         !std::ranges::all_of(reports, &HookReport::has_ended);
+}
+
+std::vector<double> MeanLosses(const std::vector<HookReport>& reports) {
+  std::vector<double> means;
+  const auto is_running = [](const HookReport& report) {
+    return report.config_applied && !report.has_ended;
+  };
+  if (std::ranges::any_of(reports, is_running)) return means;
+  double num_ranks = 0;
+  for (const HookReport& report : reports) {
+    if (report.losses.empty()) continue;
+    if (num_ranks++ == 0) means = report.losses;
+    means.resize(std::min(means.size(), report.losses.size()));
+    for (size_t i = 0; i < means.size(); ++i)
+      means[i] += (report.losses[i] - means[i]) / num_ranks;
+  }
+  return means;
+}
+
+std::vector<double> LossesInLog(const std::string& path, const std::string& pattern) {
+  const RE2 regex(pattern, RegexOptions());
+  std::ifstream log(path);
+  std::vector<double> losses;
+  std::string line(kMaxLineBytes + 1, '\0');
+  while (log.getline(line.data(), static_cast<std::streamsize>(line.size())) || log.gcount() > 0) {
+    if (log.fail()) {  // The line is longer, such as that of a progress bar.
+      log.clear();
+      log.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
+      continue;
+    }
+    const auto size = static_cast<size_t>(log.gcount()) - (log.eof() ? 0 : 1);
+    std::string text;
+    if (!RE2::PartialMatch(Piece({line.data(), size}), regex, &text)) continue;
+    double loss = 0;
+    const auto read = std::from_chars(text.data(), text.data() + text.size(), loss);
+    losses.push_back(read.ec == std::errc() ? loss : std::numeric_limits<double>::quiet_NaN());
+  }
+  return losses;
 }
 
 }  // namespace dsat

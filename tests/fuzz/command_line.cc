@@ -3,9 +3,9 @@
 
 #include "base/json.h"
 #include "proto/experiment.h"
+#include "searcher/command/command_words.h"
 #include "searcher/command/deepspeed_command.h"
 #include "searcher/command/rank_launcher.h"
-#include "searcher/command/shell_words.h"
 #include "searcher/command/trainer_command.h"
 #include "searcher/launch/launch_request.h"
 #include "searcher/scripts/node_command.h"

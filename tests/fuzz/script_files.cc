@@ -2,10 +2,9 @@
 #include <string>
 
 #include "base/error.h"
-#include "searcher/command/shell_words.h"
+#include "searcher/command/command_words.h"
 #include "searcher/scripts/exit_classifier.h"
 #include "searcher/scripts/hook_report.h"
-#include "searcher/scripts/script_losses.h"
 #include "tests/fuzz/one_input.h"
 
 namespace dsat::fuzz {

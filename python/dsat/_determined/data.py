@@ -17,20 +17,11 @@ TorchData = Any  # A batch: tensors, in lists and mappings.
 Metrics = Dict[str, Any]
 
 
-class _Shuffled(data.Sampler):  # type: ignore[type-arg]
-    """All indices in an order that depends on the seed and the epoch alone."""
-
-    epoch = 0
+class _Shuffled(data.RandomSampler):
+    """All indices in an order that depends on the seed and the epoch alone (ShardedBatches)."""
 
     def __init__(self, dataset: Any) -> None:
-        self._length = len(dataset)
-
-    def __iter__(self) -> Iterator[int]:
-        generator = torch.Generator().manual_seed(seed() + self.epoch)
-        return iter(torch.randperm(self._length, generator=generator).tolist())
-
-    def __len__(self) -> int:
-        return self._length
+        super().__init__(dataset, generator=torch.Generator())
 
 
 class ShardedBatches(data.Sampler):  # type: ignore[type-arg]
@@ -54,7 +45,7 @@ class ShardedBatches(data.Sampler):  # type: ignore[type-arg]
         for epoch in itertools.count(first // length) if self._repeat else [0]:
             sampler = getattr(self.batch_sampler, "sampler", None)
             if isinstance(sampler, _Shuffled):
-                sampler.epoch = epoch
+                sampler.generator.manual_seed(seed() + epoch)
             for at, batch in enumerate(self.batch_sampler, epoch * length):
                 if at >= first and at % self._replicas == self._rank:
                     yield batch

@@ -13,7 +13,8 @@ from dsat._config import RECIPE_KEYS, config_of_trial, micro_batch_of
 from dsat._hook import wrap
 from dsat._hook.batches import (WAY_OUT, BatchCounter, UnreachableError, check_accumulation,
                                 rebatch_loaders_of)
-from dsat._meter import Meter, Passes, finish_profile, memory_in_use, number_of, uses_gpu
+from dsat._meter import (Meter, Passes, count_parameters, finish_profile, memory_in_use, number_of,
+                         uses_gpu)
 from dsat._trial import Config, Trial, check_rank, measures, rank_file, trial
 
 # True once a trainer has taken the trial's config, and once its data loaders follow it, too.
@@ -118,13 +119,9 @@ class EngineWatch:
             output = original(engine, *args, **kwargs)
         if self._trial.is_profile:
             rank_file(self._trial).keep(self._counter.report())
-            parameters = [(getattr(p, "ds_numel", p.numel()), p.requires_grad)
-                          for p in engine.module.parameters()]
-            finish_profile(self._trial,
-                           engine.mp_world_size * sum(n for n, _ in parameters),
-                           engine.mp_world_size * sum(n for n, is_trained in parameters
-                                                      if is_trained),
-                           memory_in_use() - before)
+            counts = [engine.mp_world_size * count
+                      for count in count_parameters(engine.module.parameters())]
+            finish_profile(self._trial, *counts, memory_in_use() - before)
         return output
 
     def before_backward(self, loss: Any, kwargs: Dict[str, Any]) -> None:
@@ -202,12 +199,14 @@ def change(deepspeed: ModuleType) -> None:
             args.deepspeed_config = str(running.config_path)
         engine = result[0]
         if not is_measured and running.measures:
-            engine.dsat_ignores = True
             return result
         rank_file(running).begin({"engine": type(engine).__name__, "on_cpu": not uses_gpu(),
                                   "ran": settings_of(engine)})
-        if is_measured and not has_pipeline:
-            engine.dsat_watch = EngineWatch(running, engine.train_micro_batch_size_per_gpu(), was)
+        micro_batch = engine.train_micro_batch_size_per_gpu()
+        if is_measured and has_pipeline:
+            engine.dsat_pipeline_watch = pipeline.PipelineWatch(running, micro_batch)
+        elif is_measured:
+            engine.dsat_watch = EngineWatch(running, micro_batch, was)
         return result
 
     @wrap(deepspeed.zero.Init, "__init__")

@@ -12,8 +12,8 @@ from typing import Any
 from dsat._hook import wrap
 from dsat._hook.batches import BatchCounter
 from dsat._hook.engine import PassTimers
-from dsat._meter import Meter, Passes, finish_profile, memory_in_use
-from dsat._trial import Trial, rank_file, trial
+from dsat._meter import Meter, Passes, count_parameters, finish_profile, memory_in_use
+from dsat._trial import Trial, rank_file
 
 
 class PipelineWatch:
@@ -36,30 +36,19 @@ class PipelineWatch:
     def end_batch(self, engine: Any, loss: Any) -> None:
         if self.trial.is_profile:
             rank_file(self.trial).keep(self.counter.report())
-            finish_profile(self.trial, *_count_parameters(engine), self.activation_bytes)
+            finish_profile(self.trial, *_count_of_stages(engine), self.activation_bytes)
         passes = Passes(self.timers.take("forward"), self.timers.take("backward"))
         self.meter.end_step(loss, passes, self.wait_s, engine.train_batch_size())
 
 
-def _count_parameters(engine: Any) -> "tuple[int, int]":
+def _count_of_stages(engine: Any) -> "tuple[int, int]":
     """The parameters of all stages, and those that are trained."""
     import torch
     from deepspeed import comm
-    counts = torch.tensor([sum(p.numel() for p in engine.module.parameters()),
-                           sum(p.numel() for p in engine.module.parameters() if p.requires_grad)],
-                          dtype=torch.int64, device=engine.device)
+    counts = torch.tensor(count_parameters(engine.module.parameters()), device=engine.device)
     comm.all_reduce(counts, group=engine.grid.get_model_parallel_group())
     total, trained = counts.tolist()
     return int(total), int(trained)
-
-
-def _watch_of(engine: Any) -> Any:
-    watch = engine.dsat_pipeline_watch
-    running = trial()
-    if watch is None and running is not None and running.measures and not engine.dsat_ignores:
-        watch = engine.dsat_pipeline_watch = PipelineWatch(
-            running, engine.train_micro_batch_size_per_gpu())
-    return watch
 
 
 def change(deepspeed: ModuleType) -> None:
@@ -67,12 +56,11 @@ def change(deepspeed: ModuleType) -> None:
     from deepspeed.runtime.pipe import schedule
     from deepspeed.runtime.pipe.engine import PipelineEngine
 
-    PipelineEngine.dsat_pipeline_watch = None
-    PipelineEngine.dsat_ignores = False  # Another engine is measured.
+    PipelineEngine.dsat_pipeline_watch = None  # deepspeed.initialize() sets it (engine.py).
 
     @wrap(PipelineEngine, "train_batch")
     def _train_batch(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        watch = _watch_of(self)
+        watch = self.dsat_pipeline_watch
         if watch is not None:
             watch.begin_batch()
         loss = original(self, *args, **kwargs)

@@ -225,6 +225,30 @@ TEST(FindRankLauncherTest, ItsArgumentsEndBeforeTheModuleOrTheProgram) {
               HasSubstr("accelerate would start 3 ranks"));
 }
 
+TEST(RankProgramTest, LaunchersAndWrappersSayWhatRanksRun) {
+  struct Case {
+    Argv command;
+    size_t starter, begin;
+    bool is_module = false;
+  };
+  for (const Case& each :
+       {Case{{"A=b", "torchrun", "--nproc_per_node", "3", "--nnodes=2", "t.py", "--lr"}, 1, 5},
+        Case{{"deepspeed", "--num_gpus", "4", "t.py", "--x"}, 0, 3},
+        Case{{"python3", "-u", "-m", "torch.distributed.run", "--nproc-per-node=2", "-m", "a.b"},
+             0,
+             6,
+             true},
+        Case{{"uv", "run", "--with", "peft", "python", "-W", "ignore", "-m", "a.b"}, 4, 8, true},
+        Case{{"timeout", "$LIMIT", "./t.py", "x"}, 2, 2}, Case{{"python3", "-u"}, 0, 2}}) {
+    const auto found = RankProgramAt(CommandWords(each.command), 0);
+    ASSERT_TRUE(found);
+    EXPECT_EQ(found->starter, each.starter) << each.command[0];
+    EXPECT_EQ(found->begin, each.begin) << each.command[0];
+    EXPECT_EQ(found->is_module, each.is_module) << each.command[0];
+  }
+  EXPECT_FALSE(RankProgramAt(CommandWords({"bash", "run.sh"}), 0));
+}
+
 TEST(CheckIncludedTest, TheDevicesOfDeepSpeedsLauncherAreTheRanksOfATrial) {
   for (const char* filter : {"localhost:0,1,2", "a:0@b:0,3"}) {
     EXPECT_THAT(RefusalOf({"deepspeed", "--include", filter, "t.py"}),

@@ -1,10 +1,9 @@
 // Tests how commands are split into words.
-#include "searcher/command/shell_words.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "searcher/command/command_words.h"
 
 namespace dsat {
 namespace {

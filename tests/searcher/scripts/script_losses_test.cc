@@ -1,6 +1,4 @@
 // Tests reading the losses that a script has printed.
-#include "searcher/scripts/script_losses.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -9,6 +7,8 @@
 #include <fstream>
 #include <string>
 #include <vector>
+
+#include "searcher/scripts/hook_report.h"
 
 namespace dsat {
 namespace {
