@@ -26,18 +26,8 @@ class ShmGroup final : public ProcessGroup {
   ~ShmGroup() override;
 
   CommBuffer Allocate(int64_t bytes) override;
-  void ReduceScatter(const CommBuffer& buffer, DType dtype, int64_t row_elems) override;
-  void AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_elems) override;
-  void AllGather(const CommBuffer& buffer, int64_t row_bytes) override;
-  void Broadcast(const CommBuffer& buffer, DType dtype, int64_t row_elems, int root_row) override;
-  void AllToAll(const CommBuffer& buffer, int64_t row_bytes) override;
-  void Send(const void* data, int64_t bytes, int peer) override;
-  void Recv(void* data, int64_t bytes, int peer) override;
-  void Exchange(const void* sent, void* received, int64_t bytes, int peer) override;
   std::unique_ptr<ProcessGroup> Split(std::span<const int> color_of_rank) override;
-  double SumScalar(double value) override;
-  double MaxScalar(double value) override;
-  void Barrier() override { rendezvous_.Synchronize({.kind = Call::Kind::kBarrier}); }
+  std::vector<double> GatherNumbers(Call::Kind kind, double number) override;
   void CheckPeers(const std::string& call, int peer, Clock::time_point since) override {
     rendezvous_.CheckPeers(call, peer, since);
   }
@@ -50,11 +40,17 @@ class ShmGroup final : public ProcessGroup {
     int64_t block_bytes = 0;
   };
 
+  void RunCollective(const Call& call, const CommBuffer& buffer) override;
+  void RunMessage(const Call& call, const void* sent, void* received) override {
+    if (call.kind != Call::Kind::kRecv) mailboxes_.Send(sent, call.count, call.rank);
+    if (call.kind != Call::Kind::kSend) mailboxes_.Recv(received, call.count, call.rank);
+  }
   // Rank 0 reserves new memory for all ranks, which synchronize with `call`. The offset, or -errno.
   int64_t ReserveTogether(const Call& call, int64_t bytes);
   int64_t ReserveTable();
   char* Row(const CommBuffer& buffer, int owner, int row, int64_t row_bytes) const;
-  void SumOwnRow(const CommBuffer& buffer, DType dtype, int64_t row_elems, bool for_all);
+  void SumOwnRow(const Call& call, const CommBuffer& buffer);
+  void CopyRow(const CommBuffer& buffer, int64_t row_bytes, int owner);
   void SwapHalfRow(const CommBuffer& buffer, int64_t row_bytes, int peer);
 
   std::shared_ptr<SharedFile> file_;  // Shared with the groups made by Split.
@@ -119,19 +115,25 @@ char* ShmGroup::Row(const CommBuffer& buffer, int owner, int row, int64_t row_by
   return region.blocks.data() + owner * region.block_bytes + row * row_bytes;
 }
 
-// While this runs, only this rank accesses row rank() of its own and of its peers' blocks. If
-// `for_all`, it writes the sum to all of them while the sum is still in the cache.
-void ShmGroup::SumOwnRow(const CommBuffer& buffer, DType dtype, int64_t row_elems, bool for_all) {
-  if (row_elems == 0) return;
-  const int64_t row_bytes = row_elems * BytesPerElem(dtype);
+// While this runs, only this rank accesses row rank() of its own and of its peers' blocks. An
+// all-reduce writes the sum to all of them while the sum is still in the cache.
+void ShmGroup::SumOwnRow(const Call& call, const CommBuffer& buffer) {
+  if (call.count == 0) return;
   std::vector<const void*> rows;
   std::vector<void*> sums;
   for (int owner = 0; owner < size(); ++owner) {
-    void* row = Row(buffer, owner, rank(), row_bytes);
+    void* row = Row(buffer, owner, rank(), call.RowBytes());
     rows.push_back(row);
-    if (for_all || owner == rank()) sums.push_back(row);
+    if (call.kind == Call::Kind::kAllReduce || owner == rank()) sums.push_back(row);
   }
-  SumRows(sums, rows, dtype, row_elems);
+  SumRows(sums, rows, call.dtype, call.count);
+}
+
+// From the owner's block to this rank's.
+void ShmGroup::CopyRow(const CommBuffer& buffer, int64_t row_bytes, int owner) {
+  if (owner == rank() || row_bytes == 0) return;
+  std::memcpy(Row(buffer, rank(), owner, row_bytes), Row(buffer, owner, owner, row_bytes),
+              static_cast<size_t>(row_bytes));
 }
 
 // The lower rank of a pair swaps the first half of the two rows that they exchange, and the higher
@@ -151,66 +153,19 @@ void ShmGroup::SwapHalfRow(const CommBuffer& buffer, int64_t row_bytes, int peer
   }
 }
 
-void ShmGroup::ReduceScatter(const CommBuffer& buffer, DType dtype, int64_t row_elems) {
-  CountRows(buffer, dtype, row_elems, size() - 1);
-  rendezvous_.Synchronize({Call::Kind::kReduceScatter, dtype, buffer.id, -1, row_elems});
-  SumOwnRow(buffer, dtype, row_elems, /*for_all=*/false);
-  rendezvous_.Wait();
-}
-
-void ShmGroup::AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_elems) {
-  CountRows(buffer, dtype, row_elems, 2 * (size() - 1));
-  rendezvous_.Synchronize({Call::Kind::kAllReduce, dtype, buffer.id, -1, row_elems});
-  SumOwnRow(buffer, dtype, row_elems, /*for_all=*/true);
-  rendezvous_.Wait();
-}
-
-void ShmGroup::AllGather(const CommBuffer& buffer, int64_t row_bytes) {
-  CountRows(buffer, row_bytes, size() - 1);
-  rendezvous_.Synchronize(
-      {.kind = Call::Kind::kAllGather, .buffer = buffer.id, .count = row_bytes});
+void ShmGroup::RunCollective(const Call& call, const CommBuffer& buffer) {
+  const int64_t row_bytes = call.RowBytes();
+  rendezvous_.Synchronize(call);
+  if (call.kind == Call::Kind::kBroadcast) CopyRow(buffer, row_bytes, call.rank);
+  if (call.kind == Call::Kind::kReduceScatter || call.kind == Call::Kind::kAllReduce)
+    SumOwnRow(call, buffer);
   // Each rank starts with another peer, so that ranks do not all read the same memory at once.
-  for (int step = 1; step < size() && row_bytes > 0; ++step) {
-    const int peer = (rank() + step) % size();
-    std::memcpy(Row(buffer, rank(), peer, row_bytes), Row(buffer, peer, peer, row_bytes),
-                static_cast<size_t>(row_bytes));
-  }
-  rendezvous_.Wait();
-}
-
-void ShmGroup::Broadcast(const CommBuffer& buffer, DType dtype, int64_t row_elems, int root_row) {
-  CountBroadcast(buffer, dtype, row_elems, root_row);
-  rendezvous_.Synchronize({Call::Kind::kBroadcast, dtype, buffer.id, root_row, row_elems});
-  const int64_t row_bytes = row_elems * BytesPerElem(dtype);
-  if (rank() != root_row && row_bytes > 0) {
-    std::memcpy(Row(buffer, rank(), root_row, row_bytes),
-                Row(buffer, root_row, root_row, row_bytes), static_cast<size_t>(row_bytes));
-  }
-  rendezvous_.Wait();
-}
-
-void ShmGroup::AllToAll(const CommBuffer& buffer, int64_t row_bytes) {
-  CountRows(buffer, row_bytes, size() - 1);
-  rendezvous_.Synchronize({.kind = Call::Kind::kAllToAll, .buffer = buffer.id, .count = row_bytes});
   for (int step = 1; step < size(); ++step) {
-    SwapHalfRow(buffer, row_bytes, (rank() + step) % size());
+    const int peer = (rank() + step) % size();
+    if (call.kind == Call::Kind::kAllGather) CopyRow(buffer, row_bytes, peer);
+    if (call.kind == Call::Kind::kAllToAll) SwapHalfRow(buffer, row_bytes, peer);
   }
   rendezvous_.Wait();
-}
-
-void ShmGroup::Send(const void* data, int64_t bytes, int peer) {
-  CountSend(bytes, peer);
-  mailboxes_.Send(data, bytes, peer);
-}
-
-void ShmGroup::Recv(void* data, int64_t bytes, int peer) {
-  CheckPeer(bytes, peer);
-  mailboxes_.Recv(data, bytes, peer);
-}
-
-void ShmGroup::Exchange(const void* sent, void* received, int64_t bytes, int peer) {
-  Send(sent, bytes, peer);
-  Recv(received, bytes, peer);
 }
 
 std::unique_ptr<ProcessGroup> ShmGroup::Split(std::span<const int> color_of_rank) {
@@ -233,20 +188,12 @@ std::unique_ptr<ProcessGroup> ShmGroup::Split(std::span<const int> color_of_rank
                                     subgroup.rank, subgroup.size, timeout_);
 }
 
-double ShmGroup::SumScalar(double value) {
-  rendezvous_.Synchronize({.kind = Call::Kind::kSum}, value);
-  double sum = 0;
+std::vector<double> ShmGroup::GatherNumbers(Call::Kind kind, double number) {
+  rendezvous_.Synchronize({.kind = kind}, number);
+  std::vector<double> numbers;
   for (int rank = 0; rank < size(); ++rank)
-    sum += rendezvous_.ValueOf(rank);
-  return sum;
-}
-
-double ShmGroup::MaxScalar(double value) {
-  rendezvous_.Synchronize({.kind = Call::Kind::kMax}, value);
-  double maximum = rendezvous_.ValueOf(0);
-  for (int rank = 1; rank < size(); ++rank)
-    maximum = Larger(maximum, rendezvous_.ValueOf(rank));
-  return maximum;
+    numbers.push_back(rendezvous_.ValueOf(rank));
+  return numbers;
 }
 
 }  // namespace

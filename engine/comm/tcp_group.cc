@@ -39,26 +39,15 @@ class TcpGroup final : public ProcessGroup {
            std::chrono::steady_clock::time_point deadline);
 
   CommBuffer Allocate(int64_t bytes) override;
-  void ReduceScatter(const CommBuffer& buffer, DType dtype, int64_t row_elems) override;
-  void AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_elems) override;
-  void AllGather(const CommBuffer& buffer, int64_t row_bytes) override;
-  void Broadcast(const CommBuffer& buffer, DType dtype, int64_t row_elems, int root_row) override;
-  void AllToAll(const CommBuffer& buffer, int64_t row_bytes) override;
-  void Send(const void* data, int64_t bytes, int peer) override;
-  void Recv(void* data, int64_t bytes, int peer) override;
-  void Exchange(const void* sent, void* received, int64_t bytes, int peer) override;
   std::unique_ptr<ProcessGroup> Split(std::span<const int> color_of_rank) override;
-  double SumScalar(double value) override;
-  double MaxScalar(double value) override;
-  void Barrier() override { Synchronize({.kind = Call::Kind::kBarrier}); }
+  std::vector<double> GatherNumbers(Call::Kind kind, double number) override;
   void CheckPeers(const std::string& call, int peer, Clock::time_point since) override {
     peers_.CheckPeers(call, peer, since);
   }
 
  private:
-  static char* Row(const CommBuffer& buffer, int row, int64_t row_bytes) {
-    return static_cast<char*>(buffer.data) + row * row_bytes;
-  }
+  void RunCollective(const Call& call, const CommBuffer& buffer) override;
+  void RunMessage(const Call& call, const void* sent, void* received) override;
   // Calls fn(peer, link) for every other rank, starting with the next one, so that ranks do not all
   // send to the same peer.
   template <typename Fn>
@@ -79,8 +68,10 @@ class TcpGroup final : public ProcessGroup {
   void Synchronize(const Call& call, double value = 0);
 
   void CheckHeaders();
-  void BeginRows(const Call& call, const CommBuffer& buffer, int64_t row_bytes);
-  void SumOwnRow(const CommBuffer& buffer, DType dtype, int64_t row_bytes, bool for_all);
+  void SendRows(const Call& call, const CommBuffer& buffer);
+  void ReceiveRows(const Call& call, const CommBuffer& buffer);
+  void SumOwnRow(const Call& call, const CommBuffer& buffer);
+  void PlaceTiles(const CommBuffer& buffer, int64_t row_bytes);
   void FetchMessage(const Call& call, void* data);
   Membership PartOf(std::span<const int> color_of_rank, const Subgroup& subgroup) const;
   std::unique_ptr<ProcessGroup> Form(const Membership& part, UniqueFd listener);
@@ -187,20 +178,31 @@ CommBuffer TcpGroup::Allocate(int64_t bytes) {
   return {static_cast<int>(memory_.size()) - 1, memory_.back().data(), bytes};
 }
 
-// Sends every peer its row.
-void TcpGroup::BeginRows(const Call& call, const CommBuffer& buffer, int64_t row_bytes) {
-  Begin(call);
-  ForOthers([&](int peer, Link& link) { link.Send(Row(buffer, peer, row_bytes), row_bytes); });
-  ExchangeHeaders();
+// Each peer gets its row, this rank's row, or, of the root of a broadcast alone, the root's row.
+void TcpGroup::SendRows(const Call& call, const CommBuffer& buffer) {
+  if (call.kind == Call::Kind::kBroadcast && rank() != call.rank) return;
+  const bool differ = call.kind != Call::Kind::kBroadcast && call.kind != Call::Kind::kAllGather;
+  ForOthers([&](int peer, Link& link) {
+    link.Send(buffer.Row(differ ? peer : rank(), call.RowBytes()), call.RowBytes());
+  });
 }
 
-// If `for_all`, sends the sums to the peers while later ones are computed.
-void TcpGroup::SumOwnRow(const CommBuffer& buffer, DType dtype, int64_t row_bytes, bool for_all) {
+// The rows of all peers, or the root's row.
+void TcpGroup::ReceiveRows(const Call& call, const CommBuffer& buffer) {
+  ForOthers([&](int peer, Link& link) {
+    if (call.kind != Call::Kind::kBroadcast || peer == call.rank)
+      link.Receive(buffer.Row(peer, call.RowBytes()), call.RowBytes());
+  });
+}
+
+// An all-reduce sends the sums to the peers while later ones are computed.
+void TcpGroup::SumOwnRow(const Call& call, const CommBuffer& buffer) {
+  const int64_t row_bytes = call.RowBytes();
   const int64_t tile_bytes = std::min(kTileBytes, row_bytes);
   tiles_.resize(static_cast<size_t>(size() * tile_bytes));
   for (int64_t begin = 0; begin < row_bytes; begin += tile_bytes) {
     const int64_t count = std::min(tile_bytes, row_bytes - begin);
-    void* sum = Row(buffer, rank(), row_bytes) + begin;
+    void* sum = buffer.Row(rank(), row_bytes) + begin;
     std::vector<const void*> rows(static_cast<size_t>(size()), sum);
     ForOthers([&](int peer, Link& link) {
       char* tile = tiles_.data() + peer * tile_bytes;
@@ -208,54 +210,13 @@ void TcpGroup::SumOwnRow(const CommBuffer& buffer, DType dtype, int64_t row_byte
       link.Receive(tile, count);
     });
     Receive();
-    SumRows({&sum, 1}, rows, dtype, count / BytesPerElem(dtype));
-    if (for_all) ForOthers([&](int, Link& link) { link.Send(sum, count); });
+    SumRows({&sum, 1}, rows, call.dtype, count / BytesPerElem(call.dtype));
+    if (call.kind == Call::Kind::kAllReduce)
+      ForOthers([&](int, Link& link) { link.Send(sum, count); });
   }
 }
 
-void TcpGroup::ReduceScatter(const CommBuffer& buffer, DType dtype, int64_t row_elems) {
-  CountRows(buffer, dtype, row_elems, size() - 1);
-  const int64_t row_bytes = row_elems * BytesPerElem(dtype);
-  BeginRows({Call::Kind::kReduceScatter, dtype, buffer.id, -1, row_elems}, buffer, row_bytes);
-  SumOwnRow(buffer, dtype, row_bytes, /*for_all=*/false);
-  Finish();
-}
-
-// A peer sends its sums after it has received all rows, so that no row remains to be sent when its
-// sums arrive.
-void TcpGroup::AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_elems) {
-  CountRows(buffer, dtype, row_elems, 2 * (size() - 1));
-  const int64_t row_bytes = row_elems * BytesPerElem(dtype);
-  BeginRows({Call::Kind::kAllReduce, dtype, buffer.id, -1, row_elems}, buffer, row_bytes);
-  SumOwnRow(buffer, dtype, row_bytes, /*for_all=*/true);
-  ForOthers([&](int peer, Link& link) { link.Receive(Row(buffer, peer, row_bytes), row_bytes); });
-  Finish();
-}
-
-void TcpGroup::AllGather(const CommBuffer& buffer, int64_t row_bytes) {
-  CountRows(buffer, row_bytes, size() - 1);
-  Begin({.kind = Call::Kind::kAllGather, .buffer = buffer.id, .count = row_bytes});
-  ForOthers([&](int, Link& link) { link.Send(Row(buffer, rank(), row_bytes), row_bytes); });
-  ExchangeHeaders();
-  ForOthers([&](int peer, Link& link) { link.Receive(Row(buffer, peer, row_bytes), row_bytes); });
-  Finish();
-}
-
-void TcpGroup::Broadcast(const CommBuffer& buffer, DType dtype, int64_t row_elems, int root_row) {
-  CountBroadcast(buffer, dtype, row_elems, root_row);
-  const int64_t row_bytes = row_elems * BytesPerElem(dtype);
-  char* row = Row(buffer, root_row, row_bytes);
-  Begin({Call::Kind::kBroadcast, dtype, buffer.id, root_row, row_elems});
-  if (rank() == root_row) ForOthers([&](int, Link& link) { link.Send(row, row_bytes); });
-  ExchangeHeaders();
-  if (rank() != root_row) peers_.collectives(root_row).Receive(row, row_bytes);
-  Finish();
-}
-
-void TcpGroup::AllToAll(const CommBuffer& buffer, int64_t row_bytes) {
-  CountRows(buffer, row_bytes, size() - 1);
-  BeginRows({.kind = Call::Kind::kAllToAll, .buffer = buffer.id, .count = row_bytes}, buffer,
-            row_bytes);
+void TcpGroup::PlaceTiles(const CommBuffer& buffer, int64_t row_bytes) {
   const int64_t tile_bytes = std::min(kTileBytes, row_bytes);
   tiles_.resize(static_cast<size_t>(size() * tile_bytes));
   for (int64_t begin = 0; begin < row_bytes; begin += tile_bytes) {
@@ -268,22 +229,40 @@ void TcpGroup::AllToAll(const CommBuffer& buffer, int64_t row_bytes) {
     };
     peers_.MoveCollectives(header_.call, [&] { return AllLinks(can_be_placed); });
     ForOthers([&](int peer, const Link&) {
-      std::memcpy(Row(buffer, peer, row_bytes) + begin, tiles_.data() + peer * tile_bytes,
+      std::memcpy(buffer.Row(peer, row_bytes) + begin, tiles_.data() + peer * tile_bytes,
                   static_cast<size_t>(count));
     });
+  }
+}
+
+// In an all-reduce, a peer sends its sums after it has received all rows, so that no row remains to
+// be sent when its sums arrive.
+void TcpGroup::RunCollective(const Call& call, const CommBuffer& buffer) {
+  const bool sums = call.kind == Call::Kind::kReduceScatter || call.kind == Call::Kind::kAllReduce;
+  Begin(call);
+  SendRows(call, buffer);
+  ExchangeHeaders();
+  if (sums) SumOwnRow(call, buffer);
+  if (call.kind == Call::Kind::kAllToAll) {
+    PlaceTiles(buffer, call.RowBytes());
+  } else if (call.kind != Call::Kind::kReduceScatter) {
+    ReceiveRows(call, buffer);
   }
   Finish();
 }
 
-void TcpGroup::Send(const void* data, int64_t bytes, int peer) {
-  CountSend(bytes, peer);
-  const Call call{.kind = Call::Kind::kSend, .rank = peer, .count = bytes};
-  peers_.CheckHere(call.ToString(), peer);
-  Link& link = peers_.outgoing(peer);
-  header_ = {call, 0};
-  link.Send(&header_, sizeof header_);
-  link.Send(data, bytes);
-  peers_.MoveMessages(call, peer, [&] { return !link.is_busy(); });
+void TcpGroup::RunMessage(const Call& call, const void* sent, void* received) {
+  const bool only_sends = call.kind == Call::Kind::kSend;
+  only_sends ? peers_.CheckHere(call.ToString(), call.rank)
+             : peers_.CheckNotBroken(call.ToString());
+  Link& link = peers_.outgoing(call.rank);
+  if (call.kind != Call::Kind::kRecv) {
+    header_ = {call, 0};
+    link.Send(&header_, sizeof header_);
+    link.Send(sent, call.count);
+  }
+  if (!only_sends) return FetchMessage(call, received);
+  peers_.MoveMessages(call, call.rank, [&] { return !link.is_busy(); });
 }
 
 // Receives a message to `data` after its header has arrived and is as expected.
@@ -299,23 +278,6 @@ void TcpGroup::FetchMessage(const Call& call, void* data) {
   link.Receive(data, call.count);
   peers_.MoveMessages(call, peer,
                       [&] { return !link.is_busy() && !peers_.outgoing(peer).is_busy(); });
-}
-
-void TcpGroup::Recv(void* data, int64_t bytes, int peer) {
-  CheckPeer(bytes, peer);
-  const Call call{.kind = Call::Kind::kRecv, .rank = peer, .count = bytes};
-  peers_.CheckNotBroken(call.ToString());
-  FetchMessage(call, data);
-}
-
-void TcpGroup::Exchange(const void* sent, void* received, int64_t bytes, int peer) {
-  CountSend(bytes, peer);
-  const Call call{.kind = Call::Kind::kExchange, .rank = peer, .count = bytes};
-  peers_.CheckNotBroken(call.ToString());
-  header_ = {call, 0};
-  peers_.outgoing(peer).Send(&header_, sizeof header_);
-  peers_.outgoing(peer).Send(sent, bytes);
-  FetchMessage(call, received);
 }
 
 std::unique_ptr<ProcessGroup> TcpGroup::Split(std::span<const int> color_of_rank) {
@@ -371,20 +333,12 @@ std::unique_ptr<ProcessGroup> TcpGroup::Form(const Membership& part, UniqueFd li
   }
 }
 
-double TcpGroup::SumScalar(double value) {
-  Synchronize({.kind = Call::Kind::kSum}, value);
-  double sum = 0;
+std::vector<double> TcpGroup::GatherNumbers(Call::Kind kind, double number) {
+  Synchronize({.kind = kind}, number);
+  std::vector<double> numbers;
   for (const Header& header : headers_)
-    sum += header.value;
-  return sum;
-}
-
-double TcpGroup::MaxScalar(double value) {
-  Synchronize({.kind = Call::Kind::kMax}, value);
-  double maximum = headers_[0].value;
-  for (const Header& header : headers_)
-    maximum = Larger(maximum, header.value);
-  return maximum;
+    numbers.push_back(header.value);
+  return numbers;
 }
 
 }  // namespace
