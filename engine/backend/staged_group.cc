@@ -30,7 +30,23 @@ class StagedGroup final : public ProcessGroup {
     }
   }
 
-  CommBuffer Allocate(int64_t bytes) override;
+  CommBuffer Allocate(int64_t bytes) override {
+    Staged staged;
+    staged.host = host_->Allocate(bytes);
+    staged.bytes = (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+    if (staged.bytes > 0) {
+      staged.device = memory_.Allocate(staged.bytes);
+      if (staged.device == nullptr) {
+        throw OutOfMemory(ErrorCode::kResourceExhausted,
+                          fmt::format("device memory: no {} bytes for communication", bytes));
+      }
+      LockForCopies(staged.host);
+      copies_->Upload(staged.device, staged.host.data, bytes);  // Zeros.
+    }
+    buffers_.push_back(staged);
+    return {static_cast<int>(buffers_.size()) - 1, staged.device, bytes};
+  }
+
   std::unique_ptr<ProcessGroup> Split(std::span<const int> color_of_rank) override {
     auto part = host_->Split(color_of_rank);
     if (part == nullptr) return nullptr;
@@ -50,7 +66,13 @@ class StagedGroup final : public ProcessGroup {
     CommBuffer host;
   };
 
-  void LockForCopies(const CommBuffer& host);
+  void LockForCopies(const CommBuffer& host) {
+    if (size() == 1 || memory_.PinHost(host.data, host.bytes) || std::exchange(has_warned_, true))
+      return;
+    Log(LogLevel::kWarn, "communication memory cannot be page-locked: copies will be slower",
+        {{"rank", rank()}, {"bytes", host.bytes}});
+  }
+
   // With one rank all is in place.
   void RunCollective(const Call& call, const CommBuffer& buffer) override {
     const Staged& staged = buffers_[static_cast<size_t>(buffer.id)];
@@ -61,7 +83,16 @@ class StagedGroup final : public ProcessGroup {
     host_->Collect(host_call, staged.host);
     if (size() > 1) copies_->Upload(staged.device, staged.host.data, bytes);
   }
-  void RunMessage(const Call& call, const void* sent, void* received) override;
+
+  void RunMessage(const Call& call, const void* sent, void* received) override {
+    const bool sends = call.kind != Call::Kind::kRecv, receives = call.kind != Call::Kind::kSend;
+    if (!memory_.Holds(sends ? sent : received)) return host_->Pass(call, sent, received);
+    message_.resize(static_cast<size_t>(2 * call.count));
+    char *to_peer = message_.data(), *from_peer = to_peer + call.count;
+    if (sends) copies_->Download(to_peer, sent, call.count);
+    host_->Pass(call, to_peer, from_peer);
+    if (receives) copies_->Upload(received, from_peer, call.count);
+  }
 
   std::unique_ptr<ProcessGroup> host_;
   MemorySource& memory_;
@@ -70,40 +101,6 @@ class StagedGroup final : public ProcessGroup {
   std::vector<char> message_;
   bool has_warned_ = false;
 };
-
-CommBuffer StagedGroup::Allocate(int64_t bytes) {
-  Staged staged;
-  staged.host = host_->Allocate(bytes);
-  staged.bytes = (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
-  if (staged.bytes > 0) {
-    staged.device = memory_.Allocate(staged.bytes);
-    if (staged.device == nullptr) {
-      throw OutOfMemory(ErrorCode::kResourceExhausted,
-                        fmt::format("device memory: no {} bytes for communication", bytes));
-    }
-    LockForCopies(staged.host);
-    copies_->Upload(staged.device, staged.host.data, bytes);  // Zeros.
-  }
-  buffers_.push_back(staged);
-  return {static_cast<int>(buffers_.size()) - 1, staged.device, bytes};
-}
-
-void StagedGroup::LockForCopies(const CommBuffer& host) {
-  if (size() == 1 || memory_.PinHost(host.data, host.bytes) || std::exchange(has_warned_, true))
-    return;
-  Log(LogLevel::kWarn, "communication memory cannot be page-locked: copies will be slower",
-      {{"rank", rank()}, {"bytes", host.bytes}});
-}
-
-void StagedGroup::RunMessage(const Call& call, const void* sent, void* received) {
-  const bool sends = call.kind != Call::Kind::kRecv, receives = call.kind != Call::Kind::kSend;
-  if (!memory_.Holds(sends ? sent : received)) return host_->Pass(call, sent, received);
-  message_.resize(static_cast<size_t>(2 * call.count));
-  char *to_peer = message_.data(), *from_peer = to_peer + call.count;
-  if (sends) copies_->Download(to_peer, sent, call.count);
-  host_->Pass(call, to_peer, from_peer);
-  if (receives) copies_->Upload(received, from_peer, call.count);
-}
 
 }  // namespace
 

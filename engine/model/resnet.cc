@@ -185,8 +185,28 @@ class ResidualBlock final : public Layer {
 
   std::string name() const override { return name_; }
   const std::vector<ParamSpec>& params() const override { return params_; }
-  Buffer Forward(const LayerContext& ctx, const Buffer& x, Saved& saved) const override;
-  Buffer Backward(const LayerContext& ctx, const Buffer& x, Buffer dy, Saved& saved) const override;
+
+  Buffer Forward(const LayerContext& ctx, const Buffer& x, Saved& saved) const override {
+    saved.resize(kNumKept);
+    const int64_t num_units = shrinks_ ? 3 : 2;
+    saved[kStats] =
+        ctx.arena.Allocate(DType::kF32, num_units * first_.NumStats(ctx), "block statistics");
+    saved[kConv1] = first_.Convolve(ctx, x.AsTensor(ctx.dtype));
+    saved[kConv2] = second_.Convolve(ctx, Middle(ctx, saved).AsTensor(ctx.dtype));
+    if (shrinks_) saved[kShortcut] = shortcut_.Convolve(ctx, x.AsTensor(ctx.dtype));
+    return Output(ctx, x, saved);
+  }
+
+  Buffer Backward(const LayerContext& ctx, const Buffer& x, Buffer dy,
+                  Saved& saved) const override {
+    ReluGradInPlace(ctx, dy, Output(ctx, x, saved));
+    Buffer dx = MainGrad(ctx, x, dy, saved);
+    const Buffer other = ShortcutGrad(ctx, x, std::move(dy), saved);
+    ctx.kernels.Run(
+        op::Add{dx.AsTensor(ctx.dtype), dx.AsTensor(ctx.dtype), other.AsTensor(ctx.dtype)});
+    saved.clear();
+    return dx;
+  }
 
  private:
   enum Kept { kStats, kConv1, kConv2, kShortcut, kNumKept };
@@ -196,87 +216,60 @@ class ResidualBlock final : public Layer {
     const int64_t num_stats = first_.NumStats(ctx);
     return saved[kStats].AsTensor(DType::kF32).Slice(i * num_stats, num_stats);
   }
-  Buffer Middle(const LayerContext& ctx, const Saved& saved) const;
-  Buffer Output(const LayerContext& ctx, const Buffer& x, const Saved& saved) const;
-  Buffer ShortcutGrad(const LayerContext& ctx, const Buffer& x, Buffer dy, Saved& saved) const;
-  Buffer MainGrad(const LayerContext& ctx, const Buffer& x, const Buffer& dy, Saved& saved) const;
+
+  // relu(norm(first convolution)).
+  Buffer Middle(const LayerContext& ctx, const Saved& saved) const {
+    Buffer middle = first_.Normalize(ctx, saved[kConv1], Stats(ctx, saved, 0));
+    ReluInPlace(ctx, middle);
+    return middle;
+  }
+
+  // relu(norm(second convolution) + shortcut).
+  Buffer Output(const LayerContext& ctx, const Buffer& x, const Saved& saved) const {
+    Buffer y = second_.Normalize(ctx, saved[kConv2], Stats(ctx, saved, 1));
+    Buffer projected;
+    if (shrinks_) projected = shortcut_.Normalize(ctx, saved[kShortcut], Stats(ctx, saved, 2));
+    const Buffer& other = shrinks_ ? projected : x;
+    ctx.kernels.Run(
+        op::Add{y.AsTensor(ctx.dtype), y.AsTensor(ctx.dtype), other.AsTensor(ctx.dtype)});
+    ReluInPlace(ctx, y);
+    return y;
+  }
+
+  // The part that comes through the shortcut.
+  Buffer ShortcutGrad(const LayerContext& ctx, const Buffer& x, Buffer dy, Saved& saved) const {
+    if (!shrinks_) return dy;
+    const Tensor grad = dy.AsTensor(ctx.dtype);
+    shortcut_.NormGrad(ctx, grad, grad, saved[kShortcut], Stats(ctx, saved, 2));
+    shortcut_.WeightGrad(ctx, grad, x.AsTensor(ctx.dtype));
+    return shortcut_.InputGrad(ctx, grad);
+  }
+
+  // The part of the input's gradient that comes through both convolutions.
+  Buffer MainGrad(const LayerContext& ctx, const Buffer& x, const Buffer& dy, Saved& saved) const {
+    const DType dtype = ctx.dtype;
+    Buffer dconv2 = ctx.arena.Allocate(dtype, second_.Shape(ctx).NumOut(), "convolution gradient");
+    second_.NormGrad(ctx, dconv2.AsTensor(dtype), dy.AsTensor(dtype), saved[kConv2],
+                     Stats(ctx, saved, 1));
+    saved[kConv2].Free();
+    Buffer middle = Middle(ctx, saved);
+    second_.WeightGrad(ctx, dconv2.AsTensor(dtype), middle.AsTensor(dtype));
+    Buffer dmiddle = second_.InputGrad(ctx, dconv2.AsTensor(dtype));
+    dconv2.Free();
+    ReluGradInPlace(ctx, dmiddle, middle);
+    middle.Free();
+    first_.NormGrad(ctx, dmiddle.AsTensor(dtype), dmiddle.AsTensor(dtype), saved[kConv1],
+                    Stats(ctx, saved, 0));
+    saved[kConv1].Free();
+    first_.WeightGrad(ctx, dmiddle.AsTensor(dtype), x.AsTensor(dtype));
+    return first_.InputGrad(ctx, dmiddle.AsTensor(dtype));
+  }
 
   bool shrinks_;
   std::string name_;
   ConvNorm first_, second_, shortcut_;
   std::vector<ParamSpec> params_;
 };
-
-// relu(norm(first convolution)).
-Buffer ResidualBlock::Middle(const LayerContext& ctx, const Saved& saved) const {
-  Buffer middle = first_.Normalize(ctx, saved[kConv1], Stats(ctx, saved, 0));
-  ReluInPlace(ctx, middle);
-  return middle;
-}
-
-// relu(norm(second convolution) + shortcut).
-Buffer ResidualBlock::Output(const LayerContext& ctx, const Buffer& x, const Saved& saved) const {
-  Buffer y = second_.Normalize(ctx, saved[kConv2], Stats(ctx, saved, 1));
-  Buffer projected;
-  if (shrinks_) projected = shortcut_.Normalize(ctx, saved[kShortcut], Stats(ctx, saved, 2));
-  const Buffer& other = shrinks_ ? projected : x;
-  ctx.kernels.Run(op::Add{y.AsTensor(ctx.dtype), y.AsTensor(ctx.dtype), other.AsTensor(ctx.dtype)});
-  ReluInPlace(ctx, y);
-  return y;
-}
-
-Buffer ResidualBlock::Forward(const LayerContext& ctx, const Buffer& x, Saved& saved) const {
-  saved.resize(kNumKept);
-  const int64_t num_units = shrinks_ ? 3 : 2;
-  saved[kStats] =
-      ctx.arena.Allocate(DType::kF32, num_units * first_.NumStats(ctx), "block statistics");
-  saved[kConv1] = first_.Convolve(ctx, x.AsTensor(ctx.dtype));
-  saved[kConv2] = second_.Convolve(ctx, Middle(ctx, saved).AsTensor(ctx.dtype));
-  if (shrinks_) saved[kShortcut] = shortcut_.Convolve(ctx, x.AsTensor(ctx.dtype));
-  return Output(ctx, x, saved);
-}
-
-Buffer ResidualBlock::Backward(const LayerContext& ctx, const Buffer& x, Buffer dy,
-                               Saved& saved) const {
-  ReluGradInPlace(ctx, dy, Output(ctx, x, saved));
-  Buffer dx = MainGrad(ctx, x, dy, saved);
-  const Buffer other = ShortcutGrad(ctx, x, std::move(dy), saved);
-  ctx.kernels.Run(
-      op::Add{dx.AsTensor(ctx.dtype), dx.AsTensor(ctx.dtype), other.AsTensor(ctx.dtype)});
-  saved.clear();
-  return dx;
-}
-
-// The part of the input's gradient that comes through both convolutions.
-Buffer ResidualBlock::MainGrad(const LayerContext& ctx, const Buffer& x, const Buffer& dy,
-                               Saved& saved) const {
-  const DType dtype = ctx.dtype;
-  Buffer dconv2 = ctx.arena.Allocate(dtype, second_.Shape(ctx).NumOut(), "convolution gradient");
-  second_.NormGrad(ctx, dconv2.AsTensor(dtype), dy.AsTensor(dtype), saved[kConv2],
-                   Stats(ctx, saved, 1));
-  saved[kConv2].Free();
-  Buffer middle = Middle(ctx, saved);
-  second_.WeightGrad(ctx, dconv2.AsTensor(dtype), middle.AsTensor(dtype));
-  Buffer dmiddle = second_.InputGrad(ctx, dconv2.AsTensor(dtype));
-  dconv2.Free();
-  ReluGradInPlace(ctx, dmiddle, middle);
-  middle.Free();
-  first_.NormGrad(ctx, dmiddle.AsTensor(dtype), dmiddle.AsTensor(dtype), saved[kConv1],
-                  Stats(ctx, saved, 0));
-  saved[kConv1].Free();
-  first_.WeightGrad(ctx, dmiddle.AsTensor(dtype), x.AsTensor(dtype));
-  return first_.InputGrad(ctx, dmiddle.AsTensor(dtype));
-}
-
-// The part that comes through the shortcut.
-Buffer ResidualBlock::ShortcutGrad(const LayerContext& ctx, const Buffer& x, Buffer dy,
-                                   Saved& saved) const {
-  if (!shrinks_) return dy;
-  const Tensor grad = dy.AsTensor(ctx.dtype);
-  shortcut_.NormGrad(ctx, grad, grad, saved[kShortcut], Stats(ctx, saved, 2));
-  shortcut_.WeightGrad(ctx, grad, x.AsTensor(ctx.dtype));
-  return shortcut_.InputGrad(ctx, grad);
-}
 
 // The mean over the pixels, the classifier and the loss.
 class ImageHead final : public Layer {
