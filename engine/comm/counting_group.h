@@ -20,22 +20,23 @@ class CountingGroup final : public ProcessGroup {
 
   CountingGroup(int rank, int size, Memory memory) : ProcessGroup(rank, size), kind_(memory) {}
 
-  CommBuffer Allocate(int64_t bytes) override;
-  void ReduceScatter(const CommBuffer& buffer, DType dtype, int64_t row_elems) override;
-  void AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_elems) override;
-  void AllGather(const CommBuffer& buffer, int64_t row_bytes) override;
-  void Broadcast(const CommBuffer& buffer, DType dtype, int64_t row_elems, int root_row) override;
-  void AllToAll(const CommBuffer& buffer, int64_t row_bytes) override;
-  void Send(const void* data, int64_t bytes, int peer) override;
-  void Recv(void* data, int64_t bytes, int peer) override;
-  void Exchange(const void* sent, void* received, int64_t bytes, int peer) override;
-  std::unique_ptr<ProcessGroup> Split(std::span<const int> color_of_rank) override;
-  double SumScalar(double value) override { return value; }
-  double MaxScalar(double value) override { return value; }
-  void Barrier() override {}
+  CommBuffer Allocate(int64_t bytes) override {
+    DSAT_CHECK(bytes >= 0);
+    memory_.push_back(kind_ == Memory::kReal ? Mapping::Private(bytes) : Mapping());
+    return {static_cast<int>(memory_.size()) - 1, memory_.back().data(), bytes};
+  }
+  std::unique_ptr<ProcessGroup> Split(std::span<const int> color_of_rank) override {
+    const Subgroup subgroup = SubgroupOf(color_of_rank);
+    if (subgroup.size == 0) return nullptr;
+    return std::make_unique<CountingGroup>(subgroup.rank, subgroup.size, kind_);
+  }
+  std::vector<double> GatherNumbers(Call::Kind, double number) override { return {number}; }
   void CheckPeers(const std::string&, int, Clock::time_point) override {}
 
  private:
+  void RunCollective(const Call&, const CommBuffer&) override {}
+  void RunMessage(const Call&, const void*, void*) override {}
+
   Memory kind_;
   std::vector<Mapping> memory_;  // By buffer id.
 };

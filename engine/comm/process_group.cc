@@ -1,31 +1,106 @@
-// Shared by all process groups: traffic and the members of subgroups.
+// Shared by all process groups: the texts of calls, traffic and the members of subgroups.
 #include "engine/comm/process_group.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <numeric>
+#include <string_view>
+
+#include "base/rng.h"
+#include "engine/comm/counting_group.h"
 
 namespace dsat::engine {
 
-void ProcessGroup::CountRows(const CommBuffer& buffer, int64_t row_bytes, int64_t sent_rows) {
+std::string Call::ToString() const {
+  constexpr const char* kTypes[] = {"f32", "bf16", "f16"};
+  const char* type = kTypes[static_cast<size_t>(dtype)];
+  const auto rows = [&](const char* name) {
+    return fmt::format("{}(buffer {}, {}, rows of {})", name, buffer, type, count);
+  };
+  switch (kind) {
+    case Kind::kJoin:
+      return "join";
+    case Kind::kAllocate:
+      return fmt::format("allocate({} bytes)", count);
+    case Kind::kReduceScatter:
+      return rows("reduce_scatter");
+    case Kind::kAllReduce:
+      return rows("all_reduce");
+    case Kind::kAllGather:
+      return fmt::format("all_gather(buffer {}, rows of {} bytes)", buffer, count);
+    case Kind::kAllToAll:
+      return fmt::format("all_to_all(buffer {}, rows of {} bytes)", buffer, count);
+    case Kind::kBroadcast:
+      return fmt::format("broadcast(buffer {}, {}, row {} of {})", buffer, type, rank, count);
+    case Kind::kSplit:
+      return fmt::format("split(colors of hash {:x})", count);
+    case Kind::kSum:
+      return "sum of a number";
+    case Kind::kMax:
+      return "maximum of a number";
+    case Kind::kBarrier:
+      return "barrier";
+    case Kind::kSend:
+      return fmt::format("send({} bytes to rank {})", count, rank);
+    case Kind::kRecv:
+      return fmt::format("recv({} bytes from rank {})", count, rank);
+    case Kind::kExchange:
+      return fmt::format("exchange({} bytes with rank {})", count, rank);
+  }
+  return "unknown call";
+}
+
+Call SplitCall(std::span<const int> color_of_rank) {
+  const std::string_view bytes(reinterpret_cast<const char*>(color_of_rank.data()),
+                               color_of_rank.size_bytes());
+  return {.kind = Call::Kind::kSplit, .count = static_cast<int64_t>(StableHash(bytes) >> 1)};
+}
+
+std::string DifferentCalls(int rank, const Call& call, int other_rank, const Call& other) {
+  return fmt::format("ranks issued different calls: rank {} {}, rank {} {}", rank, call.ToString(),
+                     other_rank, other.ToString());
+}
+
+void ProcessGroup::Collect(const Call& call, const CommBuffer& buffer) {
+  const int64_t row_bytes = call.RowBytes();
   DSAT_CHECK(row_bytes >= 0 && size_ * row_bytes <= buffer.bytes,
              "{} rows of {} bytes in a buffer of {}", size_, row_bytes, buffer.bytes);
+  // The rows that a ring algorithm sends. Numbers, barriers and splits carry no model state and are
+  // not counted.
+  int64_t sent_rows = size_ - 1;
+  if (call.kind == Call::Kind::kAllReduce) sent_rows *= 2;
+  if (call.kind == Call::Kind::kBroadcast) {
+    DSAT_CHECK(call.rank >= 0 && call.rank < size_, "row {} of {}", call.rank, size_);
+    const bool ends_the_ring = (rank_ + 1) % size_ == call.rank;
+    sent_rows = ends_the_ring ? 0 : 1;
+  }
   ++traffic_.num_collectives;
   traffic_.sent_bytes += sent_rows * row_bytes;
+  RunCollective(call, buffer);
 }
 
-void ProcessGroup::CountBroadcast(const CommBuffer& buffer, DType dtype, int64_t row_elems,
-                                  int root_row) {
-  DSAT_CHECK(root_row >= 0 && root_row < size_, "row {} of {}", root_row, size_);
-  const bool ends_the_ring = (rank_ + 1) % size_ == root_row;
-  CountRows(buffer, dtype, row_elems, ends_the_ring ? 0 : 1);
+void ProcessGroup::Pass(const Call& call, const void* sent, void* received) {
+  const int peer = call.rank;
+  DSAT_CHECK(call.count >= 0 && peer >= 0 && peer < size_ && peer != rank_,
+             "{} bytes between rank {} and rank {} of {}", call.count, rank_, peer, size_);
+  if (call.kind != Call::Kind::kRecv) {
+    ++traffic_.num_messages;
+    traffic_.sent_bytes += call.count;
+  }
+  RunMessage(call, sent, received);
 }
 
-void ProcessGroup::CountSend(int64_t bytes, int peer) {
-  CheckPeer(bytes, peer);
-  ++traffic_.num_messages;
-  traffic_.sent_bytes += bytes;
+double ProcessGroup::SumScalar(double value) {
+  const std::vector<double> values = GatherNumbers(Call::Kind::kSum, value);
+  return std::accumulate(values.begin(), values.end(), 0.0);
 }
 
-void ProcessGroup::CheckPeer(int64_t bytes, int peer) const {
-  DSAT_CHECK(bytes >= 0 && peer >= 0 && peer < size_ && peer != rank_,
-             "{} bytes between rank {} and rank {} of {}", bytes, rank_, peer, size_);
+double ProcessGroup::MaxScalar(double value) {
+  const std::vector<double> values = GatherNumbers(Call::Kind::kMax, value);
+  // The larger number; NaN if one is NaN.
+  const auto larger = [](double a, double b) { return b > a || std::isnan(b) ? b : a; };
+  return std::accumulate(values.begin(), values.end(), values.front(), larger);
 }
 
 ProcessGroup::Subgroup ProcessGroup::SubgroupOf(std::span<const int> color_of_rank) const {
@@ -41,6 +116,11 @@ ProcessGroup::Subgroup ProcessGroup::SubgroupOf(std::span<const int> color_of_ra
     ++subgroup.size;
   }
   return subgroup;
+}
+
+std::unique_ptr<ProcessGroup> MakeCountingGroup(int rank, int size) {
+  DSAT_CHECK(size >= 1 && rank >= 0 && rank < size, "rank {} of {}", rank, size);
+  return std::make_unique<CountingGroup>(rank, size, CountingGroup::Memory::kNone);
 }
 
 }  // namespace dsat::engine

@@ -8,11 +8,11 @@
 #define DSAT_ENGINE_COMM_PROCESS_GROUP_H_
 
 #include <chrono>
-#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "engine/core/tensor.h"
 
@@ -23,6 +23,8 @@ struct CommBuffer {
   int id = -1;
   void* data = nullptr;  // nullptr in a counting group
   int64_t bytes = 0;
+
+  char* Row(int row, int64_t row_bytes) const { return static_cast<char*>(data) + row * row_bytes; }
 };
 
 // The calls of this rank and the bytes that it sends in a ring algorithm (docs/engine.md): (P - 1)
@@ -42,6 +44,47 @@ struct Traffic {
   bool operator==(const Traffic&) const = default;
 };
 
+// A call that a rank is about to make. All ranks must make the same collective call.
+struct Call {
+  enum class Kind : int32_t {
+    kJoin,
+    kAllocate,
+    kReduceScatter,
+    kAllReduce,
+    kAllGather,
+    kAllToAll,
+    kBroadcast,
+    kSplit,
+    kSum,
+    kMax,
+    kBarrier,
+    kSend,
+    kRecv,
+    kExchange,
+  };
+  Kind kind = Kind::kBarrier;
+  DType dtype = DType::kF32;
+  int32_t buffer = -1;
+  int32_t rank = -1;  // The root of kBroadcast, the peer of kSend, kRecv and kExchange.
+  // Ranks of kJoin; bytes of kAllocate, kSend, kRecv and kExchange; elements (or bytes) of a row of
+  // the collectives; a hash of the colors of kSplit.
+  int64_t count = 0;
+  bool operator==(const Call&) const = default;
+  // The bytes of a row of a collective.
+  int64_t RowBytes() const {
+    return kind == Kind::kAllGather || kind == Kind::kAllToAll ? count
+                                                               : count * BytesPerElem(dtype);
+  }
+  // "reduce_scatter(buffer 3, bf16, rows of 1024)".
+  std::string ToString() const;
+};
+
+// The call of a Split by these colors.
+Call SplitCall(std::span<const int> color_of_rank);
+
+// "ranks issued different calls: rank 0 barrier, rank 2 join".
+std::string DifferentCalls(int rank, const Call& call, int other_rank, const Call& other);
+
 // Not thread-safe: one thread makes all calls. A group of size 1 has the same interface and does
 // nothing. On device memory a call is enqueued on the calling thread's stream, like a kernel
 // (engine/backend/stream.h).
@@ -59,18 +102,27 @@ class ProcessGroup {
   // The buffer holds size() rows of `row_elems`. Afterwards row rank() holds the sum over the ranks
   // of their row rank(); other rows are unspecified. Sums are computed in f32 in rank order, so
   // that the result does not depend on timing and is bitwise equal to that of AllReduce.
-  virtual void ReduceScatter(const CommBuffer& buffer, DType dtype, int64_t row_elems) = 0;
+  void ReduceScatter(const CommBuffer& buffer, DType dtype, int64_t row_elems) {
+    Collect({Call::Kind::kReduceScatter, dtype, buffer.id, -1, row_elems}, buffer);
+  }
   // Afterwards the buffer (size() rows) holds the sum over the ranks, bitwise equal on all.
-  virtual void AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_elems) = 0;
+  void AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_elems) {
+    Collect({Call::Kind::kAllReduce, dtype, buffer.id, -1, row_elems}, buffer);
+  }
 
   // Afterwards row q holds rank q's row q, for every q.
-  virtual void AllGather(const CommBuffer& buffer, int64_t row_bytes) = 0;
+  void AllGather(const CommBuffer& buffer, int64_t row_bytes) {
+    Collect({.kind = Call::Kind::kAllGather, .buffer = buffer.id, .count = row_bytes}, buffer);
+  }
   // Afterwards row root_row of every rank holds that of rank root_row; other rows are unchanged. P
   // calls with all roots have the effect of AllGather.
-  virtual void Broadcast(const CommBuffer& buffer, DType dtype, int64_t row_elems,
-                         int root_row) = 0;
+  void Broadcast(const CommBuffer& buffer, DType dtype, int64_t row_elems, int root_row) {
+    Collect({Call::Kind::kBroadcast, dtype, buffer.id, root_row, row_elems}, buffer);
+  }
   // Afterwards row q holds the former row rank() of rank q, for every q.
-  virtual void AllToAll(const CommBuffer& buffer, int64_t row_bytes) = 0;
+  void AllToAll(const CommBuffer& buffer, int64_t row_bytes) {
+    Collect({.kind = Call::Kind::kAllToAll, .buffer = buffer.id, .count = row_bytes}, buffer);
+  }
 
   // Point-to-point calls between any two ranks, with memory of the same kind (device or host) on
   // both sides. Messages from one rank to another arrive in order. A Recv or Exchange whose size
@@ -81,9 +133,15 @@ class ProcessGroup {
   // ranks call Exchange, which sends and receives the same number of bytes. A rank inside a
   // collective receives no messages. REQUIRES: peer is another rank; `sent` and `received` do not
   // overlap.
-  virtual void Send(const void* data, int64_t bytes, int peer) = 0;
-  virtual void Recv(void* data, int64_t bytes, int peer) = 0;
-  virtual void Exchange(const void* sent, void* received, int64_t bytes, int peer) = 0;
+  void Send(const void* data, int64_t bytes, int peer) {
+    Pass({.kind = Call::Kind::kSend, .rank = peer, .count = bytes}, data, nullptr);
+  }
+  void Recv(void* data, int64_t bytes, int peer) {
+    Pass({.kind = Call::Kind::kRecv, .rank = peer, .count = bytes}, nullptr, data);
+  }
+  void Exchange(const void* sent, void* received, int64_t bytes, int peer) {
+    Pass({.kind = Call::Kind::kExchange, .rank = peer, .count = bytes}, sent, received);
+  }
 
   // A collective call with the same colors on every rank; color_of_rank[r] is that of rank r.
   // Returns the group of the ranks with this rank's color, in the order of their ranks in this
@@ -93,15 +151,22 @@ class ProcessGroup {
   virtual std::unique_ptr<ProcessGroup> Split(std::span<const int> color_of_rank) = 0;
 
   // The sum or maximum of one number over the ranks (NaN if any is NaN). Also a barrier.
-  virtual double SumScalar(double value) = 0;
-  virtual double MaxScalar(double value) = 0;
+  double SumScalar(double value);
+  double MaxScalar(double value);
   // AllGather of numbers that are not model state; traffic() does not count it.
   void GatherScalars(const CommBuffer& buffer, int64_t row_bytes) {
     const Traffic before = traffic_;
     AllGather(buffer, row_bytes);
     traffic_ = before;
   }
-  virtual void Barrier() = 0;
+  void Barrier() { GatherNumbers(Call::Kind::kBarrier, 0); }
+
+  // The calls above as data, for a group that forwards them to another one: a collective, a message
+  // (with nullptr for what the call has not), and the numbers of all ranks at kSum, kMax or
+  // kBarrier. `call.buffer` is the id of `buffer`.
+  void Collect(const Call& call, const CommBuffer& buffer);
+  void Pass(const Call& call, const void* sent, void* received);
+  virtual std::vector<double> GatherNumbers(Call::Kind kind, double number) = 0;
 
   // For a caller that has waited for `peer`, or kAllPeers, by other means since `since`. Throws
   // when a call of this group would stop waiting: kUnavailable if the peer has ended or left,
@@ -113,19 +178,9 @@ class ProcessGroup {
  protected:
   ProcessGroup(int rank, int size) : rank_(rank), size_(size) {}
 
-  // Every implementation calls one of these in every collective, Send and Exchange. Scalars,
-  // barriers and splits carry no model state and are not counted. `sent_rows` is the number of rows
-  // that a ring algorithm sends. REQUIRES: the buffer holds size() rows.
-  void CountRows(const CommBuffer& buffer, int64_t row_bytes, int64_t sent_rows);
-  void CountRows(const CommBuffer& buffer, DType dtype, int64_t row_elems, int64_t sent_rows) {
-    CountRows(buffer, row_elems * BytesPerElem(dtype), sent_rows);
-  }
-  void CountBroadcast(const CommBuffer& buffer, DType dtype, int64_t row_elems, int root_row);
-  void CountSend(int64_t bytes, int peer);
-  void CheckPeer(int64_t bytes, int peer) const;
-
-  // The larger number; NaN if one is NaN.
-  static double Larger(double a, double b) { return b > a || std::isnan(b) ? b : a; }
+  // Collect and Pass call these after they have checked and counted the call.
+  virtual void RunCollective(const Call& call, const CommBuffer& buffer) = 0;
+  virtual void RunMessage(const Call& call, const void* sent, void* received) = 0;
 
   // The group that Split makes for this rank's color.
   struct Subgroup {

@@ -23,21 +23,61 @@ class ShmGroup final : public ProcessGroup {
   // The rendezvous uses the header at `header_offset` of the file.
   ShmGroup(std::shared_ptr<SharedFile> file, int64_t header_offset, int rank, int size,
            std::chrono::milliseconds timeout);
-  ~ShmGroup() override;
 
-  CommBuffer Allocate(int64_t bytes) override;
-  void ReduceScatter(const CommBuffer& buffer, DType dtype, int64_t row_elems) override;
-  void AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_elems) override;
-  void AllGather(const CommBuffer& buffer, int64_t row_bytes) override;
-  void Broadcast(const CommBuffer& buffer, DType dtype, int64_t row_elems, int root_row) override;
-  void AllToAll(const CommBuffer& buffer, int64_t row_bytes) override;
-  void Send(const void* data, int64_t bytes, int peer) override;
-  void Recv(void* data, int64_t bytes, int peer) override;
-  void Exchange(const void* sent, void* received, int64_t bytes, int peer) override;
-  std::unique_ptr<ProcessGroup> Split(std::span<const int> color_of_rank) override;
-  double SumScalar(double value) override;
-  double MaxScalar(double value) override;
-  void Barrier() override { rendezvous_.Synchronize({.kind = Call::Kind::kBarrier}); }
+  ~ShmGroup() override {
+    // Releases this rank's pages, although others may still have the file open. No peer reads them,
+    // because every collective ends with a barrier.
+    for (const Region& region : regions_) {
+      file_->Release(region.file_offset + rank() * region.block_bytes, region.block_bytes);
+    }
+  }
+
+  CommBuffer Allocate(int64_t bytes) override {
+    DSAT_CHECK(bytes >= 0);
+    const Call call{.kind = Call::Kind::kAllocate, .count = bytes};
+    rendezvous_.Synchronize(call);  // Before memory is reserved: all ranks make the same call.
+    const int64_t block_bytes = RoundUpToPage(bytes);
+    const int64_t region_bytes = block_bytes * size();
+    const int64_t offset = ReserveTogether(call, region_bytes);
+    if (offset < 0) {
+      SharedFile::ThrowNotReserved(
+          fmt::format("communication memory, {} bytes on each of {} ranks", bytes, size()), offset);
+    }
+    Region region{file_->Map(offset, region_bytes), offset, block_bytes};
+    char* data =
+        region.blocks.data() == nullptr ? nullptr : region.blocks.data() + rank() * block_bytes;
+    regions_.push_back(std::move(region));
+    return {static_cast<int>(regions_.size()) - 1, data, bytes};
+  }
+
+  std::unique_ptr<ProcessGroup> Split(std::span<const int> color_of_rank) override {
+    const Subgroup subgroup = SubgroupOf(color_of_rank);
+    // The first rank of each color reserves the header of its group and sends the offset to the
+    // others. The header is not released before the file is, because no rank knows which one leaves
+    // last.
+    const bool leads = subgroup.size > 1 && subgroup.rank == 0;
+    const int64_t offset = leads ? file_->Reserve(Rendezvous::HeaderBytes()) : 0;
+    rendezvous_.Synchronize(SplitCall(color_of_rank), static_cast<double>(offset));
+    for (int rank = 0; rank < size(); ++rank) {
+      const auto result = static_cast<int64_t>(rendezvous_.ValueOf(rank));
+      if (result < 0) SharedFile::ThrowNotReserved("communication memory for subgroups", result);
+    }
+    if (subgroup.size == 0) return nullptr;
+    if (subgroup.size == 1)
+      return std::make_unique<CountingGroup>(0, 1, CountingGroup::Memory::kReal);
+    return std::make_unique<ShmGroup>(file_,
+                                      static_cast<int64_t>(rendezvous_.ValueOf(subgroup.first)),
+                                      subgroup.rank, subgroup.size, timeout_);
+  }
+
+  std::vector<double> GatherNumbers(Call::Kind kind, double number) override {
+    rendezvous_.Synchronize({.kind = kind}, number);
+    std::vector<double> numbers;
+    for (int rank = 0; rank < size(); ++rank)
+      numbers.push_back(rendezvous_.ValueOf(rank));
+    return numbers;
+  }
+
   void CheckPeers(const std::string& call, int peer, Clock::time_point since) override {
     rendezvous_.CheckPeers(call, peer, since);
   }
@@ -50,12 +90,85 @@ class ShmGroup final : public ProcessGroup {
     int64_t block_bytes = 0;
   };
 
+  void RunCollective(const Call& call, const CommBuffer& buffer) override {
+    const int64_t row_bytes = call.RowBytes();
+    rendezvous_.Synchronize(call);
+    if (call.kind == Call::Kind::kBroadcast) CopyRow(buffer, row_bytes, call.rank);
+    if (call.kind == Call::Kind::kReduceScatter || call.kind == Call::Kind::kAllReduce)
+      SumOwnRow(call, buffer);
+    // Each rank starts with another peer, so that ranks do not all read the same memory at once.
+    for (int step = 1; step < size(); ++step) {
+      const int peer = (rank() + step) % size();
+      if (call.kind == Call::Kind::kAllGather) CopyRow(buffer, row_bytes, peer);
+      if (call.kind == Call::Kind::kAllToAll) SwapHalfRow(buffer, row_bytes, peer);
+    }
+    rendezvous_.Wait();
+  }
+
+  void RunMessage(const Call& call, const void* sent, void* received) override {
+    if (call.kind != Call::Kind::kRecv) mailboxes_.Send(sent, call.count, call.rank);
+    if (call.kind != Call::Kind::kSend) mailboxes_.Recv(received, call.count, call.rank);
+  }
+
   // Rank 0 reserves new memory for all ranks, which synchronize with `call`. The offset, or -errno.
-  int64_t ReserveTogether(const Call& call, int64_t bytes);
-  int64_t ReserveTable();
-  char* Row(const CommBuffer& buffer, int owner, int row, int64_t row_bytes) const;
-  void SumOwnRow(const CommBuffer& buffer, DType dtype, int64_t row_elems, bool for_all);
-  void SwapHalfRow(const CommBuffer& buffer, int64_t row_bytes, int peer);
+  int64_t ReserveTogether(const Call& call, int64_t bytes) {
+    const int64_t offset = rank() == 0 ? file_->Reserve(bytes) : 0;
+    rendezvous_.Synchronize(call, static_cast<double>(offset));  // Exact: offsets are whole pages.
+    return static_cast<int64_t>(rendezvous_.ValueOf(0));
+  }
+
+  int64_t ReserveTable() {
+    const int64_t bytes = Mailboxes::TableBytes(size());
+    const int64_t offset = ReserveTogether({.kind = Call::Kind::kJoin, .count = size()}, bytes);
+    if (offset < 0) {
+      SharedFile::ThrowNotReserved(
+          fmt::format("communication memory, {} bytes for mailboxes", bytes), offset);
+    }
+    return offset;
+  }
+
+  char* Row(const CommBuffer& buffer, int owner, int row, int64_t row_bytes) const {
+    const Region& region = regions_[static_cast<size_t>(buffer.id)];
+    return region.blocks.data() + owner * region.block_bytes + row * row_bytes;
+  }
+
+  // While this runs, only this rank accesses row rank() of its own and of its peers' blocks. An
+  // all-reduce writes the sum to all of them while the sum is still in the cache.
+  void SumOwnRow(const Call& call, const CommBuffer& buffer) {
+    if (call.count == 0) return;
+    std::vector<const void*> rows;
+    std::vector<void*> sums;
+    for (int owner = 0; owner < size(); ++owner) {
+      void* row = Row(buffer, owner, rank(), call.RowBytes());
+      rows.push_back(row);
+      if (call.kind == Call::Kind::kAllReduce || owner == rank()) sums.push_back(row);
+    }
+    SumRows(sums, rows, call.dtype, call.count);
+  }
+
+  // From the owner's block to this rank's.
+  void CopyRow(const CommBuffer& buffer, int64_t row_bytes, int owner) {
+    if (owner == rank() || row_bytes == 0) return;
+    std::memcpy(Row(buffer, rank(), owner, row_bytes), Row(buffer, owner, owner, row_bytes),
+                static_cast<size_t>(row_bytes));
+  }
+
+  // The lower rank of a pair swaps the first half of the two rows that they exchange, and the
+  // higher rank the second half.
+  void SwapHalfRow(const CommBuffer& buffer, int64_t row_bytes, int peer) {
+    const int64_t half = row_bytes / 2 / 64 * 64;
+    const int64_t begin = rank() < peer ? 0 : half;
+    const int64_t end = rank() < peer ? half : row_bytes;
+    char* mine = Row(buffer, rank(), peer, row_bytes);
+    char* other = Row(buffer, peer, rank(), row_bytes);
+    std::array<char, 4096> tile;
+    for (int64_t at = begin; at < end; at += static_cast<int64_t>(tile.size())) {
+      const size_t count = std::min(tile.size(), static_cast<size_t>(end - at));
+      std::memcpy(tile.data(), mine + at, count);
+      std::memcpy(mine + at, other + at, count);
+      std::memcpy(other + at, tile.data(), count);
+    }
+  }
 
   std::shared_ptr<SharedFile> file_;  // Shared with the groups made by Split.
   std::chrono::milliseconds timeout_;
@@ -71,183 +184,6 @@ ShmGroup::ShmGroup(std::shared_ptr<SharedFile> file, int64_t header_offset, int 
       timeout_(timeout),
       rendezvous_(*file_, header_offset, rank, size, timeout),
       mailboxes_(*file_, rendezvous_, ReserveTable(), rank, size) {}
-
-ShmGroup::~ShmGroup() {
-  // Releases this rank's pages, although others may still have the file open. No peer reads them,
-  // because every collective ends with a barrier.
-  for (const Region& region : regions_) {
-    file_->Release(region.file_offset + rank() * region.block_bytes, region.block_bytes);
-  }
-}
-
-int64_t ShmGroup::ReserveTogether(const Call& call, int64_t bytes) {
-  const int64_t offset = rank() == 0 ? file_->Reserve(bytes) : 0;
-  rendezvous_.Synchronize(call, static_cast<double>(offset));  // Exact: offsets are whole pages.
-  return static_cast<int64_t>(rendezvous_.ValueOf(0));
-}
-
-int64_t ShmGroup::ReserveTable() {
-  const int64_t bytes = Mailboxes::TableBytes(size());
-  const int64_t offset = ReserveTogether({.kind = Call::Kind::kJoin, .count = size()}, bytes);
-  if (offset < 0) {
-    SharedFile::ThrowNotReserved(fmt::format("communication memory, {} bytes for mailboxes", bytes),
-                                 offset);
-  }
-  return offset;
-}
-
-CommBuffer ShmGroup::Allocate(int64_t bytes) {
-  DSAT_CHECK(bytes >= 0);
-  const Call call{.kind = Call::Kind::kAllocate, .count = bytes};
-  rendezvous_.Synchronize(call);  // Before memory is reserved: all ranks make the same call.
-  const int64_t block_bytes = RoundUpToPage(bytes);
-  const int64_t region_bytes = block_bytes * size();
-  const int64_t offset = ReserveTogether(call, region_bytes);
-  if (offset < 0) {
-    SharedFile::ThrowNotReserved(
-        fmt::format("communication memory, {} bytes on each of {} ranks", bytes, size()), offset);
-  }
-  Region region{file_->Map(offset, region_bytes), offset, block_bytes};
-  char* data =
-      region.blocks.data() == nullptr ? nullptr : region.blocks.data() + rank() * block_bytes;
-  regions_.push_back(std::move(region));
-  return {static_cast<int>(regions_.size()) - 1, data, bytes};
-}
-
-char* ShmGroup::Row(const CommBuffer& buffer, int owner, int row, int64_t row_bytes) const {
-  const Region& region = regions_[static_cast<size_t>(buffer.id)];
-  return region.blocks.data() + owner * region.block_bytes + row * row_bytes;
-}
-
-// While this runs, only this rank accesses row rank() of its own and of its peers' blocks. If
-// `for_all`, it writes the sum to all of them while the sum is still in the cache.
-void ShmGroup::SumOwnRow(const CommBuffer& buffer, DType dtype, int64_t row_elems, bool for_all) {
-  if (row_elems == 0) return;
-  const int64_t row_bytes = row_elems * BytesPerElem(dtype);
-  std::vector<const void*> rows;
-  std::vector<void*> sums;
-  for (int owner = 0; owner < size(); ++owner) {
-    void* row = Row(buffer, owner, rank(), row_bytes);
-    rows.push_back(row);
-    if (for_all || owner == rank()) sums.push_back(row);
-  }
-  SumRows(sums, rows, dtype, row_elems);
-}
-
-// The lower rank of a pair swaps the first half of the two rows that they exchange, and the higher
-// rank the second half.
-void ShmGroup::SwapHalfRow(const CommBuffer& buffer, int64_t row_bytes, int peer) {
-  const int64_t half = row_bytes / 2 / 64 * 64;
-  const int64_t begin = rank() < peer ? 0 : half;
-  const int64_t end = rank() < peer ? half : row_bytes;
-  char* mine = Row(buffer, rank(), peer, row_bytes);
-  char* other = Row(buffer, peer, rank(), row_bytes);
-  std::array<char, 4096> tile;
-  for (int64_t at = begin; at < end; at += static_cast<int64_t>(tile.size())) {
-    const size_t count = std::min(tile.size(), static_cast<size_t>(end - at));
-    std::memcpy(tile.data(), mine + at, count);
-    std::memcpy(mine + at, other + at, count);
-    std::memcpy(other + at, tile.data(), count);
-  }
-}
-
-void ShmGroup::ReduceScatter(const CommBuffer& buffer, DType dtype, int64_t row_elems) {
-  CountRows(buffer, dtype, row_elems, size() - 1);
-  rendezvous_.Synchronize({Call::Kind::kReduceScatter, dtype, buffer.id, -1, row_elems});
-  SumOwnRow(buffer, dtype, row_elems, /*for_all=*/false);
-  rendezvous_.Wait();
-}
-
-void ShmGroup::AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_elems) {
-  CountRows(buffer, dtype, row_elems, 2 * (size() - 1));
-  rendezvous_.Synchronize({Call::Kind::kAllReduce, dtype, buffer.id, -1, row_elems});
-  SumOwnRow(buffer, dtype, row_elems, /*for_all=*/true);
-  rendezvous_.Wait();
-}
-
-void ShmGroup::AllGather(const CommBuffer& buffer, int64_t row_bytes) {
-  CountRows(buffer, row_bytes, size() - 1);
-  rendezvous_.Synchronize(
-      {.kind = Call::Kind::kAllGather, .buffer = buffer.id, .count = row_bytes});
-  // Each rank starts with another peer, so that ranks do not all read the same memory at once.
-  for (int step = 1; step < size() && row_bytes > 0; ++step) {
-    const int peer = (rank() + step) % size();
-    std::memcpy(Row(buffer, rank(), peer, row_bytes), Row(buffer, peer, peer, row_bytes),
-                static_cast<size_t>(row_bytes));
-  }
-  rendezvous_.Wait();
-}
-
-void ShmGroup::Broadcast(const CommBuffer& buffer, DType dtype, int64_t row_elems, int root_row) {
-  CountBroadcast(buffer, dtype, row_elems, root_row);
-  rendezvous_.Synchronize({Call::Kind::kBroadcast, dtype, buffer.id, root_row, row_elems});
-  const int64_t row_bytes = row_elems * BytesPerElem(dtype);
-  if (rank() != root_row && row_bytes > 0) {
-    std::memcpy(Row(buffer, rank(), root_row, row_bytes),
-                Row(buffer, root_row, root_row, row_bytes), static_cast<size_t>(row_bytes));
-  }
-  rendezvous_.Wait();
-}
-
-void ShmGroup::AllToAll(const CommBuffer& buffer, int64_t row_bytes) {
-  CountRows(buffer, row_bytes, size() - 1);
-  rendezvous_.Synchronize({.kind = Call::Kind::kAllToAll, .buffer = buffer.id, .count = row_bytes});
-  for (int step = 1; step < size(); ++step) {
-    SwapHalfRow(buffer, row_bytes, (rank() + step) % size());
-  }
-  rendezvous_.Wait();
-}
-
-void ShmGroup::Send(const void* data, int64_t bytes, int peer) {
-  CountSend(bytes, peer);
-  mailboxes_.Send(data, bytes, peer);
-}
-
-void ShmGroup::Recv(void* data, int64_t bytes, int peer) {
-  CheckPeer(bytes, peer);
-  mailboxes_.Recv(data, bytes, peer);
-}
-
-void ShmGroup::Exchange(const void* sent, void* received, int64_t bytes, int peer) {
-  Send(sent, bytes, peer);
-  Recv(received, bytes, peer);
-}
-
-std::unique_ptr<ProcessGroup> ShmGroup::Split(std::span<const int> color_of_rank) {
-  const Subgroup subgroup = SubgroupOf(color_of_rank);
-  // The first rank of each color reserves the header of its group and sends the offset to the
-  // others. The header is not released before the file is, because no rank knows which one leaves
-  // last.
-  const bool leads = subgroup.size > 1 && subgroup.rank == 0;
-  const int64_t offset = leads ? file_->Reserve(Rendezvous::HeaderBytes()) : 0;
-  rendezvous_.Synchronize(SplitCall(color_of_rank), static_cast<double>(offset));
-  for (int rank = 0; rank < size(); ++rank) {
-    const auto result = static_cast<int64_t>(rendezvous_.ValueOf(rank));
-    if (result < 0) SharedFile::ThrowNotReserved("communication memory for subgroups", result);
-  }
-  if (subgroup.size == 0) return nullptr;
-  if (subgroup.size == 1)
-    return std::make_unique<CountingGroup>(0, 1, CountingGroup::Memory::kReal);
-  return std::make_unique<ShmGroup>(file_,
-                                    static_cast<int64_t>(rendezvous_.ValueOf(subgroup.first)),
-                                    subgroup.rank, subgroup.size, timeout_);
-}
-
-double ShmGroup::SumScalar(double value) {
-  rendezvous_.Synchronize({.kind = Call::Kind::kSum}, value);
-  double sum = 0;
-  for (int rank = 0; rank < size(); ++rank)
-    sum += rendezvous_.ValueOf(rank);
-  return sum;
-}
-
-double ShmGroup::MaxScalar(double value) {
-  rendezvous_.Synchronize({.kind = Call::Kind::kMax}, value);
-  double maximum = rendezvous_.ValueOf(0);
-  for (int rank = 1; rank < size(); ++rank)
-    maximum = Larger(maximum, rendezvous_.ValueOf(rank));
-  return maximum;
-}
 
 }  // namespace
 

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "base/error.h"
-#include "engine/comm/call.h"
 #include "engine/comm/link.h"
 #include "engine/comm/mesh.h"
+#include "engine/comm/process_group.h"
 
 namespace dsat::engine {
 

@@ -11,12 +11,17 @@
 namespace dsat::engine {
 namespace {
 
-const Json& ValueAt(const char* pointer, size_t index) {
-  const Key* key = Keys().Find(pointer);
-  DSAT_CHECK(key != nullptr, "{} is not in the key table", pointer);
-  const Json& value = Keys().Default(*key);
-  return value.is_array() ? value.at(index) : value;
-}
+// The config that this thread reads.
+thread_local const Settings* being_read = nullptr;
+
+// Members that are made meanwhile start with the values of `settings`.
+class Reading {
+ public:
+  explicit Reading(const Settings& settings) { being_read = &settings; }
+  Reading(const Reading&) = delete;
+  Reading& operator=(const Reading&) = delete;
+  ~Reading() { being_read = nullptr; }
+};
 
 constexpr char kElsewhere[] = "an external DeepSpeed entrypoint can run it";
 
@@ -80,29 +85,6 @@ void CheckBf16State(const Settings& s, const std::string& source) {
         source, s.Text("/data_types/grad_accum_dtype"));
 }
 
-Tier TierOf(const std::string& device) {
-  return device == "nvme" ? Tier::kNvme : device == "cpu" ? Tier::kHost : Tier::kDevice;
-}
-
-OffloadOptimizerConfig ReadOffloadOptimizer(const Settings& s) {
-  const std::string kOffload = "/zero_optimization/offload_optimizer/";
-  return {.tier = TierOf(s.Text(kOffload + "device")),
-          .nvme_path = s.Text(kOffload + "nvme_path"),
-          .buffer_count = s.Int(kOffload + "buffer_count"),
-          .pipeline_read = s.Is(kOffload + "pipeline_read"),
-          .pipeline_write = s.Is(kOffload + "pipeline_write"),
-          .ratio = s.Number(kOffload + "ratio")};
-}
-
-OffloadParamConfig ReadOffloadParam(const Settings& s) {
-  const std::string kOffload = "/zero_optimization/offload_param/";
-  return {.tier = TierOf(s.Text(kOffload + "device")),
-          .nvme_path = s.Text(kOffload + "nvme_path"),
-          .buffer_count = s.Int(kOffload + "buffer_count"),
-          .buffer_size = s.Int(kOffload + "buffer_size"),
-          .max_in_cpu = s.Int(kOffload + "max_in_cpu")};
-}
-
 AioOptions ReadAio(const Settings& s) {
   return {.block_size = s.Int("/aio/block_size"),
           .queue_depth = static_cast<int>(s.Int("/aio/queue_depth")),
@@ -112,29 +94,13 @@ AioOptions ReadAio(const Settings& s) {
 }
 
 // Any key of DeepSpeed's block asks for checkpointing; there the model's code decides how often.
-ActivationConfig ReadActivation(const Settings& s) {
-  const std::string kBlock = "/activation_checkpointing/";
-  ActivationConfig activation;
-  activation.checkpoint_interval = s.Int("/pipeline/activation_checkpoint_interval");
-  activation.checkpoints_on_host = s.Is(kBlock + "cpu_checkpointing");
-  activation.keeps_outputs = s.Is(kBlock + "keep_norms_and_activations");
-  if (s.Given(kBlock + "number_checkpoints") != nullptr) {
-    activation.num_checkpoints = s.Int(kBlock + "number_checkpoints");
+void ReadActivation(const Settings& s, ActivationConfig& activation) {
+  const std::string kNumber = "/activation_checkpointing/number_checkpoints";
+  if (s.Given(kNumber) != nullptr) {
+    activation.num_checkpoints = s.Int(kNumber);
   } else if (activation.checkpoints_on_host && activation.checkpoint_interval == 0) {
     activation.checkpoint_interval = 1;
   }
-  return activation;
-}
-
-MonitorConfig ReadMonitor(const Settings& s, const std::string& section) {
-  return {.enabled = s.Is(section + "/enabled"),
-          .output_path = s.Text(section + "/output_path"),
-          .job_name = s.Text(section + "/job_name")};
-}
-
-PipelineConfig ReadPipeline(const Settings& s) {
-  return {.num_stages = static_cast<int>(s.Int("/pipeline/stages")),
-          .partition = s.Text("/pipeline/partition")};
 }
 
 // Prescaled gradients are divided by all ranks before they are summed, others by the factor. A sum
@@ -147,66 +113,21 @@ double ReadPredivision(const Settings& s, const DsConfig& config) {
          static_cast<double>(batch.micro_batch_size * batch.accumulation_steps);
 }
 
-ZeroConfig ReadZero(const Settings& s) {
-  const std::string kZero = "/zero_optimization/";
-  ZeroConfig zero;
-  zero.stage = s.stage();
-  zero.reduce_scatter = s.Is(kZero + "reduce_scatter");
-  zero.overlap_comm = s.Is(kZero + "overlap_comm");
-  zero.reduce_bucket_size = s.Int(kZero + "reduce_bucket_size");
-  zero.allgather_bucket_size = s.Int(kZero + "allgather_bucket_size");
-  zero.stage3_prefetch_bucket_size = s.Int(kZero + "stage3_prefetch_bucket_size");
-  zero.stage3_param_persistence_threshold = s.Int(kZero + "stage3_param_persistence_threshold");
-  zero.stage3_max_live_parameters = s.Int(kZero + "stage3_max_live_parameters");
-  zero.gather_16bit_weights_on_model_save =
-      s.Is(kZero + "stage3_gather_16bit_weights_on_model_save");
-  zero.stage3_max_reuse_distance = s.Int(kZero + "stage3_max_reuse_distance");
-  zero.stage3_model_persistence_threshold = s.Int(kZero + "stage3_model_persistence_threshold");
-  zero.allgather_partitions = s.Is(kZero + "allgather_partitions");
-  zero.sub_group_size = s.Int(kZero + "sub_group_size");
-  zero.offload_optimizer = ReadOffloadOptimizer(s);
-  zero.offload_param = ReadOffloadParam(s);
-  // Offloaded gradients of stages 1 and 2 are contiguous in any case.
-  const bool offloads = zero.stage < 3 && zero.offload_optimizer.tier != Tier::kDevice;
-  zero.contiguous_gradients = s.Is(kZero + "contiguous_gradients") || offloads;
-  return zero;
-}
-
-OptimizerConfig ReadOptimizer(const Settings& s, const std::string& source,
-                              std::vector<std::string>* warnings) {
-  const std::string kParams = "/optimizer/params/";
-  OptimizerConfig optimizer;
-  optimizer.lr = s.Number(kParams + "lr");
-  optimizer.weight_decay = s.Number(kParams + "weight_decay");
-  optimizer.decay_norms_and_biases = s.Is(kParams + "decay_norms_and_biases");
-  std::string type = s.Lower("/optimizer/type");
+void ReadOptimizer(const Settings& s, const std::string& source, OptimizerConfig& optimizer,
+                   std::vector<std::string>* warnings) {
+  const std::string type = s.Lower("/optimizer/type");
   if (type.empty()) {
     warnings->push_back(
         fmt::format("{}: /optimizer/type is not given: AdamW with lr {}", source, optimizer.lr));
   } else {
     optimizer.type = type;
   }
-  Json betas = s.Get(kParams + "betas");
-  optimizer.beta1 = betas[0];
-  optimizer.beta2 = betas[1];
-  optimizer.eps = s.Number(kParams + "eps");
-  optimizer.bias_correction = s.Is(kParams + "bias_correction");
-  optimizer.adam_w_mode = optimizer.type == "adamw" || s.Is(kParams + "adam_w_mode");
-  optimizer.stochastic_rounding = s.Is(kParams + "stochastic_rounding");
-  if (optimizer.stochastic_rounding && !s.Is("/bf16/enabled")) {
-    Throw(ErrorCode::kInvalidArgument,
-          "{}: {}stochastic_rounding is true; expected false unless /bf16/enabled is: bf16 "
-          "parameters are what it rounds",
-          source, kParams);
-  }
-  optimizer.momentum = s.Number(kParams + "momentum");
-  optimizer.dampening = s.Number(kParams + "dampening");
-  optimizer.nesterov = s.Is(kParams + "nesterov");
-  optimizer.max_coeff = s.Number(kParams + "max_coeff");
-  optimizer.min_coeff = s.Number(kParams + "min_coeff");
-  optimizer.freeze_step = s.Int(kParams + "freeze_step");
-  optimizer.lr_decay = s.Number(kParams + "lr_decay");
-  return optimizer;
+  optimizer.adam_w_mode |= optimizer.type == "adamw";
+  if (!optimizer.stochastic_rounding || s.Is("/bf16/enabled")) return;
+  Throw(ErrorCode::kInvalidArgument,
+        "{}: /optimizer/params/stochastic_rounding is true; expected false unless /bf16/enabled "
+        "is: bf16 parameters are what it rounds",
+        source);
 }
 
 // The rules accept "auto" for whoever fills it in, which the built-in engine does not.
@@ -237,34 +158,19 @@ void WarnOfAuto(const Settings& s, const std::string& source, std::vector<std::s
   }
 }
 
-OneCycleConfig ReadOneCycle(const Settings& s) {
+// The second half of the cycle is as the first if nothing else is said.
+void ReadOneCycle(const Settings& s, OneCycleConfig& cycle) {
   const std::string kParams = "/scheduler/params/";
-  // The second half is as the first if nothing else is said.
-  const auto second = [&](const char* name, int64_t first) {
-    return s.Given(kParams + name) == nullptr ? first : s.Int(kParams + name);
-  };
-  OneCycleConfig cycle;
-  if (s.Text("/scheduler/type") != "OneCycle") return cycle;
   cycle.min_lr = s.Number(kParams + "cycle_min_lr");
   cycle.max_lr = s.Number(kParams + "cycle_max_lr");
-  cycle.decay_lr_rate = s.Number(kParams + "decay_lr_rate");
-  cycle.first_step_size = s.Int(kParams + "cycle_first_step_size");
-  cycle.second_step_size = second("cycle_second_step_size", cycle.first_step_size);
-  cycle.first_stair_count = s.Int(kParams + "cycle_first_stair_count");
-  cycle.second_stair_count = second("cycle_second_stair_count", cycle.first_stair_count);
-  cycle.decay_step_size = s.Int(kParams + "decay_step_size");
-  cycle.cycle_momentum = s.Is(kParams + "cycle_momentum");
-  cycle.min_mom = s.Number(kParams + "cycle_min_mom");
-  cycle.max_mom = s.Number(kParams + "cycle_max_mom");
-  cycle.decay_mom_rate = s.Number(kParams + "decay_mom_rate");
-  return cycle;
+  if (s.Given(kParams + "cycle_second_step_size") != nullptr)
+    cycle.second_step_size = s.Int(kParams + "cycle_second_step_size");
+  if (s.Given(kParams + "cycle_second_stair_count") != nullptr)
+    cycle.second_stair_count = s.Int(kParams + "cycle_second_stair_count");
 }
 
-SchedulerConfig ReadScheduler(const Settings& s, double lr) {
+void ReadScheduler(const Settings& s, double lr, SchedulerConfig& scheduler) {
   const std::string kParams = "/scheduler/params/";
-  SchedulerConfig scheduler;
-  scheduler.type = s.Text("/scheduler/type");
-  scheduler.warmup_min_lr = s.Number(kParams + "warmup_min_lr");
   const Json max_lr = s.Get(kParams + "warmup_max_lr");
   if (max_lr.is_number()) {
     scheduler.warmup_max_lr = max_lr.get<double>();
@@ -272,49 +178,29 @@ SchedulerConfig ReadScheduler(const Settings& s, double lr) {
     scheduler.warmup_max_lr = lr;
   }
   // DeepSpeed raises 1 to 2: the logarithmic form divides by ln(steps).
-  scheduler.warmup_num_steps = std::max<int64_t>(2, s.Int(kParams + "warmup_num_steps"));
+  scheduler.warmup_num_steps = std::max<int64_t>(2, scheduler.warmup_num_steps);
   scheduler.warmup_linear = s.Text(kParams + "warmup_type") == "linear";
   const Json* total = s.Given(kParams + "total_num_steps");
   if (total != nullptr) scheduler.total_num_steps = total->get<int64_t>();
-  scheduler.warmup_min_ratio = s.Number(kParams + "warmup_min_ratio");
-  scheduler.cos_min_ratio = s.Number(kParams + "cos_min_ratio");
-  scheduler.one_cycle = ReadOneCycle(s);
-  scheduler.range_test.min_lr = s.Number(kParams + "lr_range_test_min_lr");
-  scheduler.range_test.step_rate = s.Number(kParams + "lr_range_test_step_rate");
-  scheduler.range_test.step_size = s.Int(kParams + "lr_range_test_step_size");
-  scheduler.range_test.staircase = s.Is(kParams + "lr_range_test_staircase");
-  scheduler.last_batch_iteration = s.Int(kParams + "last_batch_iteration");
-  return scheduler;
-}
-
-Fp16Config ReadFp16(const Settings& s) {
-  Fp16Config fp16;
-  fp16.enabled = s.Is("/fp16/enabled");
-  fp16.loss_scale = s.Number("/fp16/loss_scale");
-  fp16.initial_scale_power = s.Int("/fp16/initial_scale_power");
-  fp16.loss_scale_window = s.Int("/fp16/loss_scale_window");
-  fp16.hysteresis = s.Int("/fp16/hysteresis");
-  fp16.consecutive_hysteresis = s.Is("/fp16/consecutive_hysteresis");
-  fp16.min_loss_scale = s.Number("/fp16/min_loss_scale");
-  return fp16;
+  if (scheduler.type == "OneCycle") ReadOneCycle(s, scheduler.one_cycle);
 }
 
 }  // namespace
 
-Default::operator bool() const {
-  return ValueAt(pointer_, index_);
+Json FromKey::Value() const {
+  static const Settings defaults(Json::object(), "");
+  const Json value = (being_read == nullptr ? defaults : *being_read).Get(pointer_);
+  return value.is_array() ? value.at(index_) : value;
 }
-Default::operator int() const {
-  return ValueAt(pointer_, index_);
+
+FromKey::operator std::string() const {
+  const Json value = Value();
+  return value.is_null() ? "" : value.get<std::string>();
 }
-Default::operator int64_t() const {
-  return ValueAt(pointer_, index_);
-}
-Default::operator double() const {
-  return ValueAt(pointer_, index_);
-}
-Default::operator std::string() const {
-  return ValueAt(pointer_, index_);
+
+FromKey::operator Tier() const {
+  const std::string device = *this;
+  return device == "nvme" ? Tier::kNvme : device == "cpu" ? Tier::kHost : Tier::kDevice;
 }
 
 DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t world_size,
@@ -340,30 +226,24 @@ DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t
   RequireNumbers(settings, source);
   WarnOfAuto(settings, source, &found);
   CheckBf16State(settings, source);
+  const Reading reading(settings);
   DsConfig config;
   config.batch = checked.batch;
-  config.bf16 = settings.Is("/bf16/enabled");
-  config.check_grad_overflow = settings.Is("/bf16/check_grad_overflow") || !config.bf16;
-  config.bf16_master_weights_and_grads = settings.Is("/bf16/bf16_master_weights_and_grads");
-  config.bf16_optimizer_states = settings.Is("/bf16/bf16_optimizer_states");
-  config.fp16 = ReadFp16(settings);
-  config.gradient_clipping = settings.Number("/gradient_clipping");
+  config.check_grad_overflow |= !config.bf16;
   if (settings.Given("/steps_per_print") != nullptr) {
     config.steps_per_print = settings.Int("/steps_per_print");
   }
-  config.csv_monitor = ReadMonitor(settings, "/csv_monitor");
-  config.tensorboard = ReadMonitor(settings, "/tensorboard");
-  config.seed = settings.Int("/seed");
   config.average_gradients = settings.Text("/gradient_allreduce_op") != "sum";
   config.gradient_predivide_factor = ReadPredivision(settings, config);
   config.communication_type = ReadType(settings, "/communication_data_type");
   config.grad_accum_type = ReadType(settings, "/data_types/grad_accum_dtype");
-  config.zero = ReadZero(settings);
-  config.activation = ReadActivation(settings);
-  config.pipeline = ReadPipeline(settings);
+  // Offloaded gradients of stages 1 and 2 are contiguous in any case.
+  config.zero.contiguous_gradients |=
+      config.zero.stage < 3 && config.zero.offload_optimizer.tier != Tier::kDevice;
+  ReadActivation(settings, config.activation);
   config.aio = ReadAio(settings);
-  config.optimizer = ReadOptimizer(settings, source, &found);
-  config.scheduler = ReadScheduler(settings, config.optimizer.lr);
+  ReadOptimizer(settings, source, config.optimizer, &found);
+  ReadScheduler(settings, config.optimizer.lr, config.scheduler);
   if (warnings != nullptr) warnings->insert(warnings->end(), found.begin(), found.end());
   return config;
 }

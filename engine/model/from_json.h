@@ -1,4 +1,4 @@
-// Shared by the readers of model blocks.
+// The readers of model blocks, and what they share.
 #ifndef DSAT_ENGINE_MODEL_FROM_JSON_H_
 #define DSAT_ENGINE_MODEL_FROM_JSON_H_
 
@@ -10,6 +10,12 @@
 #include "engine/model/layer.h"
 
 namespace dsat::engine {
+
+// The models of each type. Throw as MakeModel. Paths in the block start at `base_dir`.
+Model Gpt2FromJson(const JsonBlock& block, const std::string& base_dir);
+Model LlamaFromJson(const JsonBlock& block, const std::string& base_dir);
+Model MlpFromJson(const JsonBlock& block, const std::string& base_dir);
+Model ResnetFromJson(const JsonBlock& block, const std::string& base_dir);
 
 inline constexpr int64_t kMaxWidth = 1 << 20;
 inline constexpr int64_t kMaxPositions = 1 << 24;

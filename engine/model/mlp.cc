@@ -1,10 +1,21 @@
-// The three kinds of layers of an MLP. N = B * T throughout.
-#include "engine/model/mlp.h"
-
+// A language model without attention: an MLP over the last `context` tokens (Bengio et al.
+// 2003).
+//
+// Bytes kept per token between forward and backward, e = bytes per element of the dtype:
+//   embedding  nothing
+//   hidden.i   e hidden[i]: its output before the ReLU
+//   head       e V: the gradient of the logits
+// and e times its width for each layer's output, which the executor keeps.
+//
+// N = B * T throughout.
 #include <cmath>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "base/error.h"
 #include "engine/backend/kernels.h"
+#include "engine/model/from_json.h"
 #include "engine/model/linear.h"
 #include "engine/model/softmax_loss.h"
 
@@ -12,6 +23,14 @@ namespace dsat::engine {
 namespace {
 
 using Init = ParamSpec::Init;
+
+struct MlpShape {
+  int64_t context = 16;    // Tokens that each prediction sees: its own and those before.
+  int64_t embedding = 64;  // Channels per token.
+  std::vector<int64_t> hidden = {512, 512};
+  int64_t n_positions = 1024;  // The longest sequence; no parameter depends on it.
+  int64_t vocab_size = 256;
+};
 
 // The vectors of a token's context, side by side: (N, context * E).
 class ContextEmbedding final : public Layer {
@@ -145,8 +164,8 @@ class OutputLayer final : public Layer {
   std::vector<ParamSpec> params_;
 };
 
-}  // namespace
-
+// Embedding and concatenation of the context, the hidden layers with ReLU, the output layer. Before
+// the start of a sequence the context is filled with token 0.
 Model MakeMlp(const MlpShape& shape) {
   Model model;
   model.vocab_size = shape.vocab_size;
@@ -159,6 +178,37 @@ Model MakeMlp(const MlpShape& shape) {
     width = shape.hidden[i];
   }
   model.layers.push_back(std::make_unique<OutputLayer>(width, shape.vocab_size));
+  return model;
+}
+
+std::vector<int64_t> HiddenFrom(const JsonBlock& block) {
+  const Json& list = block.At("hidden");
+  const std::string what = block.PointerTo("hidden");
+  if (!list.is_array() || list.empty() || list.size() > kMaxLayers) {
+    Throw(ErrorCode::kInvalidArgument, "{} is {}; expected a list of widths, as [512, 512]", what,
+          list.dump());
+  }
+  std::vector<int64_t> hidden;
+  for (size_t i = 0; i < list.size(); ++i) {
+    hidden.push_back(IntInRange(list[i], 1, kMaxWidth, fmt::format("{}/{}", what, i)));
+  }
+  return hidden;
+}
+
+}  // namespace
+
+Model MlpFromJson(const JsonBlock& block, const std::string&) {
+  block.CheckKeys(
+      {"type", "frozen", "context", "embedding", "hidden", "n_positions", "vocab_size"});
+  MlpShape shape;
+  shape.context = block.Int("context", shape.context, 1, kMaxPositions);
+  shape.embedding = block.Int("embedding", shape.embedding, 1, kMaxWidth);
+  if (block.Has("hidden")) shape.hidden = HiddenFrom(block);
+  shape.n_positions = block.Int("n_positions", shape.n_positions, 1, kMaxPositions);
+  shape.vocab_size = block.Int("vocab_size", shape.vocab_size, 2, kMaxVocab);
+  Model model = MakeMlp(shape);
+  model.description = fmt::format("mlp {} hidden layers, context {}, {} parameters",
+                                  shape.hidden.size(), shape.context, HumanCount(NumParams(model)));
   return model;
 }
 

@@ -1,12 +1,27 @@
-// The residual network's three kinds of layers. N = B images; T is 1.
-#include "engine/model/resnet.h"
-
+// A residual network for small images (He et al. 2016, section 4.2): a 3 x 3 convolution, three
+// stages of residual blocks that halve the image and double the channels, the mean over the pixels,
+// a linear classifier. Normalized in groups of channels (Wu and He 2018): batch norm would need
+// running statistics and a mean over the ranks, and its result would depend on the micro-batch size
+// that dsat searches.
+//
+// Bytes kept per image between forward and backward, P = pixels and C = channels of the layer's
+// output; e = bytes per element of the dtype:
+//   stem   e P C + 8 G: the convolution's output; the groups' mean and rstd in f32
+//   block  e 2 P C + 16 G: both convolutions' outputs; where the image shrinks, e 3 P C + 24 G
+//   head   e (C + classes): the mean over the pixels, the gradient of the logits
+// and each layer's output, which the executor keeps. Norms and ReLUs are computed again in
+// backward.
+//
+// N = B images; T is 1.
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "engine/backend/kernels.h"
+#include "engine/model/from_json.h"
 #include "engine/model/linear.h"
 #include "engine/model/softmax_loss.h"
 
@@ -14,6 +29,15 @@ namespace dsat::engine {
 namespace {
 
 using Init = ParamSpec::Init;
+
+struct ResnetShape {
+  int64_t depth = 20;       // 6 n + 2: n blocks of two convolutions in each of three stages.
+  int64_t width = 16;       // Channels of the first stage.
+  int64_t groups = 8;       // Groups of every norm, which divide the width.
+  int64_t image_size = 32;  // Rows and columns.
+  int64_t channels = 3;
+  int64_t classes = 10;
+};
 
 // A convolution and the norm after it: parameters `param` (weight), + 1 and + 2 (the norm's).
 struct ConvNorm {
@@ -161,8 +185,28 @@ class ResidualBlock final : public Layer {
 
   std::string name() const override { return name_; }
   const std::vector<ParamSpec>& params() const override { return params_; }
-  Buffer Forward(const LayerContext& ctx, const Buffer& x, Saved& saved) const override;
-  Buffer Backward(const LayerContext& ctx, const Buffer& x, Buffer dy, Saved& saved) const override;
+
+  Buffer Forward(const LayerContext& ctx, const Buffer& x, Saved& saved) const override {
+    saved.resize(kNumKept);
+    const int64_t num_units = shrinks_ ? 3 : 2;
+    saved[kStats] =
+        ctx.arena.Allocate(DType::kF32, num_units * first_.NumStats(ctx), "block statistics");
+    saved[kConv1] = first_.Convolve(ctx, x.AsTensor(ctx.dtype));
+    saved[kConv2] = second_.Convolve(ctx, Middle(ctx, saved).AsTensor(ctx.dtype));
+    if (shrinks_) saved[kShortcut] = shortcut_.Convolve(ctx, x.AsTensor(ctx.dtype));
+    return Output(ctx, x, saved);
+  }
+
+  Buffer Backward(const LayerContext& ctx, const Buffer& x, Buffer dy,
+                  Saved& saved) const override {
+    ReluGradInPlace(ctx, dy, Output(ctx, x, saved));
+    Buffer dx = MainGrad(ctx, x, dy, saved);
+    const Buffer other = ShortcutGrad(ctx, x, std::move(dy), saved);
+    ctx.kernels.Run(
+        op::Add{dx.AsTensor(ctx.dtype), dx.AsTensor(ctx.dtype), other.AsTensor(ctx.dtype)});
+    saved.clear();
+    return dx;
+  }
 
  private:
   enum Kept { kStats, kConv1, kConv2, kShortcut, kNumKept };
@@ -172,87 +216,60 @@ class ResidualBlock final : public Layer {
     const int64_t num_stats = first_.NumStats(ctx);
     return saved[kStats].AsTensor(DType::kF32).Slice(i * num_stats, num_stats);
   }
-  Buffer Middle(const LayerContext& ctx, const Saved& saved) const;
-  Buffer Output(const LayerContext& ctx, const Buffer& x, const Saved& saved) const;
-  Buffer ShortcutGrad(const LayerContext& ctx, const Buffer& x, Buffer dy, Saved& saved) const;
-  Buffer MainGrad(const LayerContext& ctx, const Buffer& x, const Buffer& dy, Saved& saved) const;
+
+  // relu(norm(first convolution)).
+  Buffer Middle(const LayerContext& ctx, const Saved& saved) const {
+    Buffer middle = first_.Normalize(ctx, saved[kConv1], Stats(ctx, saved, 0));
+    ReluInPlace(ctx, middle);
+    return middle;
+  }
+
+  // relu(norm(second convolution) + shortcut).
+  Buffer Output(const LayerContext& ctx, const Buffer& x, const Saved& saved) const {
+    Buffer y = second_.Normalize(ctx, saved[kConv2], Stats(ctx, saved, 1));
+    Buffer projected;
+    if (shrinks_) projected = shortcut_.Normalize(ctx, saved[kShortcut], Stats(ctx, saved, 2));
+    const Buffer& other = shrinks_ ? projected : x;
+    ctx.kernels.Run(
+        op::Add{y.AsTensor(ctx.dtype), y.AsTensor(ctx.dtype), other.AsTensor(ctx.dtype)});
+    ReluInPlace(ctx, y);
+    return y;
+  }
+
+  // The part that comes through the shortcut.
+  Buffer ShortcutGrad(const LayerContext& ctx, const Buffer& x, Buffer dy, Saved& saved) const {
+    if (!shrinks_) return dy;
+    const Tensor grad = dy.AsTensor(ctx.dtype);
+    shortcut_.NormGrad(ctx, grad, grad, saved[kShortcut], Stats(ctx, saved, 2));
+    shortcut_.WeightGrad(ctx, grad, x.AsTensor(ctx.dtype));
+    return shortcut_.InputGrad(ctx, grad);
+  }
+
+  // The part of the input's gradient that comes through both convolutions.
+  Buffer MainGrad(const LayerContext& ctx, const Buffer& x, const Buffer& dy, Saved& saved) const {
+    const DType dtype = ctx.dtype;
+    Buffer dconv2 = ctx.arena.Allocate(dtype, second_.Shape(ctx).NumOut(), "convolution gradient");
+    second_.NormGrad(ctx, dconv2.AsTensor(dtype), dy.AsTensor(dtype), saved[kConv2],
+                     Stats(ctx, saved, 1));
+    saved[kConv2].Free();
+    Buffer middle = Middle(ctx, saved);
+    second_.WeightGrad(ctx, dconv2.AsTensor(dtype), middle.AsTensor(dtype));
+    Buffer dmiddle = second_.InputGrad(ctx, dconv2.AsTensor(dtype));
+    dconv2.Free();
+    ReluGradInPlace(ctx, dmiddle, middle);
+    middle.Free();
+    first_.NormGrad(ctx, dmiddle.AsTensor(dtype), dmiddle.AsTensor(dtype), saved[kConv1],
+                    Stats(ctx, saved, 0));
+    saved[kConv1].Free();
+    first_.WeightGrad(ctx, dmiddle.AsTensor(dtype), x.AsTensor(dtype));
+    return first_.InputGrad(ctx, dmiddle.AsTensor(dtype));
+  }
 
   bool shrinks_;
   std::string name_;
   ConvNorm first_, second_, shortcut_;
   std::vector<ParamSpec> params_;
 };
-
-// relu(norm(first convolution)).
-Buffer ResidualBlock::Middle(const LayerContext& ctx, const Saved& saved) const {
-  Buffer middle = first_.Normalize(ctx, saved[kConv1], Stats(ctx, saved, 0));
-  ReluInPlace(ctx, middle);
-  return middle;
-}
-
-// relu(norm(second convolution) + shortcut).
-Buffer ResidualBlock::Output(const LayerContext& ctx, const Buffer& x, const Saved& saved) const {
-  Buffer y = second_.Normalize(ctx, saved[kConv2], Stats(ctx, saved, 1));
-  Buffer projected;
-  if (shrinks_) projected = shortcut_.Normalize(ctx, saved[kShortcut], Stats(ctx, saved, 2));
-  const Buffer& other = shrinks_ ? projected : x;
-  ctx.kernels.Run(op::Add{y.AsTensor(ctx.dtype), y.AsTensor(ctx.dtype), other.AsTensor(ctx.dtype)});
-  ReluInPlace(ctx, y);
-  return y;
-}
-
-Buffer ResidualBlock::Forward(const LayerContext& ctx, const Buffer& x, Saved& saved) const {
-  saved.resize(kNumKept);
-  const int64_t num_units = shrinks_ ? 3 : 2;
-  saved[kStats] =
-      ctx.arena.Allocate(DType::kF32, num_units * first_.NumStats(ctx), "block statistics");
-  saved[kConv1] = first_.Convolve(ctx, x.AsTensor(ctx.dtype));
-  saved[kConv2] = second_.Convolve(ctx, Middle(ctx, saved).AsTensor(ctx.dtype));
-  if (shrinks_) saved[kShortcut] = shortcut_.Convolve(ctx, x.AsTensor(ctx.dtype));
-  return Output(ctx, x, saved);
-}
-
-Buffer ResidualBlock::Backward(const LayerContext& ctx, const Buffer& x, Buffer dy,
-                               Saved& saved) const {
-  ReluGradInPlace(ctx, dy, Output(ctx, x, saved));
-  Buffer dx = MainGrad(ctx, x, dy, saved);
-  const Buffer other = ShortcutGrad(ctx, x, std::move(dy), saved);
-  ctx.kernels.Run(
-      op::Add{dx.AsTensor(ctx.dtype), dx.AsTensor(ctx.dtype), other.AsTensor(ctx.dtype)});
-  saved.clear();
-  return dx;
-}
-
-// The part of the input's gradient that comes through both convolutions.
-Buffer ResidualBlock::MainGrad(const LayerContext& ctx, const Buffer& x, const Buffer& dy,
-                               Saved& saved) const {
-  const DType dtype = ctx.dtype;
-  Buffer dconv2 = ctx.arena.Allocate(dtype, second_.Shape(ctx).NumOut(), "convolution gradient");
-  second_.NormGrad(ctx, dconv2.AsTensor(dtype), dy.AsTensor(dtype), saved[kConv2],
-                   Stats(ctx, saved, 1));
-  saved[kConv2].Free();
-  Buffer middle = Middle(ctx, saved);
-  second_.WeightGrad(ctx, dconv2.AsTensor(dtype), middle.AsTensor(dtype));
-  Buffer dmiddle = second_.InputGrad(ctx, dconv2.AsTensor(dtype));
-  dconv2.Free();
-  ReluGradInPlace(ctx, dmiddle, middle);
-  middle.Free();
-  first_.NormGrad(ctx, dmiddle.AsTensor(dtype), dmiddle.AsTensor(dtype), saved[kConv1],
-                  Stats(ctx, saved, 0));
-  saved[kConv1].Free();
-  first_.WeightGrad(ctx, dmiddle.AsTensor(dtype), x.AsTensor(dtype));
-  return first_.InputGrad(ctx, dmiddle.AsTensor(dtype));
-}
-
-// The part that comes through the shortcut.
-Buffer ResidualBlock::ShortcutGrad(const LayerContext& ctx, const Buffer& x, Buffer dy,
-                                   Saved& saved) const {
-  if (!shrinks_) return dy;
-  const Tensor grad = dy.AsTensor(ctx.dtype);
-  shortcut_.NormGrad(ctx, grad, grad, saved[kShortcut], Stats(ctx, saved, 2));
-  shortcut_.WeightGrad(ctx, grad, x.AsTensor(ctx.dtype));
-  return shortcut_.InputGrad(ctx, grad);
-}
 
 // The mean over the pixels, the classifier and the loss.
 class ImageHead final : public Layer {
@@ -313,8 +330,8 @@ class ImageHead final : public Layer {
   std::vector<ParamSpec> params_;
 };
 
-}  // namespace
-
+// Parameters are named as in torchvision's ResNet, `norm` for its `bn`; convolutions are (out, in,
+// rows, columns), the classifier is (in, out). REQUIRES: as the fields say.
 Model MakeResnet(const ResnetShape& shape) {
   constexpr int64_t kStages = 3;
   Model model;
@@ -334,6 +351,51 @@ Model MakeResnet(const ResnetShape& shape) {
     }
   }
   model.layers.push_back(std::make_unique<ImageHead>(size * size, channels, shape.classes));
+  return model;
+}
+
+constexpr struct ResnetPreset {
+  const char* name;
+  int64_t depth;
+} kResnetPresets[] = {
+    {"resnet20", 20}, {"resnet32", 32}, {"resnet44", 44}, {"resnet56", 56}, {"resnet110", 110}};
+
+int64_t DepthFrom(const JsonBlock& block, int64_t fallback) {
+  if (block.Has("preset")) {
+    std::vector<std::string> names;
+    for (const ResnetPreset& preset : kResnetPresets)
+      names.emplace_back(preset.name);
+    const std::string word = block.Word("preset", names);
+    for (const ResnetPreset& preset : kResnetPresets) {
+      if (word == preset.name) fallback = preset.depth;
+    }
+  }
+  const int64_t depth = block.Int("depth", fallback, 8, 6 * kMaxLayers + 2);
+  if (depth % 6 == 2) return depth;
+  Throw(ErrorCode::kInvalidArgument, "{} is {}; expected 6 n + 2, as 20, 32, 44, 56 or 110",
+        block.PointerTo("depth"), depth);
+}
+
+}  // namespace
+
+Model ResnetFromJson(const JsonBlock& block, const std::string&) {
+  block.CheckKeys({"type", "frozen", "preset", "depth", "width", "groups", "image_size", "channels",
+                   "classes"});
+  ResnetShape shape;
+  shape.depth = DepthFrom(block, shape.depth);
+  shape.width = block.Int("width", shape.width, 1, kMaxWidth);
+  shape.groups = block.Int("groups", std::min(shape.groups, shape.width), 1, shape.width);
+  shape.image_size = block.Int("image_size", shape.image_size, 4, 4096);
+  shape.channels = block.Int("channels", shape.channels, 1, 1024);
+  shape.classes = block.Int("classes", shape.classes, 2, kMaxVocab);
+  if (shape.width % shape.groups != 0) {
+    Throw(ErrorCode::kInvalidArgument, "{} is {}; expected a divisor of width, which is {}",
+          block.PointerTo("groups"), shape.groups, shape.width);
+  }
+  Model model = MakeResnet(shape);
+  model.description = fmt::format("resnet {} layers, {} wide, images {} x {} x {}, {} parameters",
+                                  shape.depth, shape.width, shape.image_size, shape.image_size,
+                                  shape.channels, HumanCount(NumParams(model)));
   return model;
 }
 

@@ -1,8 +1,9 @@
-// Plans as text.
+// Plans as text, and the facts about each instruction.
 #include "engine/plan/plan.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 namespace dsat::engine {
@@ -24,73 +25,74 @@ enum class Of : uint8_t {
   kSubGroup,
 };
 
-struct OpText {
+struct OpTraits {
   const char* name;
   Of of;
-  bool ends_line;  // It takes time, so that it ends a line of ToString(Plan).
+  bool ends_line;        // It takes time, so that it ends a line of ToString(Plan).
+  bool asks_device;      // As AsksDevice; of work on a sub-group, if its gradients rest there.
+  int stage_offset = 0;  // As StageOffset.
 };
 
 // By Op.
-constexpr OpText kOps[] = {
-    {"load", Of::kMicroBatch, false},
-    {"forward", Of::kMicroBatchAndUnit, true},
-    {"recompute", Of::kMicroBatchAndUnit, true},
-    {"backward", Of::kMicroBatchAndUnit, true},
-    {"drop_saved", Of::kMicroBatchAndUnit, false},
-    {"drop_input", Of::kMicroBatchAndUnit, false},
-    {"drop_grad", Of::kMicroBatchAndUnit, false},
-    {"store_input", Of::kMicroBatchAndUnit, false},
-    {"fetch_input", Of::kMicroBatchAndUnit, false},
-    {"receive_input", Of::kMicroBatchAndUnit, true},
-    {"send_output", Of::kMicroBatchAndUnit, true},
-    {"receive_grad", Of::kMicroBatchAndUnit, true},
-    {"send_grad", Of::kMicroBatchAndUnit, true},
-    {"send_output_receive_grad", Of::kTwoMicroBatches, true},
-    {"send_grad_receive_input", Of::kTwoMicroBatches, true},
-    {"pack", Of::kTransfer, false},
-    {"start", Of::kTransfer, false},
-    {"wait", Of::kTransfer, true},
-    {"free_param", Of::kUnit, false},
-    {"read_slice", Of::kUnit, false},
-    {"write_slice", Of::kUnit, false},
-    {"await_slice", Of::kUnit, true},
-    {"free_slice", Of::kUnit, false},
-    {"fold_grad", Of::kUnit, false},
-    {"free_grad", Of::kUnit, false},
-    {"sum_tied", Of::kUnit, true},
-    {"norm", Of::kNothing, true},
-    {"trust_ratios", Of::kNothing, true},
-    {"average_momentum", Of::kSubGroup, true},
-    {"read_state", Of::kSubGroup, false},
-    {"update", Of::kSubGroup, true},
-    {"write_state", Of::kSubGroup, false},
-    {"await_state", Of::kSubGroup, true},
-    {"mean_loss", Of::kNothing, true},
+constexpr OpTraits kOps[] = {
+    {"load", Of::kMicroBatch, false, true},
+    {"forward", Of::kMicroBatchAndUnit, true, true},
+    {"recompute", Of::kMicroBatchAndUnit, true, true},
+    {"backward", Of::kMicroBatchAndUnit, true, true},
+    {"drop_saved", Of::kMicroBatchAndUnit, false, false},
+    {"drop_input", Of::kMicroBatchAndUnit, false, false},
+    {"drop_grad", Of::kMicroBatchAndUnit, false, false},
+    {"store_input", Of::kMicroBatchAndUnit, false, true},
+    {"fetch_input", Of::kMicroBatchAndUnit, false, true},
+    {"receive_input", Of::kMicroBatchAndUnit, true, true, -1},
+    {"send_output", Of::kMicroBatchAndUnit, true, true, 1},
+    {"receive_grad", Of::kMicroBatchAndUnit, true, true, 1},
+    {"send_grad", Of::kMicroBatchAndUnit, true, true, -1},
+    {"send_output_receive_grad", Of::kTwoMicroBatches, true, true, 1},
+    {"send_grad_receive_input", Of::kTwoMicroBatches, true, true, -1},
+    {"pack", Of::kTransfer, false, true},
+    {"start", Of::kTransfer, false, false},
+    {"wait", Of::kTransfer, true, true},
+    {"free_param", Of::kUnit, false, false},
+    {"read_slice", Of::kUnit, false, false},
+    {"write_slice", Of::kUnit, false, false},
+    {"await_slice", Of::kUnit, true, false},
+    {"free_slice", Of::kUnit, false, false},
+    {"fold_grad", Of::kUnit, false, true},
+    {"free_grad", Of::kUnit, false, false},
+    {"sum_tied", Of::kUnit, true, true},
+    {"norm", Of::kNothing, true, true},
+    {"trust_ratios", Of::kNothing, true, true},
+    {"average_momentum", Of::kSubGroup, true, true},
+    {"read_state", Of::kSubGroup, false, false},
+    {"update", Of::kSubGroup, true, true},
+    {"write_state", Of::kSubGroup, false, false},
+    {"await_state", Of::kSubGroup, true, false},
+    {"mean_loss", Of::kNothing, true, true},
 };
 
-const OpText& TextOf(Op op) {
+const OpTraits& TraitsOf(Op op) {
   return kOps[static_cast<size_t>(op)];
 }
 
 }  // namespace
 
 int StageOffset(Op op) {
-  switch (op) {
-    case Op::kSendOutput:
-    case Op::kReceiveGrad:
-    case Op::kSendOutputReceiveGrad:
-      return 1;
-    case Op::kReceiveInput:
-    case Op::kSendGrad:
-    case Op::kSendGradReceiveInput:
-      return -1;
-    default:
-      return 0;
-  }
+  return TraitsOf(op).stage_offset;
+}
+
+bool AsksDevice(const Instruction& i, const Plan& plan) {
+  const auto on_device = [&](const SubGroup& group) {
+    return plan.units[group.unit].reduced_grad_tier() == Tier::kDevice;
+  };
+  if (i.op == Op::kTrustRatios) return std::ranges::any_of(plan.sub_groups, on_device);
+  if (i.op == Op::kAverageMomentum || i.op == Op::kUpdate)
+    return on_device(plan.sub_groups[i.sub_group]);
+  return TraitsOf(i.op).asks_device;
 }
 
 const char* Name(Op op) {
-  return TextOf(op).name;
+  return TraitsOf(op).name;
 }
 
 const char* Name(Collective collective) {
@@ -146,7 +148,7 @@ std::vector<CollectiveCall> CallsOf(const Plan& plan, const Instruction& i) {
 }
 
 std::string ToString(const Instruction& i) {
-  const OpText& text = TextOf(i.op);
+  const OpTraits& text = TraitsOf(i.op);
   switch (text.of) {
     case Of::kNothing:
       return text.name;
@@ -191,7 +193,7 @@ std::string ToString(const Plan& plan) {
     text += ToString(plan.transfers[i], static_cast<int>(i)) + "\n";
   }
   for (const Instruction& instruction : plan.instructions) {
-    text += ToString(instruction) + (TextOf(instruction.op).ends_line ? "\n" : " ");
+    text += ToString(instruction) + (TraitsOf(instruction.op).ends_line ? "\n" : " ");
   }
   return text;
 }

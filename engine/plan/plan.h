@@ -180,6 +180,9 @@ constexpr int64_t CompressedRowBytes(int64_t num_elems, int ranks) {
 // stage, -1 the previous one. 0 if the instruction has no message.
 int StageOffset(Op op);
 
+// Whether the device does something for the instruction, on the stream of the thread that runs it.
+bool AsksDevice(const Instruction& i, const Plan& plan);
+
 // "forward", "reduce-scatter", "backward".
 const char* Name(Op op);
 const char* Name(Collective collective);

@@ -11,7 +11,6 @@
 #include "engine/core/trace.h"
 #include "engine/data/model_fit.h"
 #include "engine/files/checkpoint_manifest.h"
-#include "engine/runtime/asks_device.h"
 #include "engine/runtime/checkpoint/checkpoint.h"
 #include "engine/runtime/checkpoint/save_16bit_model.h"
 #include "engine/runtime/engine_internals.h"

@@ -92,56 +92,65 @@ __global__ void SwigluGradKernel(T* dx, const T* dy, const T* x, int64_t N, int6
 }
 
 template <typename Fn>
-void Map(const View& y, const View& x, const Fn& fn) {
-  if (y.n == 0) return;
-  Visit(y.type, [&](auto type) {
+void Map(const op::Activation& op, const Fn& fn) {
+  const int64_t n = op.y.num_elems;
+  if (n == 0) return;
+  Visit(op.y.dtype, [&](auto type) {
     using T = decltype(type);
-    Launch(MapKernel<T, Fn>, {NumOctetBlocks(y.n), kThreads}, Data<T>(y), Data<T>(x), y.n, fn);
+    Launch(MapKernel<T, Fn>, {NumOctetBlocks(n), kThreads}, Data<T>(op.y), Data<T>(op.x), n, fn);
   });
 }
 
 template <typename Fn>
-void MapGrad(const View& dx, const View& dy, const View& x, const Fn& fn) {
-  if (dx.n == 0) return;
-  Visit(dx.type, [&](auto type) {
+void MapGrad(const op::ActivationGrad& op, const Fn& fn) {
+  const int64_t n = op.dx.num_elems;
+  if (n == 0) return;
+  Visit(op.dx.dtype, [&](auto type) {
     using T = decltype(type);
-    Launch(MapGradKernel<T, Fn>, {NumOctetBlocks(dx.n), kThreads}, Data<T>(dx), Data<T>(dy),
-           Data<T>(x), dx.n, fn);
+    Launch(MapGradKernel<T, Fn>, {NumOctetBlocks(n), kThreads}, Data<T>(op.dx), Data<T>(op.dy),
+           Data<T>(op.x), n, fn);
   });
 }
 
 }  // namespace
 
-void GeluForward(const View& y, const View& x) {
-  Map(y, x, Gelu());
+template <>
+void RunOp(const op::GeluForward& op, CudaWorkspace&) {
+  Map(op, Gelu());
 }
 
-void GeluBackward(const View& dx, const View& dy, const View& x) {
-  MapGrad(dx, dy, x, GeluGrad());
+template <>
+void RunOp(const op::GeluBackward& op, CudaWorkspace&) {
+  MapGrad(op, GeluGrad());
 }
 
-void ReluForward(const View& y, const View& x) {
-  Map(y, x, Relu());
+template <>
+void RunOp(const op::ReluForward& op, CudaWorkspace&) {
+  Map(op, Relu());
 }
 
-void ReluBackward(const View& dx, const View& dy, const View& x) {
-  MapGrad(dx, dy, x, ReluGrad());
+template <>
+void RunOp(const op::ReluBackward& op, CudaWorkspace&) {
+  MapGrad(op, ReluGrad());
 }
 
-void SwigluForward(const View& y, const View& x, int64_t N, int64_t F) {
-  if (N * F == 0) return;
-  Visit(y.type, [&](auto type) {
+template <>
+void RunOp(const op::SwigluForward& op, CudaWorkspace&) {
+  if (op.N * op.F == 0) return;
+  Visit(op.y.dtype, [&](auto type) {
     using T = decltype(type);
-    Launch(SwigluKernel<T>, {NumBlocks(N * OctetsOf(F)), kThreads}, Data<T>(y), Data<T>(x), N, F);
+    Launch(SwigluKernel<T>, {NumBlocks(op.N * OctetsOf(op.F)), kThreads}, Data<T>(op.y),
+           Data<T>(op.x), op.N, op.F);
   });
 }
 
-void SwigluBackward(const View& dx, const View& dy, const View& x, int64_t N, int64_t F) {
-  if (N * F == 0) return;
-  Visit(dx.type, [&](auto type) {
+template <>
+void RunOp(const op::SwigluBackward& op, CudaWorkspace&) {
+  if (op.N * op.F == 0) return;
+  Visit(op.dx.dtype, [&](auto type) {
     using T = decltype(type);
-    Launch(SwigluGradKernel<T>, {NumBlocks(N * OctetsOf(F)), kThreads}, Data<T>(dx), Data<T>(dy),
-           Data<T>(x), N, F);
+    Launch(SwigluGradKernel<T>, {NumBlocks(op.N * OctetsOf(op.F)), kThreads}, Data<T>(op.dx),
+           Data<T>(op.dy), Data<T>(op.x), op.N, op.F);
   });
 }
 

@@ -5,7 +5,11 @@
 //
 // The backward pass computes probabilities again from lse. Rows of queries (dq) and rows of keys
 // (dk, dv) have a kernel each, so that every sum has one owner and a fixed order.
+#include <initializer_list>
+
+#include "engine/backend/cost.h"
 #include "engine/backend/cuda/attention.h"
+#include "engine/core/device_kind.h"
 
 namespace dsat::engine::cuda {
 namespace {
@@ -13,8 +17,8 @@ namespace {
 constexpr int kTile = kWarp;  // Rows, and columns, of a tile of scores.
 constexpr int kWarps = 4;
 constexpr int kRowsPerWarp = kTile / kWarps;
-constexpr int kMaxSlots = kMaxHeadChannels / kWarp;  // Channels of a lane.
-constexpr int kTilesOfGrad = 4;                      // In shared memory, of both kernels.
+constexpr int kMaxSlots = kMaxCudaHeadChannels / kWarp;  // Channels of a lane.
+constexpr int kTilesOfGrad = 4;                          // In shared memory, of both kernels.
 
 // A tile (kTile, hd) in shared memory, a row longer by one so that lanes on different rows read
 // different banks.
@@ -243,32 +247,26 @@ int SharedBytes(Kernel kernel, int num_tiles, int64_t hd) {
   return AllowShared(kernel, static_cast<int>(num_tiles * TileBytes(hd)));
 }
 
-}  // namespace
-
-void AttentionForward(const AttentionArgs& args) {
+void Forward(const AttentionArgs& args) {
   if (args.B * args.T == 0) return;
   if (TensorCoresTake(args)) return TensorAttentionForward(args);
   const Heads heads = HeadsOf(args);
-  Visit(args.qkv.type, [&](auto type) {
+  Visit(args.qkv.dtype, [&](auto type) {
     using Elem = decltype(type);
     const int bytes = SharedBytes(ForwardKernel<Elem>, 3, heads.hd);
     Launch(ForwardKernel<Elem>, {Grid(args, args.H, kTile), kWarps * kWarp, bytes},
-           Data<Elem>(args.out), args.lse.f32(), Data<Elem>(args.qkv), heads);
+           Data<Elem>(args.out), Data<float>(args.lse), Data<Elem>(args.qkv), heads);
   });
 }
 
-bool AttentionBackwardHasRoom(const AttentionArgs& args) {
-  return TensorCoresTake(args) || kTilesOfGrad * TileBytes(args.C / args.H) <= MostSharedBytes();
-}
-
-void AttentionBackward(const AttentionArgs& args) {
+void Backward(const AttentionArgs& args) {
   if (args.B * args.T == 0) return;
   if (TensorCoresTake(args)) return TensorAttentionBackward(args);
   const Heads heads = HeadsOf(args);
-  Visit(args.qkv.type, [&](auto type) {
+  Visit(args.qkv.dtype, [&](auto type) {
     using Elem = decltype(type);
-    float* delta = args.delta.f32();
-    const float* lse = args.lse.f32();
+    float* delta = Data<float>(args.delta);
+    const float* lse = Data<float>(args.lse);
     Elem* dqkv = Data<Elem>(args.dqkv);
     const Elem *qkv = Data<Elem>(args.qkv), *dout = Data<Elem>(args.dout);
     Launch(DeltaKernel<Elem>, {Grid(args, args.H, kWarps), kWarps * kWarp}, delta,
@@ -280,6 +278,67 @@ void AttentionBackward(const AttentionArgs& args) {
     Launch(KeyGradKernel<Elem>, {Grid(args, args.G, kTile), kWarps * kWarp, bytes}, dqkv, qkv, dout,
            lse, delta, heads);
   });
+}
+
+template <typename Op>
+AttentionArgs ArgsOf(const Op& op) {
+  AttentionArgs args = {op.shape.B, op.shape.T, op.shape.C, op.shape.H, op.shape.KvHeads()};
+  args.out = op.out;
+  args.lse = op.lse;
+  args.qkv = op.qkv;
+  return args;
+}
+
+// Whether a block of this GPU has enough shared memory for the backward pass.
+bool HasRoom(const AttentionArgs& args) {
+  return TensorCoresTake(args) || kTilesOfGrad * TileBytes(args.C / args.H) <= MostSharedBytes();
+}
+
+// Calls run(args) for as many sequences at a time as a grid has in the dimension that the kernels
+// use for them.
+template <typename Fn>
+void ForSequences(const AttentionArgs& all, const Fn& run) {
+  constexpr int64_t kMost = 65535;
+  for (int64_t begin = 0; begin < all.B; begin += kMost) {
+    AttentionArgs part = all;
+    part.B = std::min(kMost, all.B - begin);
+    const auto skip = [&](std::initializer_list<Tensor*> tensors, int64_t sequence_elems) {
+      for (Tensor* t : tensors) {
+        const int64_t bytes = begin * sequence_elems * BytesPerElem(t->dtype);
+        if (t->data != nullptr) t->data = static_cast<char*>(t->data) + bytes;
+      }
+    };
+    skip({&part.out, &part.dout}, all.T * all.C);
+    skip({&part.qkv, &part.dqkv}, all.T * HeadsOf(all).qkv_stride);
+    skip({&part.lse, &part.delta}, all.H * all.T);
+    run(part);
+  }
+}
+
+}  // namespace
+
+template <>
+void RunOp(const op::AttentionForward& op, CudaWorkspace&) {
+  DSAT_CHECK(op.shape.HeadChannels() <= kMaxCudaHeadChannels);
+  ForSequences(ArgsOf(op), Forward);
+}
+
+template <>
+void RunOp(const op::AttentionBackward& op, CudaWorkspace&) {
+  DSAT_CHECK(op.scratch.bytes() >= CudaAttentionScratchBytes(op.shape), "{} bytes",
+             op.scratch.bytes());
+  AttentionArgs args = ArgsOf(op);
+  args.dqkv = op.dqkv;
+  args.dout = op.dout;
+  args.delta = op.scratch;
+  if (!HasRoom(args)) {
+    Throw(ErrorCode::kUnimplemented,
+          "attention: the gradients of heads of {} channels in this precision need more shared "
+          "memory than a block of this GPU has: use bf16 or fp16 and a number of channels that 8 "
+          "divides, or more heads",
+          op.shape.HeadChannels());
+  }
+  ForSequences(args, Backward);
 }
 
 }  // namespace dsat::engine::cuda

@@ -9,6 +9,13 @@
 
 namespace dsat::engine::cuda {
 
+// The operands of both passes, for at most as many sequences as a grid has in one dimension.
+struct AttentionArgs {
+  int64_t B = 0, T = 0, C = 0, H = 0, G = 0;
+  Tensor out = {}, lse = {}, qkv = {};      // Forward writes out and lse.
+  Tensor dqkv = {}, dout = {}, delta = {};  // Backward; delta (B, H, T) f32 is scratch.
+};
+
 // Offsets of the first elements of head h (of queries) or g (of keys and values) of sequence b.
 struct Heads {
   int64_t T, C, H, G, hd;
@@ -56,9 +63,9 @@ void TensorAttentionBackward(const AttentionArgs& args);
 inline bool TensorCoresTake(const AttentionArgs& args) {
   const int64_t hd = args.C / args.H;
   bool aligned = true;
-  for (const View* view : {&args.out, &args.qkv, &args.dqkv, &args.dout})
-    aligned = aligned && reinterpret_cast<uintptr_t>(view->data) % 16 == 0;
-  return args.qkv.type != Type::kF32 && hd % 8 == 0 && hd <= 128 && aligned;
+  for (const Tensor* t : {&args.out, &args.qkv, &args.dqkv, &args.dout})
+    aligned = aligned && reinterpret_cast<uintptr_t>(t->data) % 16 == 0;
+  return args.qkv.dtype != DType::kF32 && hd % 8 == 0 && hd <= 128 && aligned;
 }
 
 }  // namespace dsat::engine::cuda

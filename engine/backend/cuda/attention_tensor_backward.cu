@@ -238,8 +238,8 @@ void RunKeyGrad(const AttentionArgs& args, const Operands<Elem, kD>& operands) {
 template <typename Elem, int kD>
 void Run(const AttentionArgs& args) {
   const Operands<Elem, kD> operands{
-      Data<Elem>(args.dqkv), Data<Elem>(args.qkv), Data<Elem>(args.out), Data<Elem>(args.dout),
-      args.lse.f32(),        args.delta.f32(),     HeadsOf(args)};
+      Data<Elem>(args.dqkv), Data<Elem>(args.qkv),    Data<Elem>(args.out), Data<Elem>(args.dout),
+      Data<float>(args.lse), Data<float>(args.delta), HeadsOf(args)};
   using Q = QueryGradSizes<kD>;
   Launch(QueryGradKernel<Elem, kD>,
          {Grid<Q>(args, args.H), Q::kBlockThreads,
@@ -259,7 +259,7 @@ void Run(const AttentionArgs& args) {
 }  // namespace
 
 void TensorAttentionBackward(const AttentionArgs& args) {
-  Visit(args.qkv.type, [&](auto type) {
+  Visit(args.qkv.dtype, [&](auto type) {
     using Elem = decltype(type);
     if constexpr (kIsTensorType<Elem>) {
       args.C / args.H <= 64 ? Run<Elem, 64>(args) : Run<Elem, 128>(args);

@@ -145,13 +145,13 @@ void Run(const AttentionArgs& args) {
   const dim3 grid(static_cast<unsigned>(args.H), static_cast<unsigned>(args.B), num_tiles);
   Launch(ForwardKernel<Elem, kD>,
          {grid, kBlockThreads, AllowShared(ForwardKernel<Elem, kD>, bytes)}, Data<Elem>(args.out),
-         args.lse.f32(), Data<Elem>(args.qkv), HeadsOf(args));
+         Data<float>(args.lse), Data<Elem>(args.qkv), HeadsOf(args));
 }
 
 }  // namespace
 
 void TensorAttentionForward(const AttentionArgs& args) {
-  Visit(args.qkv.type, [&](auto type) {
+  Visit(args.qkv.dtype, [&](auto type) {
     using Elem = decltype(type);
     if constexpr (kIsTensorType<Elem>) {
       args.C / args.H <= 64 ? Run<Elem, 64>(args) : Run<Elem, 128>(args);

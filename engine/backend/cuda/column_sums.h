@@ -65,22 +65,22 @@ __global__ void AddColumnSums(T* first, T* second, const float2* partial, int64_
   if (second != nullptr) second[c] = FromFloat<T>(ToFloat(second[c]) + sum.y);
 }
 
-// Empty views are not computed.
+// Empty tensors are not computed.
 template <typename T>
-void AddPartialSums(const View& first, const View& second, const float2* partial, int64_t parts,
+void AddPartialSums(const Tensor& first, const Tensor& second, const float2* partial, int64_t parts,
                     int64_t C) {
   Launch(AddColumnSums<T>, {ColumnBlocks(C), dim3(kColumnLanes, kRowLanes)},
-         first.n == 0 ? nullptr : Data<T>(first), second.n == 0 ? nullptr : Data<T>(second),
-         partial, parts, C);
+         first.num_elems == 0 ? nullptr : Data<T>(first),
+         second.num_elems == 0 ? nullptr : Data<T>(second), partial, parts, C);
 }
 
-// Launches both kernels. `workspace` has ColumnWorkspaceBytes(N, C). Empty views are not computed.
+// Launches both kernels. Empty tensors are not computed.
 template <typename T, typename Term>
-void SumColumns(const View& first, const View& second, int64_t N, int64_t C, const Term& term,
-                void* workspace) {
-  if (N == 0 || C == 0 || (first.n == 0 && second.n == 0)) return;
+void SumColumns(const Tensor& first, const Tensor& second, int64_t N, int64_t C, const Term& term,
+                CudaWorkspace& workspace) {
+  if (N == 0 || C == 0 || (first.num_elems == 0 && second.num_elems == 0)) return;
   const int64_t parts = NumRowParts(N);
-  auto* partial = static_cast<float2*>(workspace);
+  auto* partial = static_cast<float2*>(workspace.Get(parts * C * int64_t{sizeof(float2)}));
   const dim3 grid(ColumnBlocks(C), static_cast<unsigned>(parts));
   Launch(PartialColumnSums<Term>, {grid, dim3(kColumnLanes, kRowLanes)}, partial, N, C, term);
   AddPartialSums<T>(first, second, partial, parts, C);

@@ -90,20 +90,17 @@ __global__ void MeanOfLosses(double* mean, const double* losses, int64_t N) {
 
 }  // namespace
 
-int64_t LossWorkspaceBytes(int64_t N) {
-  return N * static_cast<int64_t>(sizeof(double));
-}
-
-void CrossEntropyInPlace(double* loss, const View& logits, const int32_t* targets, int64_t N,
-                         int64_t V, int64_t V_used, float grad_scale, void* workspace) {
-  auto* losses = static_cast<double*>(workspace);
-  if (N > 0) {
-    Visit(logits.type, [&](auto type) {
-      Launch(RowKernel<decltype(type)>, {static_cast<unsigned>(N), kRowThreads}, losses,
-             Data<decltype(type)>(logits), targets, V, V_used, grad_scale);
+template <>
+void RunOp(const op::CrossEntropyInPlace& op, CudaWorkspace& workspace) {
+  auto* losses = static_cast<double*>(workspace.Get(op.N * int64_t{sizeof(double)}));
+  if (op.N > 0) {
+    Visit(op.logits.dtype, [&](auto type) {
+      using T = decltype(type);
+      Launch(RowKernel<T>, {static_cast<unsigned>(op.N), kRowThreads}, losses, Data<T>(op.logits),
+             op.targets, op.V, op.V_used, op.grad_scale);
     });
   }
-  if (loss != nullptr) Launch(MeanOfLosses, {1, kThreads}, loss, losses, N);
+  if (op.loss != nullptr) Launch(MeanOfLosses, {1, kThreads}, op.loss, losses, op.N);
 }
 
 }  // namespace dsat::engine::cuda

@@ -1,87 +1,28 @@
-// The CUDA backend: kernels of layers. Those of optimizers are in cuda_optimizers.cc.
+// The CUDA backend: matrix multiplications, and the classes that run all kernels.
 #include "engine/backend/cuda/cuda_kernels.h"
 
-#include <algorithm>
-#include <initializer_list>
 #include <mutex>
+#include <type_traits>
 #include <utility>
 
 #include "engine/backend/any_kernels.h"
 #include "engine/backend/cost.h"
+#include "engine/backend/cuda/cuda_error.h"
+#include "engine/backend/cuda/launch.h"
 #include "engine/backend/cuda/matmul.h"
-#include "engine/backend/cuda/views.h"
-#include "engine/core/device_kind.h"
 
 namespace dsat::engine {
 namespace {
 
-constexpr float kEpsilon = 1e-5F;  // The epsilon of layer norm and group norm.
-
-cuda::Conv ConvOf(const ConvShape& s) {
-  return {s.N, s.H, s.W, s.in, s.out, s.kernel, s.stride, s.OutH(), s.OutW()};
-}
-
-// The operands of a normalization, of which RMS norm has no mean and no bias.
-template <typename Op>
-cuda::NormArgs NormOf(const Op& op, int64_t N, int64_t C, float eps) {
-  cuda::NormArgs args = {.y = ViewOf(op.y), .rstd = ViewOf(op.rstd), .x = ViewOf(op.x)};
-  args.weight = ViewOf(op.weight);
-  if constexpr (requires { op.mean; }) {
-    args.mean = ViewOf(op.mean);
-    args.bias = ViewOf(op.bias);
-  }
-  args.N = N;
-  args.C = C;
-  args.eps = eps;
-  return args;
-}
-
-template <typename Op>
-cuda::NormGradArgs NormGradOf(const Op& op, int64_t N, int64_t C, bool accumulate_dx) {
-  cuda::NormGradArgs args = {.dx = ViewOf(op.dx), .dweight = ViewOf(op.dweight)};
-  args.dy = ViewOf(op.dy);
-  args.x = ViewOf(op.x);
-  args.weight = ViewOf(op.weight);
-  args.rstd = ViewOf(op.rstd);
-  if constexpr (requires { op.mean; }) {
-    args.mean = ViewOf(op.mean);
-    args.dbias = ViewOf(op.dbias);
-  }
-  args.N = N;
-  args.C = C;
-  args.accumulate_dx = accumulate_dx;
-  return args;
-}
-
-cuda::GroupShape GroupsOf(const GroupNormShape& s) {
-  return {s.N, s.P, s.C, s.G};
-}
-
-static_assert(cuda::kMaxHeadChannels == kMaxCudaHeadChannels);
-
-cuda::AttentionArgs AttentionOf(const AttentionShape& shape) {
-  return {.B = shape.B, .T = shape.T, .C = shape.C, .H = shape.H, .G = shape.KvHeads()};
-}
-
-// Calls launch(args) for as many sequences at a time as a grid has in the dimension that the
-// kernels use for them.
-template <typename Fn>
-void ForSequences(const cuda::AttentionArgs& all, const Fn& launch) {
-  constexpr int64_t kMost = 65535;
-  const int64_t hd = all.C / all.H, elem_bytes = all.qkv.type == cuda::Type::kF32 ? 4 : 2;
-  for (int64_t begin = 0; begin < all.B; begin += kMost) {
-    cuda::AttentionArgs part = all;
-    part.B = std::min(kMost, all.B - begin);
-    const auto skip = [&](std::initializer_list<cuda::View*> views, int64_t sequence_bytes) {
-      for (cuda::View* view : views)
-        if (view->data != nullptr)
-          view->data = static_cast<char*>(view->data) + begin * sequence_bytes;
-    };
-    skip({&part.out, &part.dout}, all.T * all.C * elem_bytes);
-    skip({&part.qkv, &part.dqkv}, all.T * (all.C + 2 * all.G * hd) * elem_bytes);
-    skip({&part.lse, &part.delta}, all.H * all.T * static_cast<int64_t>(sizeof(float)));
-    launch(part);
-  }
+// Throws kUnavailable naming the kernel if a launch has failed, and OutOfMemory if the GPU lacks
+// memory to load it. Kernels run after their launch, so that the error may be that of an earlier
+// kernel.
+void CheckLaunch(std::string_view kernel) {
+  const cudaError_t error = cudaGetLastError();
+  if (error == cudaErrorMemoryAllocation)
+    throw OutOfMemory(ErrorCode::kResourceExhausted,
+                      fmt::format("GPU memory: none left to load {}", kernel));
+  CheckCuda(error, kernel);
 }
 
 class CudaLayers final : public AnyLayerKernels<CudaLayers> {
@@ -94,139 +35,21 @@ class CudaLayers final : public AnyLayerKernels<CudaLayers> {
     return CudaAttentionScratchBytes(shape);
   }
   template <typename Op>
-  ResultOf<Op> RunAny(const Op& op) {
-    return LaunchAndCheck(*this, op);
-  }
-
-  static void Launch(const op::Fill& op) { cuda::Fill(ViewOf(op.t), op.value); }
-  static void Launch(const op::Cast& op) { cuda::Convert(ViewOf(op.dst), ViewOf(op.src)); }
-  static void Launch(const op::Accumulate& op) { cuda::Accumulate(ViewOf(op.dst), ViewOf(op.src)); }
-  static void Launch(const op::Scale& op) { cuda::Scale(ViewOf(op.t), op.factor); }
-  void Launch(const op::SumOfSquares& op) {
-    cuda::SumOfSquares(op.sum, ViewOf(op.t), Workspace(cuda::SumWorkspaceBytes()));
-  }
-  static void Launch(const op::Add& op) { cuda::Add(ViewOf(op.y), ViewOf(op.a), ViewOf(op.b)); }
-
-  void Launch(const op::Matmul& args) {
-    if (IsFusible(args) && matmul_.IsNew(FusedOf(args))) Choose(args);
-    if (!MultiplyFused(args)) MultiplyApart(args);
-  }
-
-  static void Launch(const op::LayerNormForward& op) {
-    cuda::NormForward(NormOf(op, op.N, op.C, kEpsilon));
-  }
-  void Launch(const op::LayerNormBackward& op) {
-    cuda::NormBackward(NormGradOf(op, op.N, op.C, op.accumulate_dx),
-                       Workspace(cuda::NormWorkspaceBytes(op.N, op.C)));
-  }
-  static void Launch(const op::RmsNormForward& op) {
-    cuda::NormForward(NormOf(op, op.N, op.C, op.eps));
-  }
-  void Launch(const op::RmsNormBackward& op) {
-    cuda::NormBackward(NormGradOf(op, op.N, op.C, op.accumulate_dx),
-                       Workspace(cuda::NormWorkspaceBytes(op.N, op.C)));
-  }
-  static void Launch(const op::GroupNormForward& op) {
-    cuda::GroupNormForward(NormOf(op, 0, 0, kEpsilon), GroupsOf(op.shape));
-  }
-  void Launch(const op::GroupNormBackward& op) {
-    cuda::GroupNormBackward(NormGradOf(op, 0, 0, false), GroupsOf(op.shape),
-                            ColumnWorkspace(op.shape.N * op.shape.P, op.shape.C));
-  }
-
-  static void Launch(const op::GeluForward& op) { cuda::GeluForward(ViewOf(op.y), ViewOf(op.x)); }
-  static void Launch(const op::GeluBackward& op) {
-    cuda::GeluBackward(ViewOf(op.dx), ViewOf(op.dy), ViewOf(op.x));
-  }
-  static void Launch(const op::ReluForward& op) { cuda::ReluForward(ViewOf(op.y), ViewOf(op.x)); }
-  static void Launch(const op::ReluBackward& op) {
-    cuda::ReluBackward(ViewOf(op.dx), ViewOf(op.dy), ViewOf(op.x));
-  }
-  static void Launch(const op::SwigluForward& op) {
-    cuda::SwigluForward(ViewOf(op.y), ViewOf(op.x), op.N, op.F);
-  }
-  static void Launch(const op::SwigluBackward& op) {
-    cuda::SwigluBackward(ViewOf(op.dx), ViewOf(op.dy), ViewOf(op.x), op.N, op.F);
-  }
-
-  static void Launch(const op::EmbeddingForward& op) {
-    cuda::EmbeddingForward(ViewOf(op.y), op.tokens, ViewOf(op.wte), ViewOf(op.wpe), op.B, op.T,
-                           op.C);
-  }
-  void Launch(const op::EmbeddingBackward& op) {
-    cuda::EmbeddingBackward(ViewOf(op.dwte), ViewOf(op.dwpe), ViewOf(op.dy), op.tokens, op.B, op.T,
-                            op.C, Workspace(cuda::EmbeddingWorkspaceBytes(op.B * op.T, op.C)));
-  }
-  static void Launch(const op::TokenWindows& op) {
-    cuda::TokenWindows(op.windows, op.tokens, op.B, op.T, op.context);
-  }
-
-  static void Launch(const op::RotateInPlace& op) {
-    DSAT_CHECK(std::ssize(op.frequencies) <= cuda::kMaxRotaryPairs, "{} frequencies",
-               op.frequencies.size());
-    cuda::RotaryArgs args{.B = op.shape.B,
-                          .T = op.shape.T,
-                          .stride = op.shape.stride,
-                          .heads = op.shape.heads,
-                          .head_channels = op.shape.head_channels,
-                          .sign = op.negative ? -1.0F : 1.0F};
-    std::ranges::copy(op.frequencies, args.frequencies);
-    cuda::RotateInPlace(ViewOf(op.x), args);
-  }
-
-  static void Launch(const op::ConvForward& op) {
-    cuda::ConvForward(ViewOf(op.y), ViewOf(op.x), ViewOf(op.weight), ConvOf(op.shape));
-  }
-  static void Launch(const op::ConvInputGrad& op) {
-    cuda::ConvInputGrad(ViewOf(op.dx), ViewOf(op.dy), ViewOf(op.weight), ConvOf(op.shape));
-  }
-  static void Launch(const op::ConvWeightGrad& op) {
-    cuda::ConvWeightGrad(ViewOf(op.dweight), ViewOf(op.dy), ViewOf(op.x), ConvOf(op.shape));
-  }
-  static void Launch(const op::MeanPoolForward& op) {
-    cuda::MeanPoolForward(ViewOf(op.y), ViewOf(op.x), op.N, op.P, op.C);
-  }
-  static void Launch(const op::MeanPoolBackward& op) {
-    cuda::MeanPoolBackward(ViewOf(op.dx), ViewOf(op.dy), op.N, op.P, op.C);
-  }
-
-  void Launch(const op::AttentionForward& op) {
-    DSAT_CHECK(op.shape.HeadChannels() <= kMaxCudaHeadChannels);
-    cuda::AttentionArgs args = AttentionOf(op.shape);
-    args.out = ViewOf(op.out);
-    args.lse = ViewOf(op.lse);
-    args.qkv = ViewOf(op.qkv);
-    ForSequences(args, [](const cuda::AttentionArgs& part) { cuda::AttentionForward(part); });
-  }
-  void Launch(const op::AttentionBackward& op) {
-    DSAT_CHECK(op.scratch.bytes() >= AttentionScratchBytes(op.shape), "{} bytes",
-               op.scratch.bytes());
-    cuda::AttentionArgs args = AttentionOf(op.shape);
-    args.out = ViewOf(op.out);
-    args.lse = ViewOf(op.lse);
-    args.qkv = ViewOf(op.qkv);
-    args.dqkv = ViewOf(op.dqkv);
-    args.dout = ViewOf(op.dout);
-    args.delta = ViewOf(op.scratch);
-    if (!cuda::AttentionBackwardHasRoom(args)) {
-      Throw(ErrorCode::kUnimplemented,
-            "attention: the gradients of heads of {} channels in this precision need more shared "
-            "memory than a block of this GPU has: use bf16 or fp16 and a number of channels that 8 "
-            "divides, or more heads",
-            op.shape.HeadChannels());
+  void RunAny(const Op& op) {
+    if constexpr (std::is_same_v<Op, op::Matmul>) {
+      if (IsFusible(op) && matmul_.IsNew(FusedOf(op))) Choose(op);
+      if (!MultiplyFused(op)) MultiplyApart(op);
+    } else {
+      cuda::RunOp(op, *workspace_);
     }
-    ForSequences(args, cuda::AttentionBackward);
-  }
-
-  void Launch(const op::CrossEntropyInPlace& op) {
-    cuda::CrossEntropyInPlace(op.loss, ViewOf(op.logits), op.targets, op.N, op.V, op.V_used,
-                              op.grad_scale, Workspace(cuda::LossWorkspaceBytes(op.N)));
+    CheckLaunch(NameOf<Op>());
   }
 
  private:
   void* Workspace(int64_t bytes) { return workspace_->Get(bytes); }
-  void* ColumnWorkspace(int64_t N, int64_t C) {
-    return Workspace(cuda::ColumnWorkspaceBytes(N, C));
+  template <typename Op>
+  void Launch(const Op& op) {
+    cuda::RunOp(op, *workspace_);
   }
   // The parts of Matmul.
   static bool IsFusible(const op::Matmul& args) {
@@ -311,7 +134,7 @@ bool CudaLayers::MultiplyFused(const op::Matmul& args) {
   const op::Matmul fused = FusedOf(args);
   if (matmul_.TryRun(fused) != 0) return false;
   const Tensor& sums = fused.column_sums;
-  if (sums.num_elems > 0) cuda::Accumulate(ViewOf(args.column_sums.Slice(0, args.N)), ViewOf(sums));
+  if (sums.num_elems > 0) Launch(op::Accumulate{args.column_sums.Slice(0, args.N), sums});
   return true;
 }
 
@@ -330,7 +153,7 @@ void CudaLayers::Multiply(op::Matmul args) {
     return MultiplyInF32(args);
   if (apart) args.bias = {};
   matmul_.Run(args);
-  if (apart) cuda::AddBias(ViewOf(args.c), ViewOf(bias), args.M, args.N);
+  if (apart) cuda::AddBias(args.c, bias, args.M, args.N);
 }
 
 void CudaLayers::MultiplyInF32(const op::Matmul& args) {
@@ -345,25 +168,44 @@ void CudaLayers::MultiplyInF32(const op::Matmul& args) {
   for (int i = 0; i < 3; ++i) {
     *copies[i] = {next, sizes[i], DType::kF32};
     next += rounded(sizes[i]);
-    if (originals[i].num_elems > 0)
-      cuda::Convert(ViewOf(*copies[i]), ViewOf(originals[i].Slice(0, sizes[i])));
+    if (originals[i].num_elems > 0) Launch(op::Cast{*copies[i], originals[i].Slice(0, sizes[i])});
   }
   if (args.addend.num_elems > 0) in_f32.addend = in_f32.c;
   Multiply(in_f32);
-  cuda::Convert(ViewOf(args.c.Slice(0, sizes[2])), ViewOf(in_f32.c));
+  Launch(op::Cast{args.c.Slice(0, sizes[2]), in_f32.c});
 }
 
 // Runs the operations that follow a product.
 void CudaLayers::FinishProduct(const op::Matmul& args) {
-  const auto matrix = [&](const Tensor& t) { return ViewOf(t.Slice(0, args.M * args.N)); };
-  if (args.before_gelu.num_elems > 0) cuda::GeluForward(matrix(args.c), matrix(args.before_gelu));
+  const auto matrix = [&](const Tensor& t) { return t.Slice(0, args.M * args.N); };
+  if (args.before_gelu.num_elems > 0)
+    Launch(op::GeluForward{{matrix(args.c), matrix(args.before_gelu)}});
   if (args.gelu_input.num_elems > 0)
-    cuda::GeluBackward(matrix(args.c), matrix(args.c), matrix(args.gelu_input));
-  if (args.column_sums.num_elems > 0) {
-    cuda::BiasGrad(ViewOf(args.column_sums), ViewOf(args.b), args.K, args.N,
-                   Workspace(cuda::BiasGradWorkspaceBytes(args.K, args.N)));
-  }
+    Launch(op::GeluBackward{{matrix(args.c), matrix(args.c), matrix(args.gelu_input)}});
+  if (args.column_sums.num_elems > 0)
+    cuda::BiasGrad(args.column_sums, args.b, args.K, args.N, *workspace_);
 }
+
+class CudaOptimizers final : public AnyOptimizerKernels<CudaOptimizers> {
+ public:
+  explicit CudaOptimizers(std::shared_ptr<CudaWorkspace> workspace)
+      : workspace_(std::move(workspace)) {}
+
+  template <typename Op>
+  ResultOf<Op> RunAny(const Op& op) {
+    if constexpr (std::is_void_v<ResultOf<Op>>) {
+      cuda::RunOp(op, *workspace_);
+      CheckLaunch(NameOf<Op>());
+    } else {
+      const ResultOf<Op> result = cuda::RunOp(op, *workspace_);
+      CheckLaunch(NameOf<Op>());
+      return result;
+    }
+  }
+
+ private:
+  const std::shared_ptr<CudaWorkspace> workspace_;
+};
 
 }  // namespace
 
@@ -376,6 +218,10 @@ std::string FindCublas(std::string& path) {
 
 std::unique_ptr<LayerKernels> MakeCudaLayers(std::shared_ptr<CudaWorkspace> workspace) {
   return std::make_unique<CudaLayers>(std::move(workspace));
+}
+
+std::unique_ptr<OptimizerKernels> MakeCudaOptimizers(std::shared_ptr<CudaWorkspace> workspace) {
+  return std::make_unique<CudaOptimizers>(std::move(workspace));
 }
 
 }  // namespace dsat::engine

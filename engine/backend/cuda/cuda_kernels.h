@@ -1,4 +1,4 @@
-// The CUDA backend: its classes convert operands and call the .cu file of each family (launch.h).
+// The CUDA backend: its kernels are those of launch.h.
 //
 // Results do not depend on timing. Every kernel throws kUnavailable, with its name, if the GPU
 // reports an error.

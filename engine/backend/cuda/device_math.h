@@ -18,6 +18,7 @@ namespace dsat::engine::cuda {
 constexpr int kThreads = 256;
 constexpr int kWarp = 32;
 constexpr unsigned kAllLanes = 0xFFFFFFFFU;
+constexpr float kNormEpsilon = 1e-5F;  // The epsilon of layer norm and group norm.
 
 __device__ inline float ToFloat(float x) {
   return x;
@@ -45,19 +46,19 @@ __device__ inline __half FromFloat<__half>(float x) {
 
 // Calls fn(value of the C++ type).
 template <typename Fn>
-void Visit(Type type, const Fn& fn) {
+void Visit(DType type, const Fn& fn) {
   switch (type) {
-    case Type::kF32:
+    case DType::kF32:
       return fn(float{});
-    case Type::kBF16:
+    case DType::kBF16:
       return fn(__nv_bfloat16{});
-    case Type::kF16:
+    case DType::kF16:
       return fn(__half{});
   }
 }
 template <typename T>
-T* Data(const View& view) {
-  return static_cast<T*>(view.data);
+T* Data(const Tensor& t) {
+  return static_cast<T*>(t.data);
 }
 
 // Blocks for a grid-stride loop over n elements.
@@ -68,6 +69,7 @@ inline int NumBlocks(int64_t n) {
 // The number of blocks of a sum over n elements. Each gives a partial sum. It depends on n alone,
 // so that what a block sums does not depend on the device.
 constexpr int kMaxSumBlocks = kThreads;
+constexpr int64_t kSumWorkspaceBytes = kMaxSumBlocks * int64_t{sizeof(double)};
 inline int NumSumBlocks(int64_t n) {
   constexpr int64_t kLeastElems = 4 * kThreads;
   return static_cast<int>(

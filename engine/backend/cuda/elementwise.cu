@@ -70,62 +70,70 @@ __global__ void SumKernel(double* sum, const double* parts, int num_parts) {
   if (threadIdx.x == 0) *sum = total;
 }
 
-void ConvertOrAdd(const View& dst, const View& src, bool accumulate) {
-  if (dst.n == 0) return;
-  Visit(dst.type, [&](auto to) {
-    Visit(src.type, [&](auto from) {
-      Launch(ConvertKernel<decltype(to), decltype(from)>, {NumOctetBlocks(dst.n), kThreads},
-             Data<decltype(to)>(dst), Data<decltype(from)>(src), dst.n, accumulate);
+void ConvertOrAdd(const Tensor& dst, const Tensor& src, bool accumulate) {
+  const int64_t n = dst.num_elems;
+  if (n == 0) return;
+  Visit(dst.dtype, [&](auto to) {
+    Visit(src.dtype, [&](auto from) {
+      Launch(ConvertKernel<decltype(to), decltype(from)>, {NumOctetBlocks(n), kThreads},
+             Data<decltype(to)>(dst), Data<decltype(from)>(src), n, accumulate);
     });
   });
 }
 
 }  // namespace
 
-void Fill(const View& t, float value) {
-  if (t.n == 0) return;
-  Visit(t.type, [&](auto type) {
-    Launch(FillKernel<decltype(type)>, {NumOctetBlocks(t.n), kThreads}, Data<decltype(type)>(t),
-           t.n, value);
-  });
-}
-
-void Convert(const View& dst, const View& src) {
-  ConvertOrAdd(dst, src, /*accumulate=*/false);
-}
-
-void Accumulate(const View& dst, const View& src) {
-  ConvertOrAdd(dst, src, /*accumulate=*/true);
-}
-
-void Scale(const View& t, float factor) {
-  if (t.n == 0) return;
-  Visit(t.type, [&](auto type) {
-    Launch(ScaleKernel<decltype(type)>, {NumOctetBlocks(t.n), kThreads}, Data<decltype(type)>(t),
-           t.n, factor);
-  });
-}
-
-void Add(const View& y, const View& a, const View& b) {
-  if (y.n == 0) return;
-  Visit(y.type, [&](auto type) {
+template <>
+void RunOp(const op::Fill& op, CudaWorkspace&) {
+  const int64_t n = op.t.num_elems;
+  if (n == 0) return;
+  Visit(op.t.dtype, [&](auto type) {
     using T = decltype(type);
-    Launch(AddKernel<T>, {NumOctetBlocks(y.n), kThreads}, Data<T>(y), Data<T>(a), Data<T>(b), y.n);
+    Launch(FillKernel<T>, {NumOctetBlocks(n), kThreads}, Data<T>(op.t), n, op.value);
   });
 }
 
-int64_t SumWorkspaceBytes() {
-  return kMaxSumBlocks * static_cast<int64_t>(sizeof(double));
+template <>
+void RunOp(const op::Cast& op, CudaWorkspace&) {
+  ConvertOrAdd(op.dst, op.src, /*accumulate=*/false);
 }
 
-void SumOfSquares(double* sum, const View& t, void* workspace) {
-  auto* parts = static_cast<double*>(workspace);
-  const int num_parts = NumSumBlocks(t.n);
-  Visit(t.type, [&](auto type) {
-    Launch(SquaresKernel<decltype(type)>, {num_parts, kThreads}, parts, Data<decltype(type)>(t),
-           t.n);
+template <>
+void RunOp(const op::Accumulate& op, CudaWorkspace&) {
+  ConvertOrAdd(op.dst, op.src, /*accumulate=*/true);
+}
+
+template <>
+void RunOp(const op::Scale& op, CudaWorkspace&) {
+  const int64_t n = op.t.num_elems;
+  if (n == 0) return;
+  Visit(op.t.dtype, [&](auto type) {
+    using T = decltype(type);
+    Launch(ScaleKernel<T>, {NumOctetBlocks(n), kThreads}, Data<T>(op.t), n, op.factor);
   });
-  Launch(SumKernel, {1, kThreads}, sum, parts, num_parts);
+}
+
+template <>
+void RunOp(const op::Add& op, CudaWorkspace&) {
+  const int64_t n = op.y.num_elems;
+  if (n == 0) return;
+  Visit(op.y.dtype, [&](auto type) {
+    using T = decltype(type);
+    Launch(AddKernel<T>, {NumOctetBlocks(n), kThreads}, Data<T>(op.y), Data<T>(op.a), Data<T>(op.b),
+           n);
+  });
+}
+
+template <>
+void RunOp(const op::SumOfSquares& op, CudaWorkspace& workspace) {
+  auto* parts = static_cast<double*>(workspace.Get(kSumWorkspaceBytes));
+  const int64_t n = op.t.num_elems;
+  const int num_parts = NumSumBlocks(n);
+  Visit(op.t.dtype, [&](auto type) {
+    using T = decltype(type);
+    Launch(SquaresKernel<T>, {num_parts, kThreads}, parts, Data<T>(op.t), n);
+  });
+  Launch(SumKernel, {1, kThreads}, op.sum, parts, num_parts);
 }
 
 }  // namespace dsat::engine::cuda

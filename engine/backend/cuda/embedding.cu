@@ -207,14 +207,21 @@ __global__ void SumPartsKernel(T* dwte, const float* parts, const Entry* entries
 
 // Where EmbeddingBackward keeps what.
 struct Workspace {
-  Workspace(void* data, int64_t N, int64_t C)
-      : parts(static_cast<float*>(data)),
+  Workspace(CudaWorkspace& memory, int64_t N, int64_t C)
+      : parts(static_cast<float*>(memory.Get(Bytes(N, C)))),
         entries(reinterpret_cast<Entry*>(parts + 2 * NumTiles(N, kRunTile) * C)),
         counts(reinterpret_cast<int32_t*>(entries + 2 * N)) {}
 
   float* parts;
   Entry* entries;  // Twice N: a pass of the sort reads one half and writes the other.
   int32_t* counts;
+
+ private:
+  static int64_t Bytes(int64_t N, int64_t C) {
+    const int64_t part_bytes = 2 * NumTiles(N, kRunTile) * C * int64_t{sizeof(float)};
+    const int64_t count_bytes = kDigits * NumTiles(N, kSortTile) * int64_t{sizeof(int32_t)};
+    return part_bytes + 2 * N * int64_t{sizeof(Entry)} + count_bytes;
+  }
 };
 
 // The entries of N tokens below V in order: one half of the workspace's.
@@ -235,13 +242,14 @@ const Entry* SortEntries(const Workspace& workspace, const int32_t* tokens, int6
 }
 
 template <typename T>
-void AddTokenGrads(const View& dwte, const View& dy, const int32_t* tokens, int64_t N, int64_t C,
-                   const Workspace& workspace) {
-  const Entry* entries = SortEntries(workspace, tokens, N, dwte.n / C);
-  Launch(SumRunsKernel<T>, {static_cast<unsigned>(N), kRunTile}, Data<T>(dwte), workspace.parts,
-         entries, Data<T>(dy), N, C);
-  Launch(SumPartsKernel<T>, {static_cast<unsigned>(NumTiles(N, kRunTile)), kRunTile}, Data<T>(dwte),
-         workspace.parts, entries, N, C);
+void AddTokenGrads(const op::EmbeddingBackward& op, const Workspace& workspace) {
+  const int64_t N = op.B * op.T;
+  const Entry* entries = SortEntries(workspace, op.tokens, N, op.dwte.num_elems / op.C);
+  T* dwte = Data<T>(op.dwte);
+  Launch(SumRunsKernel<T>, {static_cast<unsigned>(N), kRunTile}, dwte, workspace.parts, entries,
+         Data<T>(op.dy), N, op.C);
+  Launch(SumPartsKernel<T>, {static_cast<unsigned>(NumTiles(N, kRunTile)), kRunTile}, dwte,
+         workspace.parts, entries, N, op.C);
 }
 
 template <typename T>
@@ -267,38 +275,33 @@ __global__ void WindowsKernel(int32_t* windows, const int32_t* tokens, int64_t n
 
 }  // namespace
 
-void EmbeddingForward(const View& y, const int32_t* tokens, const View& wte, const View& wpe,
-                      int64_t B, int64_t T, int64_t C) {
-  if (B * T == 0) return;
-  Visit(y.type, [&](auto type) {
+template <>
+void RunOp(const op::EmbeddingForward& op, CudaWorkspace&) {
+  if (op.B * op.T == 0) return;
+  Visit(op.y.dtype, [&](auto type) {
     using Elem = decltype(type);
-    Launch(ForwardKernel<Elem>, {static_cast<unsigned>(B * T), kThreads}, Data<Elem>(y), tokens,
-           Data<Elem>(wte), Data<Elem>(wpe), T, C);
+    Launch(ForwardKernel<Elem>, {static_cast<unsigned>(op.B * op.T), kThreads}, Data<Elem>(op.y),
+           op.tokens, Data<Elem>(op.wte), Data<Elem>(op.wpe), op.T, op.C);
   });
 }
 
-int64_t EmbeddingWorkspaceBytes(int64_t N, int64_t C) {
-  const int64_t part_bytes = 2 * NumTiles(N, kRunTile) * C * int64_t{sizeof(float)};
-  const int64_t count_bytes = kDigits * NumTiles(N, kSortTile) * int64_t{sizeof(int32_t)};
-  return part_bytes + 2 * N * int64_t{sizeof(Entry)} + count_bytes;
-}
-
-void EmbeddingBackward(const View& dwte, const View& dwpe, const View& dy, const int32_t* tokens,
-                       int64_t B, int64_t T, int64_t C, void* workspace) {
-  if (B * T == 0) return;
-  Visit(dy.type, [&](auto type) {
+template <>
+void RunOp(const op::EmbeddingBackward& op, CudaWorkspace& workspace) {
+  if (op.B * op.T == 0) return;
+  Visit(op.dy.dtype, [&](auto type) {
     using Elem = decltype(type);
-    AddTokenGrads<Elem>(dwte, dy, tokens, B * T, C, Workspace(workspace, B * T, C));
-    if (dwpe.data == nullptr) return;
-    Launch(PositionGradKernel<Elem>, {static_cast<unsigned>(T), kThreads}, Data<Elem>(dwpe),
-           Data<Elem>(dy), B, T, C);
+    AddTokenGrads<Elem>(op, Workspace(workspace, op.B * op.T, op.C));
+    if (op.dwpe.data == nullptr) return;
+    Launch(PositionGradKernel<Elem>, {static_cast<unsigned>(op.T), kThreads}, Data<Elem>(op.dwpe),
+           Data<Elem>(op.dy), op.B, op.T, op.C);
   });
 }
 
-void TokenWindows(int32_t* windows, const int32_t* tokens, int64_t B, int64_t T, int64_t context) {
-  const int64_t n = B * T * context;
+template <>
+void RunOp(const op::TokenWindows& op, CudaWorkspace&) {
+  const int64_t n = op.B * op.T * op.context;
   if (n == 0) return;
-  Launch(WindowsKernel, {NumBlocks(n), kThreads}, windows, tokens, n, T, context);
+  Launch(WindowsKernel, {NumBlocks(n), kThreads}, op.windows, op.tokens, n, op.T, op.context);
 }
 
 }  // namespace dsat::engine::cuda

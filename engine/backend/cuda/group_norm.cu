@@ -6,7 +6,7 @@ namespace {
 
 // The numbers of one group of one image: P pixels of C / G channels.
 struct Group {
-  GroupShape shape;
+  GroupNormShape shape;
 
   __device__ int64_t image() const { return blockIdx.x / shape.G; }
   __device__ int64_t channels() const { return shape.C / shape.G; }
@@ -75,7 +75,7 @@ struct ParamGrads {
   const T* x;
   const float* mean;
   const float* rstd;
-  GroupShape shape;
+  GroupNormShape shape;
 
   __device__ float2 operator()(int64_t row, int64_t c) const {
     const int64_t group = row / shape.P * shape.G + c / (shape.C / shape.G);
@@ -86,27 +86,28 @@ struct ParamGrads {
 
 }  // namespace
 
-void GroupNormForward(const NormArgs& args, const GroupShape& shape) {
-  if (shape.N == 0) return;
-  Visit(args.x.type, [&](auto type) {
+template <>
+void RunOp(const op::GroupNormForward& op, CudaWorkspace&) {
+  const GroupNormShape& shape = op.shape;
+  Visit(op.x.dtype, [&](auto type) {
     using T = decltype(type);
-    Launch(ForwardKernel<T>, {static_cast<unsigned>(shape.N * shape.G), kThreads}, Data<T>(args.y),
-           args.mean.f32(), args.rstd.f32(), Data<T>(args.x), Data<T>(args.weight),
-           Data<T>(args.bias), Group{shape}, args.eps);
+    Launch(ForwardKernel<T>, {static_cast<unsigned>(shape.N * shape.G), kThreads}, Data<T>(op.y),
+           Data<float>(op.mean), Data<float>(op.rstd), Data<T>(op.x), Data<T>(op.weight),
+           Data<T>(op.bias), Group{shape}, kNormEpsilon);
   });
 }
 
-void GroupNormBackward(const NormGradArgs& args, const GroupShape& shape, void* workspace) {
-  if (shape.N == 0) return;
-  Visit(args.x.type, [&](auto type) {
+template <>
+void RunOp(const op::GroupNormBackward& op, CudaWorkspace& workspace) {
+  const GroupNormShape& shape = op.shape;
+  Visit(op.x.dtype, [&](auto type) {
     using T = decltype(type);
-    const ParamGrads<T> grads{Data<T>(args.dy), Data<T>(args.x), args.mean.f32(), args.rstd.f32(),
-                              shape};
+    const auto *mean = Data<float>(op.mean), *rstd = Data<float>(op.rstd);
+    const ParamGrads<T> grads{Data<T>(op.dy), Data<T>(op.x), mean, rstd, shape};
     // First: dx may take dy's place.
-    SumColumns<T>(args.dweight, args.dbias, shape.N * shape.P, shape.C, grads, workspace);
-    Launch(InputGradKernel<T>, {static_cast<unsigned>(shape.N * shape.G), kThreads},
-           Data<T>(args.dx), Data<T>(args.dy), Data<T>(args.x), Data<T>(args.weight),
-           args.mean.f32(), args.rstd.f32(), Group{shape});
+    SumColumns<T>(op.dweight, op.dbias, shape.N * shape.P, shape.C, grads, workspace);
+    Launch(InputGradKernel<T>, {static_cast<unsigned>(shape.N * shape.G), kThreads}, Data<T>(op.dx),
+           Data<T>(op.dy), Data<T>(op.x), Data<T>(op.weight), mean, rstd, Group{shape});
   });
 }
 

@@ -4,6 +4,13 @@
 namespace dsat::engine::cuda {
 namespace {
 
+struct Conv : ConvShape {
+  int64_t out_h, out_w;
+};
+Conv ConvOf(const ConvShape& shape) {
+  return {shape, shape.OutH(), shape.OutW()};
+}
+
 // weight (out, in, kernel, kernel).
 __device__ int64_t WeightAt(const Conv& s, int64_t out, int64_t in, int64_t ky, int64_t kx) {
   return ((out * s.in + in) * s.kernel + ky) * s.kernel + kx;
@@ -91,49 +98,57 @@ __global__ void MeanGradKernel(T* dx, const T* dy, int64_t n, int64_t P, int64_t
 
 }  // namespace
 
-void ConvForward(const View& y, const View& x, const View& weight, const Conv& s) {
-  const int64_t n = s.N * s.out_h * s.out_w * s.out;
+template <>
+void RunOp(const op::ConvForward& op, CudaWorkspace&) {
+  const int64_t n = op.shape.NumOut();
   if (n == 0) return;
-  Visit(y.type, [&](auto type) {
+  Visit(op.y.dtype, [&](auto type) {
     using T = decltype(type);
-    Launch(ForwardKernel<T>, {NumBlocks(n), kThreads}, Data<T>(y), Data<T>(x), Data<T>(weight), s);
+    Launch(ForwardKernel<T>, {NumBlocks(n), kThreads}, Data<T>(op.y), Data<T>(op.x),
+           Data<T>(op.weight), ConvOf(op.shape));
   });
 }
 
-void ConvInputGrad(const View& dx, const View& dy, const View& weight, const Conv& s) {
-  const int64_t n = s.N * s.H * s.W * s.in;
+template <>
+void RunOp(const op::ConvInputGrad& op, CudaWorkspace&) {
+  const int64_t n = op.shape.NumIn();
   if (n == 0) return;
-  Visit(dx.type, [&](auto type) {
+  Visit(op.dx.dtype, [&](auto type) {
     using T = decltype(type);
-    Launch(InputGradKernel<T>, {NumBlocks(n), kThreads}, Data<T>(dx), Data<T>(dy), Data<T>(weight),
-           s);
+    Launch(InputGradKernel<T>, {NumBlocks(n), kThreads}, Data<T>(op.dx), Data<T>(op.dy),
+           Data<T>(op.weight), ConvOf(op.shape));
   });
 }
 
-void ConvWeightGrad(const View& dweight, const View& dy, const View& x, const Conv& s) {
-  const int64_t n = s.out * s.in * s.kernel * s.kernel;
+template <>
+void RunOp(const op::ConvWeightGrad& op, CudaWorkspace&) {
+  const int64_t n = op.shape.NumWeights();
   if (n == 0) return;
-  Visit(dweight.type, [&](auto type) {
+  Visit(op.dweight.dtype, [&](auto type) {
     using T = decltype(type);
-    Launch(WeightGradKernel<T>, {static_cast<unsigned>(n), kThreads}, Data<T>(dweight), Data<T>(dy),
-           Data<T>(x), s);
+    Launch(WeightGradKernel<T>, {static_cast<unsigned>(n), kThreads}, Data<T>(op.dweight),
+           Data<T>(op.dy), Data<T>(op.x), ConvOf(op.shape));
   });
 }
 
-void MeanPoolForward(const View& y, const View& x, int64_t N, int64_t P, int64_t C) {
-  if (N * C == 0) return;
-  Visit(y.type, [&](auto type) {
+template <>
+void RunOp(const op::MeanPoolForward& op, CudaWorkspace&) {
+  const int64_t n = op.N * op.C;
+  if (n == 0) return;
+  Visit(op.y.dtype, [&](auto type) {
     using T = decltype(type);
-    Launch(MeanKernel<T>, {NumBlocks(N * C), kThreads}, Data<T>(y), Data<T>(x), N * C, P, C);
+    Launch(MeanKernel<T>, {NumBlocks(n), kThreads}, Data<T>(op.y), Data<T>(op.x), n, op.P, op.C);
   });
 }
 
-void MeanPoolBackward(const View& dx, const View& dy, int64_t N, int64_t P, int64_t C) {
-  if (N * P * C == 0) return;
-  Visit(dx.type, [&](auto type) {
+template <>
+void RunOp(const op::MeanPoolBackward& op, CudaWorkspace&) {
+  const int64_t n = op.N * op.P * op.C;
+  if (n == 0) return;
+  Visit(op.dx.dtype, [&](auto type) {
     using T = decltype(type);
-    Launch(MeanGradKernel<T>, {NumBlocks(N * P * C), kThreads}, Data<T>(dx), Data<T>(dy), N * P * C,
-           P, C);
+    Launch(MeanGradKernel<T>, {NumBlocks(n), kThreads}, Data<T>(op.dx), Data<T>(op.dy), n, op.P,
+           op.C);
   });
 }
 

@@ -59,19 +59,11 @@ __global__ void AddBiasKernel(Y* y, const B* bias, int64_t n, int64_t N) {
 
 }  // namespace
 
-int64_t ColumnWorkspaceBytes(int64_t N, int64_t C) {
-  return NumRowParts(N) * C * static_cast<int64_t>(sizeof(float2));
-}
-
-int64_t BiasGradWorkspaceBytes(int64_t M, int64_t N) {
-  return NumBiasParts(M, N) * N * static_cast<int64_t>(sizeof(float2));
-}
-
-void BiasGrad(const View& db, const View& dy, int64_t M, int64_t N, void* workspace) {
+void BiasGrad(const Tensor& db, const Tensor& dy, int64_t M, int64_t N, CudaWorkspace& workspace) {
   if (M * N == 0) return;
   const int64_t parts = NumBiasParts(M, N);
-  auto* partial = static_cast<float2*>(workspace);
-  Visit(dy.type, [&](auto type) {
+  auto* partial = static_cast<float2*>(workspace.Get(parts * N * int64_t{sizeof(float2)}));
+  Visit(dy.dtype, [&](auto type) {
     using T = decltype(type);
     const dim3 grid(BiasBlocks(N), static_cast<unsigned>(parts));
     Launch(PartialBiasGrad<T>, {grid, dim3(kWarp, kRowLanes)}, partial, Data<T>(dy), M, N);
@@ -79,10 +71,10 @@ void BiasGrad(const View& db, const View& dy, int64_t M, int64_t N, void* worksp
   });
 }
 
-void AddBias(const View& y, const View& bias, int64_t M, int64_t N) {
+void AddBias(const Tensor& y, const Tensor& bias, int64_t M, int64_t N) {
   if (M * N == 0) return;
-  Visit(y.type, [&](auto y_type) {
-    Visit(bias.type, [&](auto bias_type) {
+  Visit(y.dtype, [&](auto y_type) {
+    Visit(bias.dtype, [&](auto bias_type) {
       Launch(AddBiasKernel<decltype(y_type), decltype(bias_type)>, {NumBlocks(M * N), kThreads},
              Data<decltype(y_type)>(y), Data<decltype(bias_type)>(bias), M * N, N);
     });

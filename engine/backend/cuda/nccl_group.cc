@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "engine/backend/staged_group.h"
-#include "engine/comm/call.h"
+#include "engine/comm/process_group.h"
 #include "engine/core/arena.h"
 
 namespace dsat::engine {
@@ -55,19 +55,28 @@ class NcclGroup final : public ProcessGroup {
       memory_.Free(block.data, block.bytes);
   }
 
-  CommBuffer Allocate(int64_t bytes) override;
-  void ReduceScatter(const CommBuffer& buffer, DType dtype, int64_t row_elems) override;
-  void AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_elems) override;
-  void AllGather(const CommBuffer& buffer, int64_t row_bytes) override;
-  void Broadcast(const CommBuffer& buffer, DType dtype, int64_t row_elems, int root_row) override;
-  void AllToAll(const CommBuffer& buffer, int64_t row_bytes) override;
-  void Send(const void* data, int64_t bytes, int peer) override;
-  void Recv(void* data, int64_t bytes, int peer) override;
-  void Exchange(const void* sent, void* received, int64_t bytes, int peer) override;
-  std::unique_ptr<ProcessGroup> Split(std::span<const int> color_of_rank) override;
-  double SumScalar(double value) override { return host()->SumScalar(value); }
-  double MaxScalar(double value) override { return host()->MaxScalar(value); }
-  void Barrier() override { host()->Barrier(); }
+  CommBuffer Allocate(int64_t bytes) override {
+    DSAT_CHECK(bytes >= 0);
+    Meet({.kind = Call::Kind::kAllocate, .count = bytes});
+    void* data = TakeBlock(bytes);
+    const bool failed = data == nullptr && bytes > 0;
+    if (host()->MaxScalar(failed ? 1 : 0) > 0) {
+      throw OutOfMemory(ErrorCode::kResourceExhausted,
+                        fmt::format("device memory: no {} bytes for communication", bytes));
+    }
+    return {num_buffers_++, data, bytes};
+  }
+
+  std::unique_ptr<ProcessGroup> Split(std::span<const int> color_of_rank) override {
+    auto part = host()->Split(color_of_rank);
+    if (part == nullptr) return nullptr;
+    if (part->size() == 1) return MakeStagedGroup(std::move(part), memory_, StreamOf(device_));
+    return std::make_unique<NcclGroup>(std::move(part), memory_, device_);
+  }
+
+  std::vector<double> GatherNumbers(Call::Kind kind, double number) override {
+    return host()->GatherNumbers(kind, number);
+  }
   void CheckPeers(const std::string& call, int peer, Clock::time_point since) override {
     host()->CheckPeers(call, peer, since);
   }
@@ -85,24 +94,127 @@ class NcclGroup final : public ProcessGroup {
   };
   HeldHost host() { return {comm_->Hold(), host_.get()}; }
 
-  static char* Row(const CommBuffer& buffer, int row, int64_t row_bytes) {
-    return static_cast<char*>(buffer.data) + row * row_bytes;
-  }
-  // Zeroed. nullptr if there is no more.
-  void* TakeBlock(int64_t bytes);
-  void Meet(const Call& call);
-  void MeetPeer(const Call& call);
-  // Meets the other ranks, or the message's peer, then lets NCCL work.
-  void Run(const Call& call, const std::function<int(nccl::Comm)>& enqueue) {
+  // Meets the other ranks, then lets NCCL work.
+  void RunCollective(const Call& call, const CommBuffer& buffer) override {
+    if (call.kind == Call::Kind::kAllToAll) return AllToAll(call, buffer);
     Meet(call);
-    comm_->Run(call.ToString(), kAllPeers, enqueue);
+    comm_->Run(call.ToString(), kAllPeers,
+               [&](nccl::Comm comm) { return Enqueue(call, buffer, comm); });
   }
-  void RunMessage(const Call& call, const std::function<int(nccl::Comm)>& enqueue) {
+
+  // Meets the peer, then lets NCCL work.
+  void RunMessage(const Call& call, const void* sent, void* received) override {
+    const bool sends = call.kind != Call::Kind::kRecv, receives = call.kind != Call::Kind::kSend;
+    if (!memory_.Holds(sends ? sent : received)) return host()->Pass(call, sent, received);
     MeetPeer(call);
-    comm_->Run(call.ToString(), call.rank, enqueue);
+    const auto count = static_cast<size_t>(call.count);
+    const nccl::Api& api = device_.api;
+    const nccl::Stream stream = device_.queue->handle();
+    comm_->Run(call.ToString(), call.rank, [&](nccl::Comm comm) {
+      return Together([&](const auto& check) {
+        if (sends) check(api.send(sent, count, nccl::kUint8, call.rank, comm, stream));
+        if (receives) check(api.receive(received, count, nccl::kUint8, call.rank, comm, stream));
+      });
+    });
   }
+
+  // Zeroed. nullptr if there is no more.
+  void* TakeBlock(int64_t bytes) {
+    const int64_t rounded = (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+    if (rounded == 0) return nullptr;
+    void* data = memory_.Allocate(rounded);
+    if (data == nullptr) return nullptr;
+    blocks_.push_back({data, rounded});
+    device_.kernels->Run(op::Fill{{data, rounded / BytesPerElem(DType::kF32), DType::kF32}, 0});
+    return data;
+  }
+
+  void Meet(const Call& call) {
+    const auto row = [&](int rank) { return calls_.Row(rank, kCallBytes); };
+    comm_->Guard([&] {
+      std::memcpy(row(rank()), &call, sizeof(Call));
+      host_->AllGather(calls_, kCallBytes);
+      Call first, other;
+      std::memcpy(&first, row(0), sizeof(Call));
+      for (int rank = 1; rank < size(); ++rank) {
+        std::memcpy(&other, row(rank), sizeof(Call));
+        if (other == first) continue;
+        throw Error(ErrorCode::kInternal, DifferentCalls(0, first, rank, other));
+      }
+    });
+  }
+
+  void MeetPeer(const Call& call) {
+    comm_->Guard([&] {
+      Call other;
+      host_->Exchange(&call, &other, kCallBytes, call.rank);
+      if (other == CounterpartOf(call, rank())) return;
+      throw Error(ErrorCode::kInternal, DifferentCalls(rank(), call, call.rank, other));
+    });
+  }
+
+  // A collective that is one call of NCCL.
+  int Enqueue(const Call& call, const CommBuffer& buffer, nccl::Comm comm) const {
+    const nccl::Api& api = device_.api;
+    const nccl::Stream stream = device_.queue->handle();
+    const auto count = static_cast<size_t>(call.count);
+    const auto row = [&](int of) { return buffer.Row(of, call.RowBytes()); };
+    switch (call.kind) {
+      case Call::Kind::kReduceScatter:
+        return api.reduce_scatter(buffer.data, row(rank()), count, TypeOf(call.dtype), nccl::kSum,
+                                  comm, stream);
+      case Call::Kind::kAllReduce:
+        return api.all_reduce(buffer.data, buffer.data, static_cast<size_t>(size()) * count,
+                              TypeOf(call.dtype), nccl::kSum, comm, stream);
+      case Call::Kind::kAllGather:
+        return api.all_gather(row(rank()), buffer.data, count, nccl::kUint8, comm, stream);
+      case Call::Kind::kBroadcast:
+        return api.broadcast(row(call.rank), row(call.rank), count, TypeOf(call.dtype), call.rank,
+                             comm, stream);
+      default:
+        DSAT_CHECK(false, "{}", call.ToString());
+    }
+  }
+
+  // NCCL cannot exchange rows in place. The way back is a message of this rank to itself, which
+  // NCCL makes a copy on the GPU.
+  void AllToAll(const Call& call, const CommBuffer& buffer) {
+    const int64_t row_bytes = call.RowBytes(), bytes = size() * row_bytes;
+    if (exchanged_.bytes < bytes) exchanged_ = Allocate(bytes);
+    const auto count = static_cast<size_t>(row_bytes);
+    const nccl::Api& api = device_.api;
+    const nccl::Stream stream = device_.queue->handle();
+    Meet(call);
+    comm_->Run(call.ToString(), kAllPeers, [&](nccl::Comm comm) {
+      return Together([&](const auto& check) {
+        for (int peer = 0; peer < size(); ++peer) {
+          check(api.send(buffer.Row(peer, row_bytes), count, nccl::kUint8, peer, comm, stream));
+          check(api.receive(exchanged_.Row(peer, row_bytes), count, nccl::kUint8, peer, comm,
+                            stream));
+        }
+      });
+    });
+    comm_->Run(call.ToString(), kAllPeers, [&](nccl::Comm comm) {
+      return Together([&](const auto& check) {
+        check(api.send(exchanged_.data, static_cast<size_t>(bytes), nccl::kUint8, rank(), comm,
+                       stream));
+        check(api.receive(buffer.data, static_cast<size_t>(bytes), nccl::kUint8, rank(), comm,
+                          stream));
+      });
+    });
+  }
+
   // Moves are sends and receives between any ranks, all at once.
-  int Together(const std::function<void(const std::function<void(int)>& check)>& moves) const;
+  int Together(const std::function<void(const std::function<void(int)>& check)>& moves) const {
+    int first_error = nccl::kSuccess;
+    const auto check = [&](int result) {
+      if (first_error == nccl::kSuccess && result != nccl::kInProgress) first_error = result;
+    };
+    check(device_.api.group_start());
+    moves(check);
+    const int end = device_.api.group_end();
+    return first_error == nccl::kSuccess ? end : first_error;
+  }
 
   std::unique_ptr<ProcessGroup> host_;
   MemorySource& memory_;
@@ -113,167 +225,6 @@ class NcclGroup final : public ProcessGroup {
   CommBuffer exchanged_;  // Rows that AllToAll has received.
   std::unique_ptr<NcclComm> comm_;
 };
-
-void NcclGroup::Meet(const Call& call) {
-  const auto row = [&](int rank) { return Row(calls_, rank, kCallBytes); };
-  comm_->Guard([&] {
-    std::memcpy(row(rank()), &call, sizeof(Call));
-    host_->AllGather(calls_, kCallBytes);
-    Call first, other;
-    std::memcpy(&first, row(0), sizeof(Call));
-    for (int rank = 1; rank < size(); ++rank) {
-      std::memcpy(&other, row(rank), sizeof(Call));
-      if (other == first) continue;
-      throw Error(ErrorCode::kInternal, DifferentCalls(0, first, rank, other));
-    }
-  });
-}
-
-void NcclGroup::MeetPeer(const Call& call) {
-  comm_->Guard([&] {
-    Call other;
-    host_->Exchange(&call, &other, kCallBytes, call.rank);
-    if (other == CounterpartOf(call, rank())) return;
-    throw Error(ErrorCode::kInternal, DifferentCalls(rank(), call, call.rank, other));
-  });
-}
-
-void* NcclGroup::TakeBlock(int64_t bytes) {
-  const int64_t rounded = (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
-  if (rounded == 0) return nullptr;
-  void* data = memory_.Allocate(rounded);
-  if (data == nullptr) return nullptr;
-  blocks_.push_back({data, rounded});
-  device_.kernels->Run(op::Fill{{data, rounded / BytesPerElem(DType::kF32), DType::kF32}, 0});
-  return data;
-}
-
-CommBuffer NcclGroup::Allocate(int64_t bytes) {
-  DSAT_CHECK(bytes >= 0);
-  Meet({.kind = Call::Kind::kAllocate, .count = bytes});
-  void* data = TakeBlock(bytes);
-  const bool failed = data == nullptr && bytes > 0;
-  if (host()->MaxScalar(failed ? 1 : 0) > 0) {
-    throw OutOfMemory(ErrorCode::kResourceExhausted,
-                      fmt::format("device memory: no {} bytes for communication", bytes));
-  }
-  return {num_buffers_++, data, bytes};
-}
-
-void NcclGroup::ReduceScatter(const CommBuffer& buffer, DType dtype, int64_t row_elems) {
-  CountRows(buffer, dtype, row_elems, size() - 1);
-  Run({Call::Kind::kReduceScatter, dtype, buffer.id, -1, row_elems}, [&](nccl::Comm comm) {
-    return device_.api.reduce_scatter(
-        buffer.data, Row(buffer, rank(), row_elems * BytesPerElem(dtype)),
-        static_cast<size_t>(row_elems), TypeOf(dtype), nccl::kSum, comm, device_.queue->handle());
-  });
-}
-
-void NcclGroup::AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_elems) {
-  CountRows(buffer, dtype, row_elems, 2 * (size() - 1));
-  Run({Call::Kind::kAllReduce, dtype, buffer.id, -1, row_elems}, [&](nccl::Comm comm) {
-    return device_.api.all_reduce(buffer.data, buffer.data, static_cast<size_t>(size() * row_elems),
-                                  TypeOf(dtype), nccl::kSum, comm, device_.queue->handle());
-  });
-}
-
-void NcclGroup::AllGather(const CommBuffer& buffer, int64_t row_bytes) {
-  CountRows(buffer, row_bytes, size() - 1);
-  Run({.kind = Call::Kind::kAllGather, .buffer = buffer.id, .count = row_bytes},
-      [&](nccl::Comm comm) {
-        return device_.api.all_gather(Row(buffer, rank(), row_bytes), buffer.data,
-                                      static_cast<size_t>(row_bytes), nccl::kUint8, comm,
-                                      device_.queue->handle());
-      });
-}
-
-void NcclGroup::Broadcast(const CommBuffer& buffer, DType dtype, int64_t row_elems, int root_row) {
-  CountBroadcast(buffer, dtype, row_elems, root_row);
-  Run({Call::Kind::kBroadcast, dtype, buffer.id, root_row, row_elems}, [&](nccl::Comm comm) {
-    char* row = Row(buffer, root_row, row_elems * BytesPerElem(dtype));
-    return device_.api.broadcast(row, row, static_cast<size_t>(row_elems), TypeOf(dtype), root_row,
-                                 comm, device_.queue->handle());
-  });
-}
-
-int NcclGroup::Together(
-    const std::function<void(const std::function<void(int)>& check)>& moves) const {
-  int first_error = nccl::kSuccess;
-  const auto check = [&](int result) {
-    if (first_error == nccl::kSuccess && result != nccl::kInProgress) first_error = result;
-  };
-  check(device_.api.group_start());
-  moves(check);
-  const int end = device_.api.group_end();
-  return first_error == nccl::kSuccess ? end : first_error;
-}
-
-// NCCL cannot exchange rows in place. The way back is a message of this rank to itself, which NCCL
-// makes a copy on the GPU.
-void NcclGroup::AllToAll(const CommBuffer& buffer, int64_t row_bytes) {
-  CountRows(buffer, row_bytes, size() - 1);
-  const int64_t bytes = size() * row_bytes;
-  if (exchanged_.bytes < bytes) exchanged_ = Allocate(bytes);
-  const auto count = static_cast<size_t>(row_bytes);
-  const nccl::Api& api = device_.api;
-  const nccl::Stream stream = device_.queue->handle();
-  const Call call = {.kind = Call::Kind::kAllToAll, .buffer = buffer.id, .count = row_bytes};
-  Run(call, [&](nccl::Comm comm) {
-    return Together([&](const auto& check) {
-      for (int peer = 0; peer < size(); ++peer) {
-        check(api.send(Row(buffer, peer, row_bytes), count, nccl::kUint8, peer, comm, stream));
-        check(
-            api.receive(Row(exchanged_, peer, row_bytes), count, nccl::kUint8, peer, comm, stream));
-      }
-    });
-  });
-  comm_->Run(call.ToString(), kAllPeers, [&](nccl::Comm comm) {
-    return Together([&](const auto& check) {
-      check(api.send(exchanged_.data, static_cast<size_t>(bytes), nccl::kUint8, rank(), comm,
-                     stream));
-      check(
-          api.receive(buffer.data, static_cast<size_t>(bytes), nccl::kUint8, rank(), comm, stream));
-    });
-  });
-}
-
-void NcclGroup::Send(const void* data, int64_t bytes, int peer) {
-  CountSend(bytes, peer);
-  if (!memory_.Holds(data)) return host()->Send(data, bytes, peer);
-  RunMessage({.kind = Call::Kind::kSend, .rank = peer, .count = bytes}, [&](nccl::Comm comm) {
-    return device_.api.send(data, static_cast<size_t>(bytes), nccl::kUint8, peer, comm,
-                            device_.queue->handle());
-  });
-}
-
-void NcclGroup::Recv(void* data, int64_t bytes, int peer) {
-  CheckPeer(bytes, peer);
-  if (!memory_.Holds(data)) return host()->Recv(data, bytes, peer);
-  RunMessage({.kind = Call::Kind::kRecv, .rank = peer, .count = bytes}, [&](nccl::Comm comm) {
-    return device_.api.receive(data, static_cast<size_t>(bytes), nccl::kUint8, peer, comm,
-                               device_.queue->handle());
-  });
-}
-
-void NcclGroup::Exchange(const void* sent, void* received, int64_t bytes, int peer) {
-  CountSend(bytes, peer);
-  if (!memory_.Holds(sent)) return host()->Exchange(sent, received, bytes, peer);
-  const auto count = static_cast<size_t>(bytes);
-  const nccl::Api& api = device_.api;
-  RunMessage({.kind = Call::Kind::kExchange, .rank = peer, .count = bytes}, [&](nccl::Comm comm) {
-    return Together([&](const auto& check) {
-      check(api.send(sent, count, nccl::kUint8, peer, comm, device_.queue->handle()));
-      check(api.receive(received, count, nccl::kUint8, peer, comm, device_.queue->handle()));
-    });
-  });
-}
-
-std::unique_ptr<ProcessGroup> NcclGroup::Split(std::span<const int> color_of_rank) {
-  auto part = host()->Split(color_of_rank);
-  if (part == nullptr) return nullptr;
-  if (part->size() == 1) return MakeStagedGroup(std::move(part), memory_, StreamOf(device_));
-  return std::make_unique<NcclGroup>(std::move(part), memory_, device_);
-}
 
 }  // namespace
 

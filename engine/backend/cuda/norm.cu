@@ -248,47 +248,74 @@ struct ParamGrads {
   }
 };
 
-}  // namespace
-
-void NormForward(const NormArgs& args) {
-  if (args.N == 0) return;
-  Visit(args.x.type, [&](auto type) {
+// RMS norm has no mean and no bias.
+template <typename Op>
+void Forward(const Op& op, float eps) {
+  if (op.N == 0) return;
+  Tensor mean, bias;
+  if constexpr (requires { op.mean; }) {
+    mean = op.mean;
+    bias = op.bias;
+  }
+  Visit(op.x.dtype, [&](auto type) {
     using T = decltype(type);
-    T* y = Data<T>(args.y);
-    const T *x = Data<T>(args.x), *weight = Data<T>(args.weight), *bias = Data<T>(args.bias);
+    T *y = Data<T>(op.y), *x = Data<T>(op.x), *w = Data<T>(op.weight), *b = Data<T>(bias);
     const auto kernel =
-        AreWhole(args.C, y, x, weight, bias) ? ForwardKernel<true, T> : ForwardKernel<false, T>;
-    Launch(kernel, {RowBlocks(args.N), kThreads}, y, args.mean.f32(), args.rstd.f32(), x, weight,
-           bias, args.N, args.C, args.eps);
+        AreWhole(op.C, y, x, w, b) ? ForwardKernel<true, T> : ForwardKernel<false, T>;
+    Launch(kernel, {RowBlocks(op.N), kThreads}, y, Data<float>(mean), Data<float>(op.rstd), x, w, b,
+           op.N, op.C, eps);
   });
 }
 
-int64_t NormWorkspaceBytes(int64_t N, int64_t C) {
-  if (C > kMostHeldColumns) return ColumnWorkspaceBytes(N, C);
-  return NumParts(N, C) * C * static_cast<int64_t>(sizeof(float2));
-}
-
-void NormBackward(const NormGradArgs& args, void* workspace) {
-  if (args.N == 0) return;
-  Visit(args.x.type, [&](auto type) {
+template <typename Op>
+void Backward(const Op& op, CudaWorkspace& workspace) {
+  if (op.N == 0) return;
+  Tensor mean, dbias;
+  if constexpr (requires { op.mean; }) {
+    mean = op.mean;
+    dbias = op.dbias;
+  }
+  Visit(op.x.dtype, [&](auto type) {
     using T = decltype(type);
-    const Rows<T> rows{Data<T>(args.x), Data<T>(args.weight), args.mean.f32(), args.rstd.f32(),
-                       args.C};
-    T *dx = Data<T>(args.dx), *dy = Data<T>(args.dy);
-    if (args.C <= kMostHeldColumns) {
-      auto* partial = static_cast<float2*>(workspace);
-      const int64_t parts = NumParts(args.N, args.C);
-      const auto kernel = AreWhole(args.C, dx, dy, rows.x, rows.weight) ? BackwardKernel<true, T>
-                                                                        : BackwardKernel<false, T>;
-      Launch(kernel, {static_cast<unsigned>(parts), HeldThreads(args.C)}, dx, partial, dy, rows,
-             args.N, args.accumulate_dx);
-      return AddPartialSums<T>(args.dweight, args.dbias, partial, parts, args.C);
+    const Rows<T> rows{Data<T>(op.x), Data<T>(op.weight), Data<float>(mean), Data<float>(op.rstd),
+                       op.C};
+    T *dx = Data<T>(op.dx), *dy = Data<T>(op.dy);
+    if (op.C <= kMostHeldColumns) {
+      const int64_t parts = NumParts(op.N, op.C);
+      auto* partial = static_cast<float2*>(workspace.Get(parts * op.C * int64_t{sizeof(float2)}));
+      const auto kernel = AreWhole(op.C, dx, dy, rows.x, rows.weight) ? BackwardKernel<true, T>
+                                                                      : BackwardKernel<false, T>;
+      Launch(kernel, {static_cast<unsigned>(parts), HeldThreads(op.C)}, dx, partial, dy, rows, op.N,
+             op.accumulate_dx);
+      return AddPartialSums<T>(op.dweight, dbias, partial, parts, op.C);
     }
     // First: dx may take dy's place.
-    SumColumns<T>(args.dweight, args.dbias, args.N, args.C, ParamGrads<T>{rows, dy}, workspace);
-    Launch(WideInputGradKernel<T>, {RowBlocks(args.N), kThreads}, dx, dy, rows, args.N,
-           args.accumulate_dx);
+    SumColumns<T>(op.dweight, dbias, op.N, op.C, ParamGrads<T>{rows, dy}, workspace);
+    Launch(WideInputGradKernel<T>, {RowBlocks(op.N), kThreads}, dx, dy, rows, op.N,
+           op.accumulate_dx);
   });
+}
+
+}  // namespace
+
+template <>
+void RunOp(const op::LayerNormForward& op, CudaWorkspace&) {
+  Forward(op, kNormEpsilon);
+}
+
+template <>
+void RunOp(const op::RmsNormForward& op, CudaWorkspace&) {
+  Forward(op, op.eps);
+}
+
+template <>
+void RunOp(const op::LayerNormBackward& op, CudaWorkspace& workspace) {
+  Backward(op, workspace);
+}
+
+template <>
+void RunOp(const op::RmsNormBackward& op, CudaWorkspace& workspace) {
+  Backward(op, workspace);
 }
 
 }  // namespace dsat::engine::cuda

@@ -47,21 +47,23 @@ __global__ void DecompressKernel(float* values, const uint8_t* signs, const floa
 
 }  // namespace
 
-void CompressSigns(const View& error, uint8_t* signs, float* scale, const View& values,
-                   void* workspace) {
-  auto* parts = static_cast<double*>(workspace);
-  const int num_parts = NumSumBlocks(values.n);
-  Launch(SquaresKernel, {num_parts, kThreads}, parts, values.f32(), error.f32(), values.n);
-  Launch(ScaleKernel, {1, kThreads}, scale, parts, num_parts, values.n);
-  Launch(CompressKernel, {NumBlocks(values.n / 8), kThreads}, error.f32(), signs, scale,
-         values.f32(), values.n / 8);
+template <>
+void RunOp(const op::CompressSigns& op, CudaWorkspace& workspace) {
+  auto* parts = static_cast<double*>(workspace.Get(kSumWorkspaceBytes));
+  auto *values = Data<float>(op.values), *error = Data<float>(op.error);
+  const int64_t n = op.values.num_elems;
+  const int num_parts = NumSumBlocks(n);
+  Launch(SquaresKernel, {num_parts, kThreads}, parts, values, error, n);
+  Launch(ScaleKernel, {1, kThreads}, op.scale, parts, num_parts, n);
+  Launch(CompressKernel, {NumBlocks(n / 8), kThreads}, error, op.signs, op.scale, values, n / 8);
 }
 
-void DecompressSigns(const View& values, const uint8_t* signs, const float* scale, float factor,
-                     bool accumulate) {
-  if (values.n == 0) return;
-  Launch(DecompressKernel, {NumBlocks(values.n), kThreads}, values.f32(), signs, scale, factor,
-         values.n, accumulate);
+template <>
+void RunOp(const op::DecompressSigns& op, CudaWorkspace&) {
+  const int64_t n = op.values.num_elems;
+  if (n == 0) return;
+  Launch(DecompressKernel, {NumBlocks(n), kThreads}, Data<float>(op.values), op.signs, op.scale,
+         op.factor, n, op.accumulate);
 }
 
 }  // namespace dsat::engine::cuda

@@ -1,10 +1,25 @@
 // Optimizer updates: one pass that reads and writes every state once.
+#include <cmath>
 #include <type_traits>
 
 #include "engine/backend/cuda/octet.h"
 
 namespace dsat::engine::cuda {
 namespace {
+
+// The operands that every update has.
+struct Update {
+  Tensor param, master, grad;
+  Tensor m, v;  // The moments; or momentum buffer, or sum of squares, in `m`.
+  const StepScale* scale;
+};
+template <typename Op>
+Update UpdateOf(const Op& op, const Tensor& m, const Tensor& v = {}) {
+  return {op.param, op.master, op.grad, m, v, op.scale};
+}
+Update UpdateOf(const AdamArgs& args) {
+  return UpdateOf(args, args.m, args.v);
+}
 
 // The states that an update reads and writes besides parameters: moments m and v, where they are
 // not nullptr.
@@ -87,18 +102,18 @@ __global__ void UpdateKernel(P* param, W* master, States<G, M> states, int64_t n
 
 template <typename P, typename W, typename G, typename M, typename Step, typename Round = Nearest>
 void LaunchUpdate(const Update& u, const Step& step, const Round& round = {}) {
-  if (u.param.n == 0) return;
-  Launch(UpdateKernel<P, W, G, M, Step, Round>, {NumOctetBlocks(u.param.n), kThreads},
-         Data<P>(u.param), Data<W>(u.master),
-         States<G, M>{Data<M>(u.m), Data<M>(u.v), Data<G>(u.grad)}, u.param.n, u.scale, step,
-         round);
+  const int64_t n = u.param.num_elems;
+  if (n == 0) return;
+  Launch(UpdateKernel<P, W, G, M, Step, Round>, {NumOctetBlocks(n), kThreads}, Data<P>(u.param),
+         Data<W>(u.master), States<G, M>{Data<M>(u.m), Data<M>(u.v), Data<G>(u.grad)}, n, u.scale,
+         step, round);
 }
 
 // Runs an update with an f32 master copy and f32 moments.
 template <typename Step>
 void Run(const Update& u, const Step& step) {
-  Visit(u.param.type, [&](auto param) {
-    Visit(u.grad.type,
+  Visit(u.param.dtype, [&](auto param) {
+    Visit(u.grad.dtype,
           [&](auto grad) { LaunchUpdate<decltype(param), float, decltype(grad), float>(u, step); });
   });
 }
@@ -112,30 +127,30 @@ struct Applies {
   static constexpr bool kReadsGrad = false, kWritesMoments = false;
 };
 
-// Kingma and Ba 2015; Loshchilov and Hutter 2019.
+// Kingma and Ba 2015; Loshchilov and Hutter 2019. Decoupled decay multiplies by `shrink`, the other
+// adds `l2`.
 struct Adam : Learns {
   float beta1, beta2, eps;
-  AdamFactors f;
+  float shrink, l2, step_size, v_scale;
 
   __device__ float operator()(float grad, float before, float& m, float& v) const {
-    const float g = grad + f.l2 * before;
+    const float g = grad + l2 * before;
     m = beta1 * m + (1.0F - beta1) * g;
     v = beta2 * v + (1.0F - beta2) * g * g;
-    return f.shrink * before - f.step_size * m / (sqrtf(v) * f.v_scale + eps);
+    return shrink * before - step_size * m / (sqrtf(v) * v_scale + eps);
   }
 };
 
 struct Sgd : Learns {
-  float lr, weight_decay;
-  SgdFactors f;
-  bool has_momentum;
+  float lr, weight_decay, momentum, dampening;
+  bool nesterov, first;
 
   __device__ float operator()(float grad, float before, float& buffer, float&) const {
     const float g = grad + weight_decay * before;
-    if (!has_momentum) return before - lr * g;
+    if (momentum == 0.0F) return before - lr * g;
     // It starts as the first gradient, undampened, as in PyTorch.
-    buffer = f.first ? g : f.momentum * buffer + (1.0F - f.dampening) * g;
-    return before - lr * (f.nesterov ? g + f.momentum * buffer : buffer);
+    buffer = first ? g : momentum * buffer + (1.0F - dampening) * g;
+    return before - lr * (nesterov ? g + momentum * buffer : buffer);
   }
 };
 
@@ -181,10 +196,15 @@ struct FrozenAdam : Applies {
   }
 };
 
+struct LambFactors {
+  float beta1, beta2, eps, weight_decay;
+};
+
 template <typename G>
-__global__ void LambMomentsKernel(double* parts, Update u, const float* master, States<G> states) {
-  const int64_t n = Skips(u.scale) ? 0 : u.param.n;
-  const float grad_scale = GradScale(u.scale);
+__global__ void LambMomentsKernel(double* parts, const float* master, States<G> states,
+                                  int64_t num_elems, const StepScale* scale, LambFactors u) {
+  const int64_t n = Skips(scale) ? 0 : num_elems;
+  const float grad_scale = GradScale(scale);
   double params = 0, directions = 0;
   for (int64_t i = FirstOctet(); i < n; i += OctetStride()) {
     const Octet grad = LoadOctet(states.grad, i, n), before = LoadOctet(master, i, n);
@@ -231,65 +251,99 @@ __global__ void MomentumKernel(float* m, const G* grad, int64_t n, float beta1,
 
 }  // namespace
 
-void FindStepScale(StepScale* scale, const double* squares, int64_t rows, int64_t cols,
-                   const ClipSettings& settings) {
-  Launch(StepScaleKernel, {1, kThreads}, scale, squares, rows, cols, settings);
+template <>
+void RunOp(const op::FindStepScale& op, CudaWorkspace&) {
+  Launch(StepScaleKernel, {1, kThreads}, op.scale, op.squares, op.rows, op.cols, op.settings);
 }
 
-void AdamStep(const Update& u, const AdamFactors& factors) {
+template <>
+void RunOp(const op::AdamStep& op, CudaWorkspace&) {
   using B = __nv_bfloat16;
-  const Adam step{{}, u.beta1, u.beta2, u.eps, factors};
-  const bool has_copy = u.master.type == Type::kF32;
-  if (has_copy && !u.rounds_at_random) return Run(u, step);
+  const auto correction = [&](float beta) {
+    return op.bias_correction ? 1 - std::pow(double{beta}, static_cast<double>(op.step)) : 1;
+  };
+  const Adam step{{},
+                  op.beta1,
+                  op.beta2,
+                  op.eps,
+                  op.decoupled_weight_decay ? 1.0F - op.lr * op.weight_decay : 1.0F,
+                  op.decoupled_weight_decay ? 0.0F : op.weight_decay,
+                  static_cast<float>(op.lr / correction(op.beta1)),
+                  static_cast<float>(1 / std::sqrt(correction(op.beta2)))};
+  const Update u = UpdateOf(op);
+  const bool has_copy = op.master.dtype == DType::kF32;
+  if (has_copy && !op.rounding) return Run(u, step);
   if (has_copy) {
-    return Visit(u.grad.type, [&](auto grad) {
-      LaunchUpdate<B, float, decltype(grad), float>(u, step, AtRandom{u.rounding});
+    return Visit(op.grad.dtype, [&](auto grad) {
+      LaunchUpdate<B, float, decltype(grad), float>(u, step, AtRandom{*op.rounding});
     });
   }
   const auto run = [&](const auto& round) {
-    u.m.type == Type::kF32 ? LaunchUpdate<B, B, B, float>(u, step, round)
-                           : LaunchUpdate<B, B, B, B>(u, step, round);
+    op.m.dtype == DType::kF32 ? LaunchUpdate<B, B, B, float>(u, step, round)
+                              : LaunchUpdate<B, B, B, B>(u, step, round);
   };
-  u.rounds_at_random ? run(AtRandom{u.rounding}) : run(Nearest());
+  op.rounding ? run(AtRandom{*op.rounding}) : run(Nearest());
 }
 
-void SgdStep(const Update& u, const SgdFactors& factors) {
-  Run(u, Sgd{{}, u.lr, u.weight_decay, factors, u.m.data != nullptr});
+template <>
+void RunOp(const op::SgdStep& op, CudaWorkspace&) {
+  const Tensor buffer = op.momentum == 0 ? Tensor{} : op.momentum_buffer;
+  Run(UpdateOf(op, buffer),
+      Sgd{{}, op.lr, op.weight_decay, op.momentum, op.dampening, op.nesterov, op.step == 1});
 }
 
-void AdagradStep(const Update& u) {
-  Run(u, Adagrad{{}, u.lr, u.eps, u.weight_decay});
+template <>
+void RunOp(const op::AdagradStep& op, CudaWorkspace&) {
+  Run(UpdateOf(op, op.sum), Adagrad{{}, op.lr, op.eps, op.weight_decay});
 }
 
-void LionStep(const Update& u) {
-  Run(u, Lion{{}, u.lr, u.beta1, u.beta2, 1.0F - u.lr * u.weight_decay});
+template <>
+void RunOp(const op::LionStep& op, CudaWorkspace&) {
+  Run(UpdateOf(op, op.m), Lion{{}, op.lr, op.beta1, op.beta2, 1.0F - op.lr * op.weight_decay});
 }
 
-void LambMoments(double* sums, const Update& u, void* workspace) {
-  auto* parts = static_cast<double*>(workspace);
-  const int num_parts = NumSumBlocks(u.param.n);
-  Visit(u.grad.type, [&](auto grad) {
+template <>
+LambSums RunOp(const op::LambMoments& op, CudaWorkspace& workspace) {
+  double* sums = workspace.sums();
+  auto* parts = static_cast<double*>(workspace.Get(2 * kSumWorkspaceBytes));
+  const int num_parts = NumSumBlocks(op.param.num_elems);
+  Visit(op.grad.dtype, [&](auto grad) {
     using G = decltype(grad);
-    Launch(LambMomentsKernel<G>, {num_parts, kThreads}, parts, u, u.master.f32(),
-           States<G>{u.m.f32(), u.v.f32(), Data<G>(u.grad)});
+    Launch(LambMomentsKernel<G>, {num_parts, kThreads}, parts, Data<float>(op.master),
+           States<G>{Data<float>(op.m), Data<float>(op.v), Data<G>(op.grad)}, op.param.num_elems,
+           op.scale, LambFactors{op.beta1, op.beta2, op.eps, op.weight_decay});
   });
   Launch(SumPairsKernel, {2, kThreads}, sums, parts, num_parts);
+  const auto [param, direction] = workspace.DownloadSums();
+  return {param, direction};
 }
 
-void LambApply(const Update& u, float step_size) {
-  Run(u, Lamb{{}, u.eps, u.weight_decay, step_size});
+template <>
+void RunOp(const op::LambApply& op, CudaWorkspace&) {
+  const auto step = static_cast<double>(op.step);
+  double step_size = op.lr;
+  if (op.bias_correction) {
+    step_size *=
+        std::sqrt(1 - std::pow(double{op.beta2}, step)) / (1 - std::pow(double{op.beta1}, step));
+  }
+  Run(UpdateOf(op),
+      Lamb{{}, op.eps, op.weight_decay, static_cast<float>(step_size) * op.trust_ratio});
 }
 
-void MomentumStep(const Update& u) {
-  if (u.m.n == 0) return;
-  Visit(u.grad.type, [&](auto grad) {
-    Launch(MomentumKernel<decltype(grad)>, {NumOctetBlocks(u.m.n), kThreads}, u.m.f32(),
-           Data<decltype(grad)>(u.grad), u.m.n, u.beta1, u.scale);
+template <>
+void RunOp(const op::MomentumStep& op, CudaWorkspace&) {
+  const int64_t n = op.m.num_elems;
+  if (n == 0) return;
+  Visit(op.grad.dtype, [&](auto grad) {
+    using G = decltype(grad);
+    Launch(MomentumKernel<G>, {NumOctetBlocks(n), kThreads}, Data<float>(op.m), Data<G>(op.grad), n,
+           op.beta1, op.scale);
   });
 }
 
-void FrozenAdamStep(const Update& u) {
-  Run(u, FrozenAdam{{}, u.lr, u.eps, u.weight_decay});
+template <>
+void RunOp(const op::FrozenAdamStep& op, CudaWorkspace&) {
+  Run(UpdateOf(op), FrozenAdam{{}, op.lr, op.eps, op.weight_decay});
 }
 
 }  // namespace dsat::engine::cuda

@@ -4,9 +4,19 @@
 namespace dsat::engine::cuda {
 namespace {
 
+constexpr int64_t kMaxPairs = 256;
+
+// Kernels read the frequencies from their arguments.
+struct Rotation {
+  RotaryShape shape;
+  float sign = 1;
+  float frequencies[kMaxPairs] = {};
+};
+
 // One pair of numbers per turn.
 template <typename T>
-__global__ void RotateKernel(T* x, RotaryArgs args) {
+__global__ void RotateKernel(T* x, Rotation rotation) {
+  const RotaryShape& args = rotation.shape;
   const int64_t half = args.head_channels / 2;
   const int64_t row_pairs = args.heads * half;
   const int64_t n = args.B * args.T * row_pairs;
@@ -15,10 +25,10 @@ __global__ void RotateKernel(T* x, RotaryArgs args) {
     const int64_t head = i % row_pairs / half;
     const int64_t pair = i % half;
     // The angle in f32, as models are trained with.
-    const float angle = static_cast<float>(row % args.T) * args.frequencies[pair];
+    const float angle = static_cast<float>(row % args.T) * rotation.frequencies[pair];
     double sine = 0, cosine = 0;
     sincos(static_cast<double>(angle), &sine, &cosine);
-    const float s = args.sign * static_cast<float>(sine);
+    const float s = rotation.sign * static_cast<float>(sine);
     const auto c = static_cast<float>(cosine);
     T* low = x + row * args.stride + head * args.head_channels + pair;
     T* high = low + half;
@@ -31,12 +41,17 @@ __global__ void RotateKernel(T* x, RotaryArgs args) {
 
 }  // namespace
 
-void RotateInPlace(const View& x, const RotaryArgs& args) {
-  const int64_t n = args.B * args.T * args.heads * args.head_channels / 2;
+template <>
+void RunOp(const op::RotateInPlace& op, CudaWorkspace&) {
+  const RotaryShape& shape = op.shape;
+  const int64_t n = shape.B * shape.T * shape.heads * shape.head_channels / 2;
   if (n == 0) return;
-  Visit(x.type, [&](auto type) {
+  DSAT_CHECK(std::ssize(op.frequencies) <= kMaxPairs, "{} frequencies", op.frequencies.size());
+  Rotation rotation{.shape = shape, .sign = op.negative ? -1.0F : 1.0F};
+  std::ranges::copy(op.frequencies, rotation.frequencies);
+  Visit(op.x.dtype, [&](auto type) {
     using T = decltype(type);
-    Launch(RotateKernel<T>, {NumBlocks(n), kThreads}, Data<T>(x), args);
+    Launch(RotateKernel<T>, {NumBlocks(n), kThreads}, Data<T>(op.x), rotation);
   });
 }
 

@@ -48,49 +48,38 @@ class DefectiveGroup : public ProcessGroup {
   }
 
   CommBuffer Allocate(int64_t bytes) override { return inner_->Allocate(bytes); }
-  void ReduceScatter(const CommBuffer& buffer, DType dtype, int64_t row_elems) override {
-    if (Reduces(buffer, dtype, row_elems)) inner_->ReduceScatter(buffer, dtype, row_elems);
-  }
-  void AllReduce(const CommBuffer& buffer, DType dtype, int64_t row_elems) override {
-    if (Reduces(buffer, dtype, row_elems)) inner_->AllReduce(buffer, dtype, row_elems);
-  }
-  void AllGather(const CommBuffer& buffer, int64_t row_bytes) override {
-    const bool of_params = row_bytes > kMaxNormBytes;
-    if (defect_ != Defect::kStaleShard || rank() != size() - 1 || !of_params) {
-      inner_->AllGather(buffer, row_bytes);
-      return;
-    }
-    char* const mine = static_cast<char*>(buffer.data) + rank() * row_bytes;
-    const std::vector<char> now(mine, mine + row_bytes);
-    const std::vector<char> sent = FirstLike(now);
-    std::memcpy(mine, sent.data(), sent.size());
-    inner_->AllGather(buffer, row_bytes);
-    std::memcpy(mine, now.data(), now.size());
-  }
-  void Broadcast(const CommBuffer& buffer, DType dtype, int64_t row_elems, int root) override {
-    inner_->Broadcast(buffer, dtype, row_elems, root);
-  }
-  void AllToAll(const CommBuffer& buffer, int64_t row_bytes) override {
-    inner_->AllToAll(buffer, row_bytes);
-  }
-  void Send(const void* data, int64_t bytes, int peer) override { inner_->Send(data, bytes, peer); }
-  void Recv(void* data, int64_t bytes, int peer) override { inner_->Recv(data, bytes, peer); }
-  void Exchange(const void* sent, void* received, int64_t bytes, int peer) override {
-    inner_->Exchange(sent, received, bytes, peer);
-  }
   std::unique_ptr<ProcessGroup> Split(std::span<const int> color_of_rank) override {
     auto part = inner_->Split(color_of_rank);
     if (!part) return nullptr;
     return std::make_unique<DefectiveGroup>(std::move(part), defect_, param_dtype_);
   }
-  double SumScalar(double value) override { return inner_->SumScalar(value); }
-  double MaxScalar(double value) override { return inner_->MaxScalar(value); }
-  void Barrier() override { inner_->Barrier(); }
+  std::vector<double> GatherNumbers(Call::Kind kind, double number) override {
+    return inner_->GatherNumbers(kind, number);
+  }
   void CheckPeers(const std::string& call, int peer, Clock::time_point since) override {
     inner_->CheckPeers(call, peer, since);
   }
 
  private:
+  void RunCollective(const Call& call, const CommBuffer& buffer) override {
+    const bool reduces =
+        call.kind == Call::Kind::kReduceScatter || call.kind == Call::Kind::kAllReduce;
+    if (reduces && !Reduces(buffer, call.dtype, call.count)) return;
+    const bool gathers_params =
+        call.kind == Call::Kind::kAllGather && call.RowBytes() > kMaxNormBytes;
+    if (defect_ != Defect::kStaleShard || rank() != size() - 1 || !gathers_params)
+      return inner_->Collect(call, buffer);
+    char* const mine = buffer.Row(rank(), call.RowBytes());
+    const std::vector<char> now(mine, mine + call.RowBytes());
+    const std::vector<char> sent = FirstLike(now);
+    std::memcpy(mine, sent.data(), sent.size());
+    inner_->Collect(call, buffer);
+    std::memcpy(mine, now.data(), now.size());
+  }
+  void RunMessage(const Call& call, const void* sent, void* received) override {
+    inner_->Pass(call, sent, received);
+  }
+
   // Rows of at most this size are the numbers of a gradient norm, not parameters.
   static constexpr int64_t kMaxNormBytes = 1000;
 

@@ -32,7 +32,7 @@ class OnDevice {
   ~OnDevice() { cudaFree(data_); }
 
   T* data() const { return static_cast<T*>(data_); }
-  View view() const { return {data_, static_cast<int64_t>(size_), Type::kF32}; }
+  Tensor tensor() const { return {data_, static_cast<int64_t>(size_), DType::kF32}; }
   std::vector<T> Values() const {
     std::vector<T> values(size_);
     EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
@@ -56,10 +56,11 @@ double WorkPerToken(const std::vector<int32_t>& tokens) {
   }
   const OnDevice<int32_t> ids(tokens);
   const OnDevice<float> dy(grads), dwte(std::vector<float>(expected.size(), 0.0F));
-  const OnDevice<char> workspace(
-      std::vector<char>(static_cast<size_t>(EmbeddingWorkspaceBytes(N, kC))));
+  CudaStream stream(0, std::make_shared<Watches>());
+  CudaWorkspace workspace(0, stream);
   const int64_t before = emulated_cuda::CountBlocks();
-  EmbeddingBackward(dwte.view(), {}, dy.view(), ids.data(), N / 1024, 1024, kC, workspace.data());
+  RunOp(op::EmbeddingBackward{dwte.tensor(), {}, dy.tensor(), ids.data(), N / 1024, 1024, kC},
+        workspace);
   EXPECT_EQ(dwte.Values(), expected);
   return static_cast<double>(emulated_cuda::CountBlocks() - before) / static_cast<double>(N);
 }

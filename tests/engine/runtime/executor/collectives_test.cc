@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -28,41 +29,28 @@ class RecordingGroup final : public ProcessGroup {
   RecordingGroup(int rank, int size, Calls& calls) : ProcessGroup(rank, size), calls_(calls) {}
 
   CommBuffer Allocate(int64_t bytes) override { return {0, nullptr, bytes}; }
-  void ReduceScatter(const CommBuffer&, DType dtype, int64_t row_elems) override {
-    Record(Collective::kReduceScatter, row_elems * BytesPerElem(dtype));
-  }
-  void AllReduce(const CommBuffer&, DType dtype, int64_t row_elems) override {
-    Record(Collective::kAllReduce, row_elems * BytesPerElem(dtype));
-  }
-  void AllGather(const CommBuffer&, int64_t row_bytes) override {
-    Record(Collective::kAllGather, row_bytes);
-  }
-  void Broadcast(const CommBuffer&, DType dtype, int64_t row_elems, int) override {
-    Record(Collective::kBroadcasts, row_elems * BytesPerElem(dtype));
-  }
-  void AllToAll(const CommBuffer&, int64_t row_bytes) override {
-    Record(Collective::kAllToAll, row_bytes);
-  }
-  void Send(const void*, int64_t, int) override { calls_.emplace_back("message"); }
-  void Recv(void*, int64_t, int) override { calls_.emplace_back("message"); }
-  void Exchange(const void*, void*, int64_t, int) override { calls_.emplace_back("message"); }
   std::unique_ptr<ProcessGroup> Split(std::span<const int> color_of_rank) override {
     const Subgroup subgroup = SubgroupOf(color_of_rank);
     if (subgroup.size == 0) return nullptr;
     return std::make_unique<RecordingGroup>(subgroup.rank, subgroup.size, calls_);
   }
-  double SumScalar(double value) override {
-    calls_.emplace_back("scalar");
-    return value;
+  std::vector<double> GatherNumbers(Call::Kind kind, double number) override {
+    calls_.emplace_back(kind == Call::Kind::kBarrier ? "barrier" : "scalar");
+    return {number};
   }
-  double MaxScalar(double value) override { return SumScalar(value); }
-  void Barrier() override { calls_.emplace_back("barrier"); }
   void CheckPeers(const std::string&, int, Clock::time_point) override {}
 
  private:
-  void Record(Collective collective, int64_t row_bytes) {
-    calls_.push_back(CallText(Name(collective), size(), row_bytes));
+  void RunCollective(const Call& call, const CommBuffer&) override {
+    const std::map<Call::Kind, Collective> collectives = {
+        {Call::Kind::kReduceScatter, Collective::kReduceScatter},
+        {Call::Kind::kAllReduce, Collective::kAllReduce},
+        {Call::Kind::kAllGather, Collective::kAllGather},
+        {Call::Kind::kBroadcast, Collective::kBroadcasts},
+        {Call::Kind::kAllToAll, Collective::kAllToAll}};
+    calls_.push_back(CallText(Name(collectives.at(call.kind)), size(), call.RowBytes()));
   }
+  void RunMessage(const Call&, const void*, void*) override { calls_.emplace_back("message"); }
 
   Calls& calls_;
 };
