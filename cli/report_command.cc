@@ -40,7 +40,23 @@ void CheckTarget(const std::string& path, const std::string& db) {
   }
 }
 
+// The content of the page; `experiment` is nullptr if it does not replay, because of `why_not`.
+Report ContentOf(const Store& store, ExperimentId id, const Experiment* experiment,
+                 const std::string& why_not) {
+  Report read = ReadReport(store, id, experiment);
+  read.why_no_search = why_not;
+  read.state = StateText(store, read.row);
+  if (experiment != nullptr) read.out_dir = OutDir({}, *experiment);
+  read.has_results = fs::exists(read.out_dir + "/ds_config.json");
+  return read;
+}
+
 }  // namespace
+
+void WriteReport(const Experiment& experiment, const std::string& path) {
+  WriteFileAtomic(path,
+                  ReportPage(ContentOf(experiment.store(), experiment.id(), &experiment, "")));
+}
 
 int RunCommand(const Flags& flags, const ReportFlags& report) {
   Store store = Store::Open(flags.db, Store::Mode::kReadOnly);
@@ -56,11 +72,7 @@ int RunCommand(const Flags& flags, const ReportFlags& report) {
     if (error.code() != ErrorCode::kDataLoss) throw;
     why_not = error.what();
   }
-  Report read = ReadReport(store, id, experiment ? &*experiment : nullptr);
-  read.why_no_search = why_not;
-  read.state = StateText(store, read.row);
-  if (experiment) read.out_dir = OutDir({}, *experiment);
-  read.has_results = fs::exists(read.out_dir + "/ds_config.json");
+  const Report read = ContentOf(store, id, experiment ? &*experiment : nullptr, why_not);
   const std::string page = ReportPage(read);
   WriteFileAtomic(out, page);
   if (flags.json) {

@@ -33,6 +33,8 @@ void PlanSlurm(const ExperimentSpec& spec, RunnerOptions* options);
 ExperimentState RunShown(const RunnerOptions& options, Experiment& experiment);
 // The folder of the experiment's results: that of the command line, else as it was started.
 std::string OutDir(const RunFlags& run, const Experiment& experiment);
+// Writes the page of dsat report.
+void WriteReport(const Experiment& experiment, const std::string& path);
 
 }  // namespace dsat::cli
 

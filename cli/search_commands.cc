@@ -152,10 +152,18 @@ std::string AnswerAndNext(const Experiment& experiment, const std::string& out_d
   if (!verdict.pick && !PredictedConfig(search)) return "";
   if (!verdict.pick)
     return fmt::format("predicted to be the fastest, not measured: {}/ds_config.json\n", folder);
-  return ShortAnswer(
-      search, verdict, experiment.id(),
-      {"sh " + folder + "/command.txt", fmt::format("dsat report {}", experiment.id()),
-       "dsat check " + folder + "/ds_config.json"});
+  return ShortAnswer(search, verdict, experiment.id(),
+                     {"sh " + folder + "/command.txt", "dsat check " + folder + "/ds_config.json",
+                      "report: " + folder + "/report.html"});
+}
+
+// A report that cannot be written costs nothing else; dsat report makes it later.
+void TryToReport(const Experiment& experiment, const std::string& out_dir) {
+  try {
+    WriteReport(experiment, out_dir + "/report.html");
+  } catch (const Error& error) {
+    Log(LogLevel::kWarn, fmt::format("there is no report: {}", error.what()));
+  }
 }
 
 // Searches, prints the answer, and trains with the pick if requested. `options` is the result of
@@ -166,23 +174,28 @@ int RunSearch(const Flags& flags, const RunFlags& run, RunnerOptions options,
   options.out_dir = out_dir;
   const std::string warning = SharedSlotsWarning(experiment.search().spec(), options);
   if (!warning.empty()) Log(LogLevel::kWarn, warning);
+  const auto answer = [&] {
+    TryToReport(experiment, out_dir);
+    return AnswerAndNext(experiment, out_dir);
+  };
   ExperimentState state = ExperimentState::kActive;
   try {
     state = RunShown(options, experiment);
   } catch (const Error& error) {  // The measurements until then have an answer, too.
     const bool is_theirs = error.code() == ErrorCode::kFailedPrecondition;  // Another runner's.
-    if (!is_theirs) Say(stderr, AnswerAndNext(experiment, out_dir));
+    if (!is_theirs) Say(stderr, answer());
     throw;
   }
   if (state == ExperimentState::kActive) {
     Say(stderr,
         fmt::format("\n{}Interrupted; nothing is lost: continue with dsat resume {} --db {}{}{}\n",
-                    AnswerAndNext(experiment, out_dir), experiment.id(), ShellWord(flags.db),
+                    answer(), experiment.id(), ShellWord(flags.db),
                     OutDir({}, experiment) == out_dir ? "" : " --out " + ShellWord(out_dir),
                     flags.run_options));
     return kExitInterrupted;
   }
-  if (!flags.json) Say(stdout, AnswerAndNext(experiment, out_dir));
+  const std::string text = answer();
+  if (!flags.json) Say(stdout, text);
   const std::optional<FullRun> full = RunBest(flags, options, experiment);
   if (flags.json) {
     Json summary = SummaryJson(experiment, out_dir);

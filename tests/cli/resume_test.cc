@@ -59,7 +59,9 @@ TEST_F(ResumeTest, AnInterruptedSearchSaysSoAndShowsItsBestSoFar) {
   EXPECT_EQ(WaitFor(pid), 130);
   const std::string said = ReadFile(work.Path("search.err"));
   EXPECT_THAT(said, testing::ContainsRegex("\n(keep the submitted|up to [0-9.]+ times as fast)"));
-  EXPECT_THAT(said, HasSubstr("next: sh out/command.txt   dsat report 1   dsat check"));
+  EXPECT_THAT(said, HasSubstr("next: sh out/command.txt   dsat check out/ds_config.json\n"));
+  EXPECT_THAT(said, HasSubstr("\n      report: out/report.html\n"));
+  EXPECT_THAT(ReadFile(work.Path("out/report.html")), HasSubstr("interrupted"));
   EXPECT_TRUE(std::filesystem::exists(work.Path("out/ds_config.json")));
   EXPECT_THAT(work.Dsat({"list"}).out, HasSubstr(" interrupted "));
   EXPECT_THAT(work.Dsat({"show", "1"}).out, HasSubstr("experiment 1 (tiny), grid, interrupted\n"));

@@ -96,9 +96,9 @@ class Confirmed {
 
   std::string Summary() const {
     const Search& search = experiment_->search();
-    return ShortAnswer(
-        search, VerdictOf(search), 1,
-        {"sh dsat-out/1/command.txt", "dsat report 1", "dsat check dsat-out/1/ds_config.json"});
+    return ShortAnswer(search, VerdictOf(search), 1,
+                       {"sh dsat-out/1/command.txt", "dsat check dsat-out/1/ds_config.json",
+                        "report: dsat-out/1/report.html"});
   }
 
  private:
@@ -141,8 +141,9 @@ TEST(AnswerTest, TheSummaryHasNineLinesOf80ColumnsAtMost) {
        {Confirmed({150, 151}).Summary(), Confirmed({95, 180, 110, 150}).Summary(),
         Confirmed({97, 104}).Summary(), Confirmed({180}, 0).Summary()}) {
     EXPECT_LE(std::ranges::count(text, '\n'), 9) << text;
-    EXPECT_THAT(text, EndsWith("\nnext: sh dsat-out/1/command.txt   dsat report 1\n      dsat "
-                               "check dsat-out/1/ds_config.json\n"));
+    EXPECT_THAT(text, EndsWith("\nnext: sh dsat-out/1/command.txt   dsat check "
+                               "dsat-out/1/ds_config.json\n      report: "
+                               "dsat-out/1/report.html\n"));
     std::istringstream lines(text);
     for (std::string line; std::getline(lines, line);)
       EXPECT_LE(line.size(), 80U) << line;
