@@ -328,7 +328,7 @@ class LanguageHead final : public Layer {
     return {};
   }
 
-  Buffer Backward(const LayerContext& ctx, const Buffer& x, Buffer dy,
+  Buffer Backward(const LayerContext& ctx, const Buffer& x, Buffer /*dy*/,
                   Saved& saved) const override {
     const int64_t N = ctx.NumTokens();
     const int64_t C = norm_.C;
