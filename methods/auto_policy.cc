@@ -242,11 +242,9 @@ double AutoPolicy::RiskOf(int64_t i) const {
   return kAutoDecisions.misfit_loss * (1 + kAutoDecisions.may_wait * num_running) * (1 - fits(i));
 }
 
-// Whether configuration i differs from the incumbent in keys that most likely change nothing, or in
-// structural ones.
+// Whether configuration i differs from the incumbent in keys that most likely change nothing.
 bool AutoPolicy::IsUnsettled(int64_t i) const {
   const AutoConfig &ours = config(i), &best = config(*incumbent_);
-  if (ours.settings != best.settings) return true;
   for (size_t key = 0; key < std::min(ours.knobs.wide.size(), best.knobs.wide.size()); ++key) {
     const int value = ours.knobs.wide[key], other = best.knobs.wide[key];
     if (value >= 0 && other >= 0 && value != other) return true;
@@ -336,7 +334,7 @@ std::optional<AutoPolicy::Choice> AutoPolicy::Best() const {
                                                      : settling;
     if (!best || choice.Rate() > best->Rate()) best = choice;
   }
-  if (settling && settling->gain >= kAutoDecisions.settled) return settling;
+  if (settling && settling->gain >= kAutoDecisions.settled && IsWorthIt(*settling)) return settling;
   const std::optional<Choice>& best =
       !settling || (unsettled && unsettled->Rate() > settling->Rate()) ? unsettled : settling;
   return best && (IsWorthIt(*best) || !risky) ? best : risky;
@@ -344,7 +342,7 @@ std::optional<AutoPolicy::Choice> AutoPolicy::Best() const {
 
 bool AutoPolicy::IsWorthIt(const Choice& choice) const {
   return choice.gain >= kAutoDecisions.least_gain &&
-         choice.gain * TrainingSeconds() >= kAutoDecisions.optimism * choice.cost_s;
+         choice.gain * TrainingSeconds() >= kAutoDecisions.overrated * choice.cost_s;
 }
 
 bool AutoPolicy::IsEnough(const Choice& choice) const {

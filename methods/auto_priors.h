@@ -126,13 +126,13 @@ struct AutoPriors {
   struct Decisions {
     double least_gain = 3e-5;          // [bench] A smaller expected gain ends the search; a share.
     double training_per_search = 300;  // [bench] The factor by which an unknown training is longer.
-    double optimism =
+    double overrated =
         4;  // [bench] Expected gains are so many times what launches turn out to gain.
     int64_t least_launches = 8;  // [script] With fewer the model may be sure and wrong.
     // [bench] A misfit counts like the loss of this share of a step, and this part more for each
     // trial that runs; for a part of it if nothing else is worth a launch. Configurations that fit
     // less probably are not looked at.
-    double misfit_loss = 0.01, may_wait = 0.25, at_the_edge = 0.1, possible = 0.01;
+    double misfit_loss = 0.03, may_wait = 0.25, at_the_edge = 0.1, possible = 0.01;
     // [bench] Knobs that most likely change nothing wait until others gain less than this share.
     double settled = 1e-3;
     double first_fits = 0.9;  // [guess] This probability is enough before anything was measured.

@@ -267,7 +267,7 @@ TEST(AutoTest, ALongerTrainingIsWorthALongerSearch) {
   };
   // Without a number of steps it takes 300 times as long as the search.
   const size_t by_default = num_proposals(std::nullopt);
-  EXPECT_LT(num_proposals(10), by_default);
+  EXPECT_LE(num_proposals(10), by_default);
   EXPECT_LT(by_default, num_proposals(1'000'000'000));
 }
 
