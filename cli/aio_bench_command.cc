@@ -17,7 +17,6 @@
 namespace dsat::cli {
 namespace {
 
-using engine::AioEngine;
 using engine::AioOptions;
 using engine::AsyncFile;
 
@@ -41,11 +40,6 @@ int64_t SizeInBlocks(const AioBenchFlags& bench) {
   return engine::RoundUpForAio(bytes);
 }
 
-AioEngine ChosenEngine(const AioBenchFlags& bench) {
-  if (bench.engine.empty()) return engine::BestAioEngine();
-  return bench.engine == "threads" ? AioEngine::kThreads : AioEngine::kUring;
-}
-
 std::vector<AioOptions> Sweep(const AioBenchFlags& bench) {
   std::vector<AioOptions> sweep;
   for (const std::string& block_size : bench.block_sizes) {
@@ -66,8 +60,8 @@ std::vector<AioOptions> Sweep(const AioBenchFlags& bench) {
 }
 
 Measured Measure(const AioBenchFlags& bench, int64_t bytes, const AioOptions& options,
-                 AioEngine engine, char* memory) {
-  const DiskSpeed speed = MeasureDisk(bench.folder, memory, bytes, bench.repeats, options, engine);
+                 char* memory) {
+  const DiskSpeed speed = MeasureDisk(bench.folder, memory, bytes, bench.repeats, options);
   return {.options = options,
           .direct = speed.direct,
           .read_gbps = speed.read_bytes_per_s / 1e9,
@@ -89,20 +83,19 @@ Json ToJson(const Measured& measured) {
           {"write_gb_per_s", measured.write_gbps}};
 }
 
-void PrintTable(const std::vector<Measured>& results, AioEngine engine) {
+void PrintTable(const std::vector<Measured>& results) {
   std::vector<std::vector<std::string>> cells;
   for (const Measured& each : results) {
-    cells.push_back({std::to_string(each.options.block_size),
-                     std::to_string(each.options.queue_depth),
-                     std::to_string(each.options.intra_op_parallelism),
-                     each.options.single_submit ? "true" : "false",
-                     each.options.overlap_events ? "true" : "false",
-                     fmt::format("{:.2f}", each.read_gbps), fmt::format("{:.2f}", each.write_gbps),
-                     each.direct ? "direct" : "buffered", ToString(engine)});
+    cells.push_back(
+        {std::to_string(each.options.block_size), std::to_string(each.options.queue_depth),
+         std::to_string(each.options.intra_op_parallelism),
+         each.options.single_submit ? "true" : "false",
+         each.options.overlap_events ? "true" : "false", fmt::format("{:.2f}", each.read_gbps),
+         fmt::format("{:.2f}", each.write_gbps), each.direct ? "direct" : "buffered"});
   }
   fmt::print("{}",
              FormatTable({"block_size", "queue_depth", "intra_op_parallelism", "single_submit",
-                          "overlap_events", "read GB/s", "write GB/s", "I/O", "engine"},
+                          "overlap_events", "read GB/s", "write GB/s", "I/O"},
                          cells));
 }
 
@@ -110,14 +103,13 @@ void PrintTable(const std::vector<Measured>& results, AioEngine engine) {
 
 int RunCommand(const Flags& flags, const AioBenchFlags& bench) {
   const int64_t bytes = SizeInBlocks(bench);
-  const AioEngine engine = ChosenEngine(bench);
   const std::vector<AioOptions> sweep = Sweep(bench);
-  AsyncFile::Create(bench.folder, bytes, sweep.front(),
-                    engine);  // Throws early if the folder cannot be used.
+  AsyncFile::Create(bench.folder, bytes,
+                    sweep.front());  // Throws early if the folder cannot be used.
   const NoiseMemory memory = MakeNoise(bytes);
   std::vector<Measured> results;
   for (const AioOptions& options : sweep) {
-    results.push_back(Measure(bench, bytes, options, engine, memory.get()));
+    results.push_back(Measure(bench, bytes, options, memory.get()));
     const Measured& last = results.back();
     Say(stderr,
         fmt::format("{}/{}  {}  read {:.2f} GB/s  write {:.2f} GB/s\n", results.size(),
@@ -128,14 +120,17 @@ int RunCommand(const Flags& flags, const AioBenchFlags& bench) {
   });
   const Json best{{"aio", AioBlock(results.front().options)}};
   if (flags.json) {
-    Json json{{"folder", bench.folder}, {"bytes", bytes},           {"repeats", bench.repeats},
-              {"best", best},           {"results", Json::array()}, {"engine", ToString(engine)}};
+    Json json{{"folder", bench.folder},
+              {"bytes", bytes},
+              {"repeats", bench.repeats},
+              {"best", best},
+              {"results", Json::array()}};
     for (const Measured& each : results)
       json["results"].push_back(ToJson(each));
     fmt::print("{}\n", json.dump(2));
     return 0;
   }
-  PrintTable(results, engine);
+  PrintTable(results);
   fmt::print("\nFor ds_config.json, {:.2f} GB/s written and read back:\n{}\n",
              results.front().GbpsBothWays(), best.dump(2));
   return 0;

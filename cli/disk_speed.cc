@@ -39,8 +39,8 @@ NoiseMemory MakeNoise(int64_t bytes) {
 }
 
 DiskSpeed MeasureDisk(const std::string& folder, char* memory, int64_t bytes, int64_t repeats,
-                      const engine::AioOptions& options, engine::AioEngine engine) {
-  const auto file = engine::AsyncFile::Create(folder, bytes, options, engine);
+                      const engine::AioOptions& options) {
+  const auto file = engine::AsyncFile::Create(folder, bytes, options);
   const auto write = [&] { file->Wait(file->WriteAsync(0, memory, bytes)); };
   const auto read = [&] { file->Wait(file->ReadAsync(0, memory, bytes)); };
   write();  // The first write may also have to allocate the file's blocks.

@@ -29,7 +29,7 @@ NoiseMemory MakeNoise(int64_t bytes);
 // Medians of `repeats` transfers of `bytes` from and to `memory`, through a file without a name in
 // `folder`. Throws what AsyncFile throws.
 DiskSpeed MeasureDisk(const std::string& folder, char* memory, int64_t bytes, int64_t repeats,
-                      const engine::AioOptions& options, engine::AioEngine engine);
+                      const engine::AioOptions& options);
 
 }  // namespace dsat::cli
 

@@ -34,7 +34,6 @@ struct UsableGpu {
 struct Findings {
   Machine machine;
   std::optional<double> copy_bytes_per_s;
-  bool io_uring = false;
   CudaStatus cuda;
   std::vector<UsableGpu> usable;  // By GPU; empty if no GPU can be used.
   std::string problem;            // Why the last measurement failed, "" if it did not.
@@ -46,7 +45,6 @@ Findings Examine() {
   Findings found;
   found.machine = engine::ProbeMachine();
   found.copy_bytes_per_s = engine::MeasureCopyBandwidth(found.machine);
-  found.io_uring = engine::BestAioEngine() == engine::AioEngine::kUring;
   found.extensions = ExtensionBuildFacts();
   found.listening = ListeningPorts();
   found.cuda = engine::ProbeCuda();
@@ -110,7 +108,6 @@ Json ToJson(const Findings& found) {
            {{"bytes", machine.memory_bytes},
             {"available_bytes", machine.available_bytes},
             {"copy_bytes_per_s", found.copy_bytes_per_s ? Json(*found.copy_bytes_per_s) : Json()}}},
-          {"io_uring", found.io_uring},
           {"nccl", version_or_null(machine.nccl_version, LibraryVersion)},
           {"nccl_library", path_or_null(machine.nccl_path)},
           {"cuda",
@@ -179,10 +176,6 @@ void Print(const Findings& found) {
   Line("memory", fmt::format("{}, {} available; {}", HumanBytes(machine.memory_bytes),
                              HumanBytes(machine.available_bytes), copied));
   Line("oneDNN", machine.onednn_version);
-  Line("io_uring",
-       found.io_uring
-           ? "yes"
-           : "no: offload to disk uses threads; a container may forbid io_uring (seccomp)");
   Line("CUDA", found.cuda.toolkit_version == 0
                    ? "not built in"
                    : "built with " + CudaVersion(found.cuda.toolkit_version));

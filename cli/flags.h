@@ -179,7 +179,6 @@ struct AioBenchFlags {
   std::vector<std::string> block_sizes = {"256KiB", "1MiB", "8MiB"};
   std::vector<int> queue_depths = {8, 32};
   std::vector<int> parallelisms = {1, 2};
-  std::string engine;  // "" = the best there is
 };
 struct SuperviseFlags {};  // hidden: the process above the ranks of one trial
 

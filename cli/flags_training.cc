@@ -185,8 +185,6 @@ void AddAioBench(Parser& parser) {
   Add(sub, "--queue-depths", bench.queue_depths, "Values of queue_depth to try")->delimiter(',');
   Add(sub, "--intra-op-parallelism", bench.parallelisms, "Values of intra_op_parallelism to try")
       ->delimiter(',');
-  Add(sub, "--engine", bench.engine, "io_uring or threads (default: io_uring if allowed)")
-      ->check(CLI::IsMember({"io_uring", "threads"}));
 }
 
 }  // namespace

@@ -67,7 +67,7 @@ Json DiskSpeeds(const ExperimentSpec& spec) {
   try {
     const NoiseMemory memory = MakeNoise(kBytes);
     const DiskSpeed speed = MeasureDisk(folder->get<std::string>(), memory.get(), kBytes,
-                                        /*repeats=*/1, {}, engine::BestAioEngine());
+                                        /*repeats=*/1, {});
     return {{"read_bytes_per_s", std::llround(speed.read_bytes_per_s)},
             {"write_bytes_per_s", std::llround(speed.write_bytes_per_s)}};
   } catch (const Error&) {

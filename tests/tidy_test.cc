@@ -66,7 +66,6 @@ TEST(TidyTest, ThirdPartyHeadersStayInFewFiles) {
       {std::regex(R"(<yaml-cpp)"), {"searcher/input/experiment_"}},
       {std::regex(R"(<CLI/)"), {"cli/flags_parser.h"}},
       {std::regex(R"(<zlib\.h>)"), {"engine/files/crc32."}},
-      {std::regex(R"(<liburing)"), {"engine/io/uring_queue."}},
       {std::regex(R"(<re2)"), {"base/regex.h"}},
       {std::regex(R"(<pcre2)"), {"engine/data/text_splitter."}},
       {std::regex(R"(<utf8proc)"), {"engine/data/text_normalizer."}},

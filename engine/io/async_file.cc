@@ -18,7 +18,6 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/unique_fd.h"
-#include "engine/io/block_queue.h"
 #include "engine/io/worker.h"
 
 namespace dsat::engine {
@@ -86,7 +85,6 @@ class CountingFile final : public AsyncFile {
   }
   AioTimes Wait(int64_t) override { return {}; }
   AioTraffic traffic() const override { return accounts_.traffic(); }
-  AioEngine engine() const override { return AioEngine::kThreads; }
   bool direct() const override { return false; }
 
  private:
@@ -95,8 +93,7 @@ class CountingFile final : public AsyncFile {
 
 class ScratchFile final : public AsyncFile {
  public:
-  ScratchFile(const std::string& folder, int64_t size_bytes, const AioOptions& options,
-              AioEngine engine);
+  ScratchFile(const std::string& folder, int64_t size_bytes, const AioOptions& options);
 
   int64_t ReadAsync(int64_t offset, void* data, int64_t bytes) override {
     return Start({.offset = offset, .data = static_cast<char*>(data), .bytes = bytes});
@@ -108,7 +105,6 @@ class ScratchFile final : public AsyncFile {
   }
   AioTimes Wait(int64_t ticket) override;
   AioTraffic traffic() const override;
-  AioEngine engine() const override { return engine_; }
   bool direct() const override { return static_cast<bool>(direct_fd_); }
 
  private:
@@ -122,10 +118,10 @@ class ScratchFile final : public AsyncFile {
   void Open(const std::string& folder);
   void TakeSpace(int64_t bytes);
   int64_t Start(Piece request);
+  int64_t Move(const Piece& block) const;
   void OnBlockEnd(const Piece& block, int error);
 
   const AioOptions options_;
-  const AioEngine engine_;
   const std::string name_;  // For messages: the file has none.
   UniqueFd buffered_fd_;
   UniqueFd direct_fd_;  // Empty if the file system has no O_DIRECT.
@@ -140,21 +136,20 @@ class ScratchFile final : public AsyncFile {
   std::vector<std::unique_ptr<Worker>> workers_;  // Last: they use all of the others.
 };
 
-ScratchFile::ScratchFile(const std::string& folder, int64_t size_bytes, const AioOptions& options,
-                         AioEngine engine)
-    : options_(options),
-      engine_(engine),
-      name_("scratch file in " + folder),
-      accounts_(size_bytes, options) {
+bool IsAligned(const Piece& piece) {
+  return (reinterpret_cast<uintptr_t>(piece.data) | static_cast<uint64_t>(piece.offset) |
+          static_cast<uint64_t>(piece.bytes)) %
+             kAioAlignment ==
+         0;
+}
+
+ScratchFile::ScratchFile(const std::string& folder, int64_t size_bytes, const AioOptions& options)
+    : options_(options), name_("scratch file in " + folder), accounts_(size_bytes, options) {
   Open(folder);
   TakeSpace(RoundUpForAio(size_bytes));
   for (int i = 0; i < options.intra_op_parallelism; ++i) {
-    auto queue = engine == AioEngine::kUring ? MakeUringQueue(options.queue_depth)
-                                             : MakeThreadQueue(options.queue_depth);
-    if (queue == nullptr)
-      Throw(ErrorCode::kUnavailable, "{}: the system gives this process no io_uring", name_);
     workers_.push_back(std::make_unique<Worker>(
-        buffered_fd_.get(), direct_fd_ ? direct_fd_.get() : -1, std::move(queue), options,
+        options, [this](const Piece& block) { return Move(block); },
         [this](const Piece& block, int error) { OnBlockEnd(block, error); }));
   }
 }
@@ -224,6 +219,14 @@ int64_t ScratchFile::Start(Piece request) {
   return request.ticket;
 }
 
+int64_t ScratchFile::Move(const Piece& block) const {
+  const int fd = direct_fd_ && IsAligned(block) ? direct_fd_.get() : buffered_fd_.get();
+  const auto bytes = static_cast<size_t>(block.bytes);
+  const int64_t moved = block.is_write ? pwrite(fd, block.data, bytes, block.offset)
+                                       : pread(fd, block.data, bytes, block.offset);
+  return moved < 0 ? -errno : moved;
+}
+
 void ScratchFile::OnBlockEnd(const Piece& block, int error) {
   const std::lock_guard lock(mutex_);
   Request& request = requests_.at(block.ticket);
@@ -258,21 +261,13 @@ AioTraffic ScratchFile::traffic() const {
 
 }  // namespace
 
-const char* ToString(AioEngine engine) {
-  return engine == AioEngine::kUring ? "io_uring" : "threads";
-}
-
-AioEngine BestAioEngine() {
-  return MakeUringQueue(1) != nullptr ? AioEngine::kUring : AioEngine::kThreads;
-}
-
 void* AlignForAio(void* data) {
   return reinterpret_cast<void*>(RoundUpForAio(reinterpret_cast<intptr_t>(data)));
 }
 
 std::unique_ptr<AsyncFile> AsyncFile::Create(const std::string& folder, int64_t size_bytes,
-                                             const AioOptions& options, AioEngine engine) {
-  return std::make_unique<ScratchFile>(folder, size_bytes, options, engine);
+                                             const AioOptions& options) {
+  return std::make_unique<ScratchFile>(folder, size_bytes, options);
 }
 
 std::unique_ptr<AsyncFile> AsyncFile::Counting(int64_t size_bytes, const AioOptions& options) {

@@ -1,10 +1,8 @@
 // A scratch file with asynchronous reads and writes. The nvme tier is built on it, and
 // `dsat aio-bench` measures it.
 //
-// A request is divided into blocks. A worker keeps a queue of blocks in flight, on io_uring where
-// the kernel permits it and else on threads that call pread and pwrite. Containers often forbid
-// io_uring, so the choice is made at run time. The options are those of DeepSpeed's `aio` block
-// (docs/io.md describes the effect of each one on both engines).
+// A request is divided into blocks, which threads move by pread and pwrite. The options are those
+// of DeepSpeed's `aio` block (docs/io.md).
 #ifndef DSAT_ENGINE_IO_ASYNC_FILE_H_
 #define DSAT_ENGINE_IO_ASYNC_FILE_H_
 
@@ -21,21 +19,14 @@ struct AioOptions {
   int64_t block_size = 1 << 20;
   // The largest number of blocks that a worker has in flight.
   int queue_depth = 8;
-  // The number of workers that share the blocks of one request, each with a queue of its own.
+  // The number of workers that share the blocks of one request, each with threads of its own.
   int intra_op_parallelism = 1;
-  // Submit each block in a call of its own, instead of as many as fit the queue.
+  // Wake the threads of a request one by one, instead of all of them at once.
   bool single_submit = false;
-  // Refill the queue as soon as one block is done, instead of when all of them are.
+  // Start a block as soon as another one is done, instead of when all in flight are.
   bool overlap_events = true;
   bool operator==(const AioOptions&) const = default;
 };
-
-enum class AioEngine { kUring, kThreads };
-// "io_uring", "threads".
-const char* ToString(AioEngine engine);
-
-// io_uring if this process may use it (probed at every call), else threads.
-AioEngine BestAioEngine();
 
 // The alignment of memory addresses, file offsets and sizes that direct I/O requires.
 constexpr int64_t kAioAlignment = 4096;
@@ -70,10 +61,9 @@ class AsyncFile {
   //   kInvalidArgument    if an option is out of its range, naming it;
   //   kNotFound, kPermissionDenied  if the folder does not exist, or is read-only;
   //   kResourceExhausted  if the file system has too little space, naming what it has;
-  //   kUnavailable        on other errors, and if `engine` is not available here.
+  //   kUnavailable        on other errors, and if there are no threads.
   static std::unique_ptr<AsyncFile> Create(const std::string& folder, int64_t size_bytes,
-                                           const AioOptions& options,
-                                           AioEngine engine = BestAioEngine());
+                                           const AioOptions& options);
   // For predictions: the same checks and the same traffic, without a file or threads.
   static std::unique_ptr<AsyncFile> Counting(int64_t size_bytes, const AioOptions& options);
 
@@ -93,7 +83,6 @@ class AsyncFile {
   virtual AioTimes Wait(int64_t ticket) = 0;
 
   virtual AioTraffic traffic() const = 0;
-  virtual AioEngine engine() const = 0;
   // Whether aligned requests bypass the page cache, because the file system supports O_DIRECT.
   virtual bool direct() const = 0;
 };

@@ -1,4 +1,4 @@
-// A thread that divides its part of the requests into blocks and keeps several of them in flight.
+// Threads that move their part of the requests, each one block at a time.
 #ifndef DSAT_ENGINE_IO_WORKER_H_
 #define DSAT_ENGINE_IO_WORKER_H_
 
@@ -6,13 +6,11 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
 
 #include "engine/io/async_file.h"
-#include "engine/io/block_queue.h"
 
 namespace dsat::engine {
 
@@ -27,13 +25,15 @@ struct Piece {
 
 class Worker {
  public:
-  // The worker's thread calls it once for each block that has ended, with what was left of the
-  // block (all of it, except after short transfers), and 0 or errno.
+  // Called by several threads at once. `Move` reads or writes a block and returns the bytes that it
+  // has moved, perhaps fewer than the block has, or -errno.
+  using Move = std::function<int64_t(const Piece& block)>;
+  // Called by a thread once for each block that has ended, with what was left of the block (all of
+  // it, except after short transfers), and 0 or errno.
   using OnEnd = std::function<void(const Piece& block, int error)>;
 
-  // File descriptors with and without the page cache (-1: always with it); both are borrowed.
-  Worker(int buffered_fd, int direct_fd, std::unique_ptr<BlockQueue> queue,
-         const AioOptions& options, OnEnd on_end);
+  // Starts options.queue_depth threads. Throws kUnavailable if they cannot be had.
+  Worker(const AioOptions& options, Move move, OnEnd on_end);
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
   ~Worker();  // Waits for all pieces.
@@ -42,26 +42,24 @@ class Worker {
 
  private:
   void Run();
-  // Waits for pieces while none is in flight; false at the end.
-  bool HasWork();
-  void Fill();
-  bool TakeBlock(Piece& block);
-  void Push(int slot);
-  void OnCompletion(const BlockQueue::Completion& completion);
+  // These three need the mutex.
+  bool MayTake() const;
+  Piece TakeBlock();
+  void Wake();
+  int MoveAll(Piece& block) const;
+  void Stop();
 
-  const int buffered_fd_;
-  const int direct_fd_;
   const AioOptions options_;
+  const Move move_;
   const OnEnd on_end_;
-  const std::unique_ptr<BlockQueue> queue_;
-  std::vector<Piece> in_flight_;  // By slot: what is left of a block.
-  std::vector<int> free_slots_;
 
-  std::mutex mutex_;  // Guards the next two.
+  std::mutex mutex_;  // Guards the next four.
   std::deque<Piece> pieces_;
+  int num_taken_ = 0;  // Since the last time that none was in flight.
+  int num_in_flight_ = 0;
   bool stop_ = false;
   std::condition_variable work_;
-  std::thread thread_;  // Last: it uses all of the others.
+  std::vector<std::thread> threads_;  // Last: they use all of the others.
 };
 
 }  // namespace dsat::engine

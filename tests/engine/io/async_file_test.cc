@@ -1,4 +1,4 @@
-// Asynchronous files on both engines: contents, options, errors, what is left behind.
+// Asynchronous files: contents, options, errors, what is left behind.
 #include "engine/io/async_file.h"
 
 #include <gmock/gmock.h>
@@ -55,25 +55,16 @@ void Write(AsyncFile& file, int64_t offset, const void* data, int64_t bytes) {
   file.Wait(file.WriteAsync(offset, data, bytes));
 }
 
-class AsyncFileTest : public testing::TestWithParam<AioEngine> {
+class AsyncFileTest : public testing::Test {
  protected:
-  void SetUp() override {
-    if (GetParam() == AioEngine::kUring && BestAioEngine() != AioEngine::kUring)
-      GTEST_SKIP() << "no io_uring for this process";
-  }
   std::unique_ptr<AsyncFile> Create(int64_t size_bytes, const AioOptions& options = {}) {
-    return AsyncFile::Create(folder.path(), size_bytes, options, GetParam());
+    return AsyncFile::Create(folder.path(), size_bytes, options);
   }
 
   TempFolder folder;
 };
-INSTANTIATE_TEST_SUITE_P(Engines, AsyncFileTest,
-                         testing::Values(AioEngine::kUring, AioEngine::kThreads),
-                         [](const auto& info) {
-                           return info.param == AioEngine::kUring ? "IoUring" : "Threads";
-                         });
 
-TEST_P(AsyncFileTest, GivesBackWhatWasWrittenUnderAllOptions) {
+TEST_F(AsyncFileTest, GivesBackWhatWasWrittenUnderAllOptions) {
   constexpr int64_t kBytes = 300'000;
   for (const int64_t block_size : {4096, 65'536, 1 << 20}) {
     for (const int depth : {1, 2, 8}) {
@@ -94,7 +85,7 @@ TEST_P(AsyncFileTest, GivesBackWhatWasWrittenUnderAllOptions) {
   }
 }
 
-TEST_P(AsyncFileTest, ManyRequestsInFlightEndEachForItself) {
+TEST_F(AsyncFileTest, ManyRequestsInFlightEndEachForItself) {
   constexpr int kNumRequests = 40;
   constexpr int64_t kBytes = 24'576;
   const auto file = Create(kNumRequests * kBytes, {.block_size = 8192, .intra_op_parallelism = 2});
@@ -119,7 +110,7 @@ TEST_P(AsyncFileTest, ManyRequestsInFlightEndEachForItself) {
     memories[static_cast<size_t>(i)].Expect(kBytes, kNumRequests - 1 - i);
 }
 
-TEST_P(AsyncFileTest, UnalignedRequestsAndWhatWasNeverWritten) {
+TEST_F(AsyncFileTest, UnalignedRequestsAndWhatWasNeverWritten) {
   const auto file = Create(1'000'000, {.block_size = 16'384});
   Memory memory(200'000);
   Read(*file, 900'000, memory.data(), 100'000);
@@ -134,7 +125,7 @@ TEST_P(AsyncFileTest, UnalignedRequestsAndWhatWasNeverWritten) {
     ASSERT_EQ(memory.data()[1 + i], Memory::At(i, 5));
 }
 
-TEST_P(AsyncFileTest, SeveralThreadsMayUseOneFile) {
+TEST_F(AsyncFileTest, SeveralThreadsMayUseOneFile) {
   constexpr int64_t kBytes = 100'000;
   const auto file = Create(4 * RoundUpForAio(kBytes), {.block_size = 4096, .queue_depth = 3});
   std::vector<std::thread> threads;
@@ -153,14 +144,14 @@ TEST_P(AsyncFileTest, SeveralThreadsMayUseOneFile) {
     thread.join();
 }
 
-TEST_P(AsyncFileTest, LeavesNothingBehindAndNoName) {
+TEST_F(AsyncFileTest, LeavesNothingBehindAndNoName) {
   Memory memory(100'000);
   const auto file = Create(100'000);
   EXPECT_THAT(folder.Names(), IsEmpty());
   file->WriteAsync(0, memory.data(), 100'000);  // The end of the file waits for it.
 }
 
-TEST_P(AsyncFileTest, CountsWhatWasAskedForAsAPredictionDoes) {
+TEST_F(AsyncFileTest, CountsWhatWasAskedForAsAPredictionDoes) {
   const AioOptions options{.block_size = 8192, .intra_op_parallelism = 3};
   const auto file = Create(100'000, options);
   const auto counting = AsyncFile::Counting(100'000, options);
@@ -173,7 +164,7 @@ TEST_P(AsyncFileTest, CountsWhatWasAskedForAsAPredictionDoes) {
   }
 }
 
-TEST_P(AsyncFileTest, AFailedBlockIsNamedAndTheFileGoesOn) {
+TEST_F(AsyncFileTest, AFailedBlockIsNamedAndTheFileGoesOn) {
   const auto file = Create(100'000, {.block_size = 4096});
   // Memory that nobody may touch: reading into it fails in the kernel.
   void* forbidden = mmap(nullptr, 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -187,7 +178,7 @@ TEST_P(AsyncFileTest, AFailedBlockIsNamedAndTheFileGoesOn) {
   Read(*file, 12'288, memory.data(), 4096);
 }
 
-TEST_P(AsyncFileTest, AShortWriteGoesOnWhereItStopped) {
+TEST_F(AsyncFileTest, AShortWriteGoesOnWhereItStopped) {
   const auto file = Create(100'000, {.block_size = 65'536});
   Memory memory(65'536);
   memory.Fill(65'536, 9);
@@ -202,8 +193,8 @@ TEST_P(AsyncFileTest, AShortWriteGoesOnWhereItStopped) {
   memory.Expect(40'960, 9);
 }
 
-TEST_P(AsyncFileTest, FoldersThatCannotHoldTheFileAreRefused) {
-  EXPECT_EQ(ErrorOf([&] { AsyncFile::Create(folder / "none", 1, {}, GetParam()); }).code(),
+TEST_F(AsyncFileTest, FoldersThatCannotHoldTheFileAreRefused) {
+  EXPECT_EQ(ErrorOf([&] { AsyncFile::Create(folder / "none", 1, {}); }).code(),
             ErrorCode::kNotFound);
   const Error full = ErrorOf([&] { Create(int64_t{1} << 50); });
   EXPECT_EQ(full.code(), ErrorCode::kResourceExhausted);
@@ -212,7 +203,7 @@ TEST_P(AsyncFileTest, FoldersThatCannotHoldTheFileAreRefused) {
   EXPECT_THAT(folder.Names(), IsEmpty());
 }
 
-TEST_P(AsyncFileTest, OptionsOutOfRangeAreRefusedByName) {
+TEST_F(AsyncFileTest, OptionsOutOfRangeAreRefusedByName) {
   const auto expect = [&](const AioOptions& options, const std::string& message) {
     const Error error = ErrorOf([&] { Create(4096, options); });
     EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
@@ -224,33 +215,6 @@ TEST_P(AsyncFileTest, OptionsOutOfRangeAreRefusedByName) {
   expect({.queue_depth = 0}, "/aio/queue_depth: 0; expected 1 to 256");
   expect({.intra_op_parallelism = 65}, "/aio/intra_op_parallelism: 65; expected 1 to 64");
   EXPECT_THAT(folder.Names(), IsEmpty());
-}
-
-// As containers do: io_uring_setup is refused, all else allowed.
-void ForbidIoUring() {
-  sock_filter program[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  const sock_fprog filter{std::size(program), program};
-  ASSERT_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-  ASSERT_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0);
-}
-
-TEST(AioEngineTest, ThreadsServeWhereIoUringIsForbidden) {
-  // Only for one thread, and those that it starts.
-  std::thread([] {
-    ForbidIoUring();
-    EXPECT_EQ(BestAioEngine(), AioEngine::kThreads);
-    const TempFolder folder;
-    EXPECT_EQ(AsyncFile::Create(folder.path(), 4096, {})->engine(), AioEngine::kThreads);
-    const Error error =
-        ErrorOf([&] { AsyncFile::Create(folder.path(), 4096, {}, AioEngine::kUring); });
-    EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
-    EXPECT_THAT(error.what(), HasSubstr("no io_uring"));
-  }).join();
 }
 
 TEST(AioAlignmentTest, RoundsUpToThePage) {
