@@ -67,8 +67,4 @@ std::string Describe(const std::vector<KeyChange>& changes) {
   return text;
 }
 
-std::string DescribeChange(const Json& from, const Json& to) {
-  return Describe(ChangesOf(from, to));
-}
-
 }  // namespace dsat

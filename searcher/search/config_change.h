@@ -32,7 +32,6 @@ struct KeyChange {
 std::vector<KeyChange> ChangesOf(const Json& from, const Json& to);
 // Changes in words: "stage 1 -> 2, micro-batch 4 -> 16, reduce_bucket_size 5e8"; "" if nothing.
 std::string Describe(const std::vector<KeyChange>& changes);
-std::string DescribeChange(const Json& from, const Json& to);
 
 }  // namespace dsat
 

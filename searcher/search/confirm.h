@@ -172,7 +172,6 @@ class Confirmation {
   bool IsFarFromSearched() const;
   std::optional<TrialId> Waiting() const;
   Round Upcoming() const;
-  double RankOf(TrialId arm) const;
   double BelievedShift(TrialId arm) const;
   Variance VarianceOf(TrialId arm, TrialId base) const;
   std::vector<double> LogSpeeds(TrialId arm) const;

@@ -12,7 +12,6 @@
 #include "proto/search_policy.h"
 #include "searcher/search/loss_check.h"
 #include "searcher/search/sample_flops.h"
-#include "searcher/search/search_rules.h"
 #include "searcher/search/verdict.h"
 #include "searcher/search/warm_start.h"
 

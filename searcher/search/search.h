@@ -22,6 +22,10 @@
 
 namespace dsat {
 
+// The outcome that is recorded for a trial: a success without the searched metric, or without a
+// model profile if it is the profiling trial, is a failure.
+Outcome CheckedOutcome(const Trial& trial, const Outcome& outcome, const std::string& metric);
+
 class Search {
  public:
   // Throws kInvalidArgument if an option is out of range (ValidateOptions), the method is unknown,

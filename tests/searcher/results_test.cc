@@ -258,16 +258,17 @@ TEST(ResultsMachineTest, TheMachineIsThatOfTheTrials) {
   EXPECT_EQ(MachineOf(spec), "w0, w1");
 }
 
-TEST(DescribeChangeTest, NamesWhatDiffers) {
+TEST(ChangesOfTest, NamesWhatDiffers) {
   const Json from{{"train_micro_batch_size_per_gpu", 2}, {"zero_optimization", {{"stage", 1}}}};
   Json to = from;
-  EXPECT_EQ(DescribeChange(from, to), "");
+  EXPECT_EQ(Describe(ChangesOf(from, to)), "");
   to["zero_optimization"] = {{"stage", 3},
                              {"reduce_bucket_size", 4e8},
                              {"allgather_bucket_size", 5e8},
                              {"overlap_comm", false},
                              {"offload_param", {{"device", "none"}}}};
-  EXPECT_EQ(DescribeChange(from, to), "stage 1 -> 3, overlap_comm false, reduce_bucket_size 4e8")
+  EXPECT_EQ(Describe(ChangesOf(from, to)),
+            "stage 1 -> 3, overlap_comm false, reduce_bucket_size 4e8")
       << "the others are defaults, and that of overlap_comm is true at stage 3";
 }
 
