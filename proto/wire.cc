@@ -106,4 +106,18 @@ AttemptRef FromProto(const v1::AttemptRef& attempt) {
   return {attempt.experiment(), attempt.trial(), attempt.attempt()};
 }
 
+Trial FromProto(const v1::Trial& trial) {
+  Trial value;
+  value.id = trial.id();
+  value.kind = ParseTrialKind(trial.kind());
+  value.state = ParseTrialState(trial.state());
+  value.assignment = AssignmentFromJson(ParseSent(trial.assignment_json(), "assignment_json"));
+  value.ds_config = ParseSent(trial.ds_config_json(), "ds_config_json");
+  value.reason = trial.reason();
+  for (const v1::PointResult& result : trial.points())
+    value.points.push_back(FromProto(result));
+  value.profile = ProfileFromText(trial.profile_json());
+  return value;
+}
+
 }  // namespace dsat

@@ -29,21 +29,6 @@ Trial FullTrial() {
   return trial;
 }
 
-// As a client reads it.
-Trial Read(const v1::Trial& trial) {
-  Trial value;
-  value.id = trial.id();
-  value.kind = ParseTrialKind(trial.kind());
-  value.state = ParseTrialState(trial.state());
-  value.assignment = AssignmentFromJson(Json::parse(trial.assignment_json()));
-  value.ds_config = Json::parse(trial.ds_config_json());
-  value.reason = trial.reason();
-  for (const v1::PointResult& result : trial.points())
-    value.points.push_back(FromProto(result));
-  value.profile = ProfileFromText(trial.profile_json());
-  return value;
-}
-
 // Converts through the serialized bytes, not only through the objects.
 template <typename Proto>
 Proto OverTheWire(const Proto& proto) {
@@ -54,7 +39,7 @@ Proto OverTheWire(const Proto& proto) {
 
 TEST(WireTest, ATrialComesBackWhole) {
   const Trial trial = FullTrial();
-  const Trial back = Read(OverTheWire(ToProto(trial)));
+  const Trial back = FromProto(OverTheWire(ToProto(trial)));
   EXPECT_EQ(back.id, 7);
   EXPECT_EQ(back.kind, TrialKind::kProfile);
   EXPECT_EQ(back.state, TrialState::kSucceeded);
@@ -90,7 +75,7 @@ TEST(WireTest, ATrialComesBackWhole) {
 TEST(WireTest, WhatATrialLacksIsLackingOnTheOtherSide) {
   Trial trial;
   trial.ds_config = Json::object();
-  const Trial back = Read(OverTheWire(ToProto(trial)));
+  const Trial back = FromProto(OverTheWire(ToProto(trial)));
   EXPECT_TRUE(back.points.empty());
   EXPECT_FALSE(back.profile.has_value());
   EXPECT_TRUE(back.assignment.empty());
@@ -100,7 +85,7 @@ TEST(WireTest, WhatATrialLacksIsLackingOnTheOtherSide) {
 TEST(WireTest, AReasonThatIsNotUtf8StillArrives) {
   Trial trial = FullTrial();
   trial.reason = "log said \xff\xfe, then \xc3\xa9 and \xe2\x82";
-  EXPECT_EQ(Read(OverTheWire(ToProto(trial))).reason,
+  EXPECT_EQ(FromProto(OverTheWire(ToProto(trial))).reason,
             "log said \uFFFD\uFFFD, then \xc3\xa9 and \uFFFD");
 }
 
@@ -137,7 +122,7 @@ TEST(WireTest, AProfileWithoutParametersIsRefused) {
 TEST(WireTest, AStateNobodyKnowsIsRefused) {
   v1::Trial trial = ToProto(FullTrial());
   trial.set_state("happy");
-  EXPECT_EQ(CodeOf([&] { Read(trial); }), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(CodeOf([&] { FromProto(trial); }), ErrorCode::kInvalidArgument);
 }
 
 TEST(ClientTest, NobodyListeningIsUnavailable) {
