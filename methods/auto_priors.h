@@ -126,8 +126,8 @@ struct AutoPriors {
   struct Decisions {
     double least_gain = 3e-5;          // [bench] A smaller expected gain ends the search; a share.
     double training_per_search = 300;  // [bench] The factor by which an unknown training is longer.
-    double overrated =
-        4;  // [bench] Expected gains are so many times what launches turn out to gain.
+    // [bench] Expected gains are so many times what launches turn out to gain.
+    double overrated = 2;
     int64_t least_launches = 8;  // [script] With fewer the model may be sure and wrong.
     // [bench] A misfit counts like the loss of this share of a step, and this part more for each
     // trial that runs; for a part of it if nothing else is worth a launch. Configurations that fit
