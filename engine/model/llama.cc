@@ -184,9 +184,10 @@ LlamaShape ReadShape(const JsonBlock& block, LlamaShape shape) {
 }
 
 ForeignFiles FilesOf(const LlamaShape& shape) {
-  ForeignFiles files{.ignored = {"*.rotary_emb.inv_freq"}};
-  if (shape.tie_word_embeddings) files.ignored.emplace_back("lm_head.weight");  // A copy.
-  return files;
+  using Names = std::vector<std::string>;
+  // A tied head is a copy of the embedding.
+  return {.ignored = shape.tie_word_embeddings ? Names{"*.rotary_emb.inv_freq", "lm_head.weight"}
+                                               : Names{"*.rotary_emb.inv_freq"}};
 }
 
 }  // namespace
