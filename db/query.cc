@@ -28,11 +28,11 @@ Json ColumnValue(const Statement& row, int column) {
 // Throws unless `sql` is one statement that only reads.
 Statement PrepareReading(const Database& db, const std::string& sql) {
   try {
-    Statement statement(db, sql);
+    Statement statement = Statement::Compile(db, sql);
     if (statement.Empty()) {
       Throw(ErrorCode::kInvalidArgument, "query: no SQL statement was given");
     }
-    if (!Statement(db, statement.Rest()).Empty()) {
+    if (!Statement::Compile(db, statement.Rest()).Empty()) {
       Throw(ErrorCode::kInvalidArgument,
             "query: one statement at a time; after the first comes \"{}\"", statement.Rest());
     }

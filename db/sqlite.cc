@@ -119,6 +119,7 @@ Database Database::Open(const std::string& path, Access access,
   const int code = sqlite3_open_v2(
       name.c_str(), &handle, OpenFlags(access) | SQLITE_OPEN_URI | SQLITE_OPEN_EXRESCODE, nullptr);
   db.handle_.reset(handle);  // It is set after a failure, too, and must be closed.
+  db.idle_ = std::make_unique<IdleStatements>();
   if (code != SQLITE_OK) db.ThrowCode(code, "cannot open the database");
   sqlite3_busy_timeout(handle, static_cast<int>(busy_timeout.count()));
   return db;
@@ -172,18 +173,44 @@ void Database::ThrowCode(int code, const std::string& what) const {
         handle_ ? sqlite3_errmsg(handle()) : sqlite3_errstr(code));
 }
 
-void Statement::Finalize::operator()(sqlite3_stmt* handle) const {
+void FinalizeStatement::operator()(sqlite3_stmt* handle) const {
   sqlite3_finalize(handle);
 }
 
-Statement::Statement(const Database& db, std::string_view sql) : db_(&db) {
+void Statement::Release::operator()(sqlite3_stmt* handle) const {
+  std::unique_ptr<sqlite3_stmt, FinalizeStatement> statement(handle);
+  if (idle == nullptr) return;
+  // Without these calls the statement would keep its locks and its texts.
+  sqlite3_reset(handle);
+  sqlite3_clear_bindings(handle);
+  idle->try_emplace(sqlite3_sql(handle), std::move(statement));
+}
+
+// Compiles the statement, or takes it from `idle` if it is there.
+Statement::Statement(IdleStatements* idle, const Database& db, std::string_view sql)
+    : db_(&db), handle_(nullptr, Release{idle}) {
+  if (idle != nullptr) {
+    const auto found = idle->find(sql);
+    if (found != idle->end()) {
+      handle_.reset(idle->extract(found).mapped().release());
+      return;
+    }
+  }
   sqlite3_stmt* handle = nullptr;
   const char* rest = nullptr;
-  const int code =
-      sqlite3_prepare_v2(db.handle(), sql.data(), static_cast<int>(sql.size()), &handle, &rest);
+  const int code = sqlite3_prepare_v3(db.handle(), sql.data(), static_cast<int>(sql.size()),
+                                      idle ? SQLITE_PREPARE_PERSISTENT : 0, &handle, &rest);
   if (code != SQLITE_OK) db.ThrowCode(code, std::string(sql));
   handle_.reset(handle);
   rest_ = sql.substr(rest - sql.data());
+}
+
+Statement Statement::Compile(const Database& db, std::string_view sql) {
+  return {nullptr, db, sql};
+}
+
+Statement Statement::Reuse(const Database& db, std::string_view sql) {
+  return {db.idle(), db, sql};
 }
 
 bool Statement::Step() {

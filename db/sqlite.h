@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +18,13 @@ struct sqlite3;
 struct sqlite3_stmt;
 
 namespace dsat {
+
+struct FinalizeStatement {
+  void operator()(sqlite3_stmt* handle) const;
+};
+// Compiled statements that are not in use, by their SQL.
+using IdleStatements =
+    std::map<std::string, std::unique_ptr<sqlite3_stmt, FinalizeStatement>, std::less<>>;
 
 // A connection. Not thread-safe.
 class Database {
@@ -48,6 +56,8 @@ class Database {
 
   const std::string& path() const { return path_; }
   sqlite3* handle() const { return handle_.get(); }
+  // Compiled statements are kept, because compiling one takes longer than running it.
+  IdleStatements* idle() const { return idle_.get(); }
 
   // Throws the Error for SQLite's result code `code` of a call on this connection.
   [[noreturn]] void ThrowCode(int code, const std::string& what) const;
@@ -62,20 +72,24 @@ class Database {
   std::string path_;
   std::chrono::milliseconds busy_timeout_;
   std::unique_ptr<sqlite3, Close> handle_;
+  std::unique_ptr<IdleStatements> idle_;  // Closed before the handle.
 };
 
 // A prepared statement: Statement(db, "SELECT x FROM t WHERE id = ?", id), then Step until false.
 // The database must outlive it.
 class Statement {
  public:
-  // Compiles the first statement of `sql`.
-  Statement(const Database& db, std::string_view sql);
-  // Also binds `args` to the statement's parameters in order.
+  // Binds `args` to the statement's parameters in order. For SQL of this program, because the
+  // connection keeps the compiled statement.
   template <typename... Args>
-  Statement(const Database& db, std::string_view sql, const Args&... args) : Statement(db, sql) {
+  explicit Statement(const Database& db, std::string_view sql, const Args&... args)
+      : Statement(Reuse(db, sql)) {
     int index = 0;
     (Bind(++index, args), ...);
   }
+
+  // Compiles the first statement of a user's SQL, which is not kept.
+  static Statement Compile(const Database& db, std::string_view sql);
 
   // Advances to the next row; false after the last.
   bool Step();
@@ -95,13 +109,17 @@ class Statement {
   bool Empty() const { return handle_ == nullptr; }
   // True if it cannot change the database.
   bool ReadOnly() const;
-  // The SQL after the statement; refers to the text given to the constructor.
+  // The SQL after the statement; refers to the text given to Compile.
   std::string_view Rest() const { return rest_; }
 
  private:
-  struct Finalize {
+  // Returns the statement to the idle ones if it is kept.
+  struct Release {
+    IdleStatements* idle = nullptr;  // Null if it is not kept.
     void operator()(sqlite3_stmt* handle) const;
   };
+  Statement(IdleStatements* idle, const Database& db, std::string_view sql);
+  static Statement Reuse(const Database& db, std::string_view sql);
 
   void Bind(int index, int64_t value);
   void Bind(int index, int value) { Bind(index, int64_t{value}); }
@@ -120,7 +138,7 @@ class Statement {
   sqlite3_stmt* handle() const { return handle_.get(); }
 
   const Database* db_;
-  std::unique_ptr<sqlite3_stmt, Finalize> handle_;
+  std::unique_ptr<sqlite3_stmt, Release> handle_;
   std::string_view rest_;
 };
 
