@@ -69,7 +69,12 @@ class FilterReader {
  public:
   // `option` is the name of the filter in errors.
   FilterReader(std::string option, const std::string& filter, const std::vector<Host>& hosts)
-      : option_(std::move(option)), filter_(filter), hosts_(hosts) {}
+      : option_(std::move(option)), filter_(filter), hosts_(hosts) {
+    for (size_t i = 0; i < hosts.size(); ++i) {
+      index_.emplace(hosts[i].name, i);
+      longest_name_ = std::max(longest_name_, hosts[i].name.size());
+    }
+  }
 
   Chosen Read() {
     Chosen chosen;
@@ -100,21 +105,16 @@ class FilterReader {
     return true;
   }
 
-  // The host with the longest name that stands here.
   size_t ReadHost() {
-    size_t found = hosts_.size(), longest = 0;
-    for (size_t i = 0; i < hosts_.size(); ++i) {
-      const std::string& name = hosts_[i].name;
-      const size_t end = at_ + name.size();
-      const bool stands_here =
-          filter_.compare(at_, name.size(), name) == 0 &&
-          (end == filter_.size() || filter_[end] == ':' || filter_[end] == '@');
-      if (!stands_here || name.size() <= longest) continue;
-      found = i;
-      longest = name.size();
+    size_t found = hosts_.size();
+    const size_t last = std::min(filter_.size(), at_ + longest_name_);
+    for (size_t end = at_; end <= last; ++end) {
+      if (end != filter_.size() && filter_[end] != ':' && filter_[end] != '@') continue;
+      const auto named = index_.find(filter_.substr(at_, end - at_));
+      if (named != index_.end()) found = named->second;
     }
     if (found == hosts_.size()) RefuseHost();
-    at_ += longest;
+    at_ += hosts_[found].name.size();
     return found;
   }
 
@@ -153,12 +153,19 @@ class FilterReader {
   std::string option_;
   const std::string& filter_;
   const std::vector<Host>& hosts_;
+  std::map<std::string, size_t> index_;  // The indices of hosts_, by name.
+  size_t longest_name_ = 0;
   size_t at_ = 0;
 };
 
+// Parses the filter of `option`.
+Chosen ReadFilter(const char* option, const std::string& filter, const std::vector<Host>& hosts) {
+  return FilterReader(option, filter, hosts).Read();
+}
+
 std::vector<Host> Include(const std::vector<Host>& hosts, const std::string& filter) {
   std::vector<Host> included;
-  for (const auto& [index, slots] : FilterReader(kInclude, filter, hosts).Read()) {
+  for (const auto& [index, slots] : ReadFilter(kInclude, filter, hosts)) {
     included.push_back(hosts[index]);
     if (!slots.empty()) included.back().slots.assign(slots.begin(), slots.end());
   }
@@ -166,7 +173,7 @@ std::vector<Host> Include(const std::vector<Host>& hosts, const std::string& fil
 }
 
 std::vector<Host> Exclude(std::vector<Host> hosts, const std::string& filter) {
-  for (const auto& [index, named] : FilterReader(kExclude, filter, hosts).Read()) {
+  for (const auto& [index, named] : ReadFilter(kExclude, filter, hosts)) {
     const std::set<int64_t>& slots = named;
     std::erase_if(hosts[index].slots,
                   [&slots](int64_t slot) { return slots.empty() || slots.contains(slot); });
