@@ -104,8 +104,8 @@ void PrintTable(const std::vector<Measured>& results) {
 int RunCommand(const Flags& flags, const AioBenchFlags& bench) {
   const int64_t bytes = SizeInBlocks(bench);
   const std::vector<AioOptions> sweep = Sweep(bench);
-  AsyncFile::Create(bench.folder, bytes,
-                    sweep.front());  // Throws early if the folder cannot be used.
+  // Throws early if the folder cannot be used.
+  AsyncFile::Create(bench.folder, bytes, sweep.front());
   const NoiseMemory memory = MakeNoise(bytes);
   std::vector<Measured> results;
   for (const AioOptions& options : sweep) {
