@@ -8,7 +8,6 @@ from typing import Any, Dict, List, Optional
 import torch
 from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.pipe.engine import PipelineEngine
-from torch.utils._pytree import tree_map
 
 from dsat import overwrite_deepspeed_config
 from dsat._determined import experiment
@@ -126,8 +125,14 @@ class DeepSpeedTrialContext(experiment.Named):
 
     def to_device(self, data: Any) -> Any:
         """A batch on this rank's device: tensors, in lists, tuples and mappings."""
-        return tree_map(lambda value: value.to(self.device, non_blocking=True)
-                        if hasattr(value, "to") else value, data)
+        if hasattr(data, "to"):
+            return data.to(self.device, non_blocking=True)
+        if isinstance(data, dict):
+            return {key: self.to_device(value) for key, value in data.items()}
+        if isinstance(data, (list, tuple)):
+            items = map(self.to_device, data)
+            return type(data)(*items) if hasattr(data, "_fields") else type(data)(items)
+        return data
 
     def current_train_epoch(self) -> int:
         return self._batch_idx // self._epoch_len if self._epoch_len else 0
