@@ -28,8 +28,8 @@ CREATE TABLE IF NOT EXISTS trials (
   -- One configuration tried by an experiment.
   experiment INTEGER NOT NULL REFERENCES experiments (id),  -- Its experiment.
   id INTEGER NOT NULL,                 -- 0, 1, 2 ... within the experiment.
-  kind TEXT NOT NULL                   -- profile, submitted, search, confirm, reference or soak.
-    CHECK (kind IN ('profile', 'submitted', 'search', 'confirm', 'reference', 'soak')),
+  kind TEXT NOT NULL                   -- profile, submitted, search, confirm, reference, soak or larger.
+    CHECK (kind IN ('profile', 'submitted', 'search', 'confirm', 'reference', 'soak', 'larger')),
   state TEXT NOT NULL                  -- running, succeeded, infeasible, failed or stopped.
     CHECK (state IN ('running', 'succeeded', 'infeasible', 'failed', 'stopped')),
   reason TEXT NOT NULL,                -- Why it ended that way, '' if it runs or succeeded.
@@ -40,8 +40,8 @@ CREATE TABLE IF NOT EXISTS trials (
     CHECK (json_valid(ds_config)),
   asked_at TEXT NOT NULL,              -- When the method asked for it.
   ended_at TEXT,                       -- When the method was told of it; NULL while it runs.
-  confirms INTEGER                     -- The trial that one of the last three kinds runs again.
-    CHECK ((confirms IS NOT NULL) = (kind IN ('confirm', 'reference', 'soak'))),
+  confirms INTEGER                     -- The trial that one of the last four kinds runs again.
+    CHECK ((confirms IS NOT NULL) = (kind IN ('confirm', 'reference', 'soak', 'larger'))),
   PRIMARY KEY (experiment, id)
 ) STRICT;
 
@@ -138,7 +138,7 @@ WITH
 SELECT t.experiment AS experiment,     -- The experiment.
        t.id AS trial,                  -- The trial.
        t.kind AS kind,                 -- profile, submitted, search, confirm, reference or soak.
-       t.confirms AS confirms,         -- The trial that one of the last three kinds runs again.
+       t.confirms AS confirms,         -- The trial that one of the last four kinds runs again.
        t.state AS state,               -- running, succeeded, infeasible, failed or stopped.
        t.zero_stage AS zero_stage,     -- ZeRO stage.
        coalesce(r.micro_batch_size, t.ds_config ->> '$.train_micro_batch_size_per_gpu')

@@ -155,6 +155,35 @@ std::optional<int64_t> AutoMethod::MeasuredOf(const Trial& trial) const {
   return found - record_.measured.begin();
 }
 
+std::optional<Point> AutoMethod::LargerBatch(const Trial& pick) const {
+  const std::optional<int64_t> found = MeasuredOf(pick);
+  if (!found || space().space().samples_per_step == 0 || SmallerIsBetter(options_.metric))
+    return std::nullopt;
+  const AutoConfig& kept = record_.measured[*found].config;
+  std::vector<AutoConfig> configs = {kept};
+  for (int64_t times = 2; times <= kAutoDecisions.most_times_batch; times *= 2) {
+    for (int64_t size_times = 1; kept.accumulation * times % size_times == 0; size_times *= 2) {
+      AutoConfig config = kept;
+      config.micro_batch *= size_times;
+      config.accumulation = kept.accumulation * times / size_times;
+      if (belief_.ProbabilityFits(config) >= kAutoDecisions.first_fits) configs.push_back(config);
+    }
+  }
+  const AutoRegression::View view = belief_.Look(configs, {});
+  // The smallest batch that gains nearly as much as the best.
+  const double most = view.mean[0] - view.mean.minCoeff();
+  if (most < kAutoDecisions.larger_batch) return std::nullopt;
+  std::optional<int64_t> best;
+  for (int64_t i = 1; i < std::ssize(configs); ++i) {
+    if (view.mean[0] - view.mean[i] < kAutoDecisions.enough_of_it * most) continue;
+    const bool is_smaller = !best || configs[i].samples() < configs[*best].samples();
+    const bool is_equal = best && configs[i].samples() == configs[*best].samples();
+    if (is_smaller || (is_equal && view.mean[i] < view.mean[*best])) best = i;
+  }
+  return Point{.micro_batch_size = configs[*best].micro_batch,
+               .accumulation_steps = configs[*best].accumulation};
+}
+
 std::string AutoMethod::BoundOf(const Trial& pick) const {
   const std::optional<int64_t> found = MeasuredOf(pick);
   return found ? belief_.BoundOf(record_.measured[*found].config) : "";

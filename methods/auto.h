@@ -31,6 +31,7 @@ class AutoMethod : public Method {
   std::optional<Point> NextPoint(int64_t tag, const Trial& running) override;
   Conclusion Conclude() const override;
   std::optional<OthersBound> BoundOthers(const Trial& pick) const override;
+  std::optional<Point> LargerBatch(const Trial& pick) const override;
   std::string BoundOf(const Trial& pick) const override;
   std::optional<double> LaunchNoise() const override;
 

@@ -155,6 +155,10 @@ struct AutoPriors {
     // [guess] By so many deviations a threat, and a pair of a stage and a switch or a user's value
     // that was never launched, may be better than believed.
     double threat_sds = 1.5, plausible_sds = 2.5;
+    // [guess] A larger batch than the one that is kept is worth a launch if the time of a sample is
+    // expected to fall by this log; so many times as large at most; this part of the log is enough.
+    double larger_batch = 0.1, enough_of_it = 0.9;
+    int64_t most_times_batch = 16;
     double equal = 0.003;  // [guess] Below this deviation two are equally fast; a log.
     // [guess] A trial is given up below the best by so many deviations of launches, and this log.
     double give_up_sds = 4, give_up = 0.02;

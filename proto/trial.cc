@@ -48,12 +48,13 @@ const MetricInfo* FindMetric(const std::string& name) {
   return found == kMetrics.end() ? nullptr : &*found;
 }
 
-constexpr EnumNames<TrialKind, 6> kKinds = {{
+constexpr EnumNames<TrialKind, 7> kKinds = {{
     {TrialKind::kProfile, "profile"},
     {TrialKind::kSubmitted, "submitted"},
     {TrialKind::kConfirm, "confirm"},
     {TrialKind::kReference, "reference"},
     {TrialKind::kSoak, "soak"},
+    {TrialKind::kLarger, "larger"},
     {TrialKind::kSearch, "search"},
 }};
 
@@ -152,7 +153,8 @@ std::vector<double> LossesFromJson(const Json& json) {
 }
 
 bool RunsAgain(TrialKind kind) {
-  return kind == TrialKind::kConfirm || kind == TrialKind::kReference || kind == TrialKind::kSoak;
+  return kind == TrialKind::kConfirm || kind == TrialKind::kReference || kind == TrialKind::kSoak ||
+         kind == TrialKind::kLarger;
 }
 
 TrialKind ParseTrialKind(const std::string& text) {

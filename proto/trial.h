@@ -23,6 +23,7 @@ enum class TrialKind {
   kConfirm,    // Measures an earlier configuration again, after the search.
   kReference,  // The submitted configuration with the global batch of the pick, for its losses.
   kSoak,       // A longer run of the pick: does it keep fitting, and does it train alike?
+  kLarger,     // The pick with a larger global batch than the one that is kept: is it worth it?
 };
 
 enum class TrialState {

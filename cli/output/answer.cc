@@ -187,6 +187,17 @@ std::string BatchText(const Search& search, const Verdict& verdict) {
       is, was);
 }
 
+// Says what a larger batch than the one that is kept would bring, for the user to decide.
+std::string LargerBatchText(const Search& search, const Verdict& verdict) {
+  constexpr double kWorthALine = 1.05;
+  if (!verdict.larger_batch || verdict.larger_batch->factor < kWorthALine) return "";
+  return fmt::format(
+      "{:.1f} times as fast as that at a global batch of {} instead of {}: --train-batch-size "
+      "any, and adapt the learning rate",
+      verdict.larger_batch->factor, verdict.larger_batch->train_batch_size,
+      GlobalBatch(search.BestConfigOf(*verdict.pick)));
+}
+
 // The search has ended by itself.
 bool IsOver(const Search& search) {
   return search.Finished() && search.EndReason().empty();
@@ -410,7 +421,8 @@ std::vector<std::string> AnswerSentences(const Search& search, const Verdict& ve
       ChangesText(search, verdict),
       ShortTrainingText(search, verdict),
       certainty + (certainty.empty() || bound.empty() ? "" : "; ") + bound,
-      CostText(verdict)};
+      CostText(verdict),
+      LargerBatchText(search, verdict)};
   std::erase(sentences, "");
   std::vector<std::string> notes = Notes(search, verdict, id);
   // How to settle an open question belongs to the question.
@@ -452,6 +464,7 @@ std::vector<AnswerLine> AnswerLines(const Search& search, const Verdict& verdict
                                    {"training", TrainingText(search, verdict)},
                                    {"soak", SoakText(search, verdict)},
                                    {"batch", BatchText(search, verdict)},
+                                   {"larger batch", LargerBatchText(search, verdict)},
                                    {"certainty", CertaintyText(search, verdict)},
                                    {"cost", CostText(verdict)},
                                    {"memory", MemoryText(search, verdict)},

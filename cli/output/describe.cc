@@ -55,6 +55,9 @@ std::string DescribeTrial(const Trial& trial, const std::string& metric) {
   if (trial.kind == TrialKind::kReference)
     return fmt::format("as submitted, batch {}", trial.ds_config.value("train_batch_size", 0));
   if (trial.kind == TrialKind::kSoak) return fmt::format("soaks trial {}", *trial.confirms);
+  if (trial.kind == TrialKind::kLarger)
+    return fmt::format("trial {} with batch {}", *trial.confirms,
+                       trial.ds_config.value("train_batch_size", 0));
   if (trial.confirms) return fmt::format("confirms trial {}", *trial.confirms);
   return DescribeConfig(trial, metric);
 }

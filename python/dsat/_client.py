@@ -25,7 +25,7 @@ class PendingTrial:
     """A trial that was asked for, and whose result dsat waits for."""
 
     id: int
-    kind: str  # profile, submitted, search, confirm, reference or soak.
+    kind: str  # profile, submitted, search, confirm, reference, soak or larger.
     ds_config: Dict[str, Any]  # The whole config to run.
     assignment: Dict[str, Any]  # JSON pointers of the keys that it sets over the base config.
 

@@ -21,7 +21,7 @@ class TrialResult:
 
     experiment: int
     trial: int
-    kind: str  # profile, submitted, search, confirm, reference or soak.
+    kind: str  # profile, submitted, search, confirm, reference, soak or larger.
     confirms: Optional[int]  # The trial that a trial of the last three kinds runs again.
     state: str  # running, succeeded, infeasible, failed or stopped.
     zero_stage: int

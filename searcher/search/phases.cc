@@ -7,6 +7,7 @@
 #include "engine/config/batch.h"
 #include "proto/search_policy.h"
 #include "searcher/search/proof.h"
+#include "searcher/search/verdict.h"
 
 namespace dsat {
 namespace {
@@ -30,7 +31,8 @@ Trial TrialOf(TrialKind kind, Assignment assignment, Json ds_config) {
 
 std::vector<std::unique_ptr<Phase>> PhasesOf(SearchState& state) {
   if (state.Compares()) return ListOf<CheckPhase, ConfirmPhase, ProofPhase>(state);
-  return ListOf<ProfilePhase, SubmittedPhase, MethodPhase, ConfirmPhase, ProofPhase>(state);
+  return ListOf<ProfilePhase, SubmittedPhase, MethodPhase, ConfirmPhase, LargerBatchPhase,
+                ProofPhase>(state);
 }
 
 std::optional<Trial> ProfilePhase::Next() {
@@ -81,6 +83,7 @@ void MethodPhase::Tell(const Trial& finished) {
     case TrialKind::kConfirm:
       return state_.proposer->Observe(finished);
     case TrialKind::kReference:
+    case TrialKind::kLarger:  // It is outside the space.
       return;
     case TrialKind::kSoak:  // Other losses are no evidence about memory.
       if (finished.state != TrialState::kInfeasible || finished.points.empty())
@@ -95,6 +98,35 @@ std::optional<Trial> CheckPhase::Next() {
   return TrialOf(
       is_first ? TrialKind::kSubmitted : TrialKind::kSearch, {},
       engine::ConfigForTrial(is_first ? spec.ds_config : spec.candidate, {}, spec.slots_per_trial));
+}
+
+std::optional<Trial> LargerBatchPhase::Next() {
+  constexpr int kMostTries = 3;
+  if (state_.num_running > 0 || !state_.end_reason.empty() || !state_.confirmation)
+    return std::nullopt;
+  const std::optional<TrialId> pick = VerdictOf(state_).pick;
+  if (!pick || state_.LaunchSeconds(*pick) > state_.SecondsLeft()) return std::nullopt;
+  Trial larger = state_.RunAgain(TrialKind::kLarger, *pick);
+  const int64_t least_size = ConfigPoint(larger).micro_batch_size;
+  std::optional<Point> point;
+  int tries = 0;
+  for (const TrialId id : state_.reruns) {
+    const Trial& run = state_.trials.at(id);
+    if (run.kind != TrialKind::kLarger || run.confirms != pick) continue;
+    ++tries;
+    point = ConfigPoint(run);
+    // Half of the micro-batch may fit.
+    if (run.state != TrialState::kInfeasible || tries == kMostTries ||
+        point->micro_batch_size % 2 != 0 || point->micro_batch_size <= least_size)
+      return std::nullopt;
+    point->micro_batch_size /= 2;
+    point->accumulation_steps *= 2;
+  }
+  if (!point) point = state_.proposer->LargerBatch(state_.trials.at(*pick));
+  if (!point) return std::nullopt;
+  larger.ds_config.erase("train_batch_size");  // It follows.
+  larger.ds_config = ConfigAt(larger, *point, state_.spec.slots_per_trial);
+  return larger;
 }
 
 std::optional<Trial> ProofPhase::Next() {

@@ -96,10 +96,19 @@ class ConfirmPhase : public Phase {
   bool HasLostFinalists() const;
   std::vector<TrialId> Arms() const;
   Confirmation Plan() const;
+  void AddBeliefs(Confirmation& confirmation) const;
   std::optional<Trial> ProofIn(const Confirmation& confirmation, TrialId arm) const;
   void LeaveOutWhatTrainsOtherwise();
 
   std::optional<Confirmation> planned_;  // It becomes that of state_ when its first trial starts.
+};
+
+// Measures the pick with a larger global batch than the one that is kept, if the method expects
+// much of it, so that the user can decide by a figure. It changes no pick.
+class LargerBatchPhase : public Phase {
+ public:
+  using Phase::Phase;
+  std::optional<Trial> Next() override;
 };
 
 // Runs what proves the pick (searcher/search/proof.h) and is still missing.

@@ -88,6 +88,7 @@ class Proposer {
   std::optional<OthersBound> BoundOthers(const Trial& pick) const {
     return method_->BoundOthers(pick);
   }
+  std::optional<Point> LargerBatch(const Trial& pick) const { return method_->LargerBatch(pick); }
   std::string BoundOf(const Trial& pick) const { return method_->BoundOf(pick); }
   std::optional<double> LaunchNoise() const { return method_->LaunchNoise(); }
   // The trial that answered the proposal with this tag; nullopt if none did.

@@ -54,6 +54,7 @@ void ConfirmPhase::Start(const Trial& started) {
     case TrialKind::kProfile:
     case TrialKind::kReference:
     case TrialKind::kSoak:
+    case TrialKind::kLarger:
       return;
     case TrialKind::kSubmitted:
     case TrialKind::kSearch:  // It may be better than all that were compared.
@@ -79,7 +80,16 @@ void ConfirmPhase::Tell(const Trial& finished) {
              (is_soak && confirmation->Next() == finished.confirms)) {
     confirmation->Add(*finished.confirms, finished, state_.IsForgiven(finished));
   }
+  AddBeliefs(*confirmation);
   LeaveOutWhatTrainsOtherwise();
+}
+
+// The method has seen all launches, and knows which were slowed down by something else.
+void ConfirmPhase::AddBeliefs(Confirmation& confirmation) const {
+  const Findings found = state_.Find();
+  for (const TrialId arm : confirmation.Arms()) {
+    if (found.speeds.contains(arm)) confirmation.AddBelief(arm, found.speeds.at(arm));
+  }
 }
 
 // Further runs of the submitted configuration show more than those that a soak was compared with.
@@ -113,10 +123,7 @@ Confirmation ConfirmPhase::Plan() const {
   Confirmation confirmation(std::move(plan));
   if (has_submitted && state_.RanAlone(arms.front()))
     confirmation.AddSearched(state_.trials.at(arms.front()));
-  const Findings found = state_.Find();
-  for (const TrialId arm : arms) {
-    if (found.speeds.contains(arm)) confirmation.AddBelief(arm, found.speeds.at(arm));
-  }
+  AddBeliefs(confirmation);
   return confirmation;
 }
 

@@ -209,8 +209,8 @@ bool SearchState::IsForgiven(const Trial& run) const {
   if (run.kind != TrialKind::kConfirm || !profile) return false;
   const auto peak = ValueAtBest(trials.at(*run.confirms), spec.options.metric, "peak_bytes");
   const bool is_first = std::ranges::none_of(trials, [&run](const auto& entry) {
-    return entry.first < run.id && entry.second.confirms == run.confirms &&
-           entry.second.state == TrialState::kInfeasible;
+    return entry.first < run.id && entry.second.kind == run.kind &&
+           entry.second.confirms == run.confirms && entry.second.state == TrialState::kInfeasible;
   });
   return peak && is_first && *peak < kFar * static_cast<double>(profile->device_memory_bytes);
 }

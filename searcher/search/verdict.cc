@@ -167,6 +167,16 @@ void AddProof(const SearchState& search, Verdict& verdict) {
     verdict.soak_speed = std::exp(change);
 }
 
+std::optional<LargerBatch> LargerBatchOf(const SearchState& search, const Verdict& verdict) {
+  for (const TrialId id : search.reruns) {
+    const Trial& run = search.trials.at(id);
+    const auto speed = SearchSpeed(search, id);
+    if (run.kind == TrialKind::kLarger && run.confirms == verdict.pick && speed && verdict.speed)
+      return LargerBatch{id, GlobalBatch(run.ds_config), *speed / *verdict.speed};
+  }
+  return std::nullopt;
+}
+
 // The mean load by other processes of the launches that confirm, or of all without them.
 double OthersOf(const SearchState& search, bool confirmed) {
   double sum = 0, count = 0;
@@ -234,6 +244,7 @@ Verdict VerdictOf(const SearchState& search) {
   const int64_t budget = search.profile ? search.profile->device_memory_bytes : 0;
   if (peak && *peak <= budget) verdict.free_bytes = budget - *peak;
   verdict.repaid_after_steps = RepaidAfter(search, verdict);
+  verdict.larger_batch = LargerBatchOf(search, verdict);
   return verdict;
 }
 
@@ -305,6 +316,11 @@ Json ToJson(const Verdict& verdict) {
       {"other_processes", verdict.other_load},
       {"device_seconds", verdict.device_seconds},
       {"repaid_after_steps", optional(verdict.repaid_after_steps)},
+      {"larger_batch", verdict.larger_batch
+                           ? Json{{"trial", verdict.larger_batch->trial},
+                                  {"train_batch_size", verdict.larger_batch->train_batch_size},
+                                  {"factor", verdict.larger_batch->factor}}
+                           : Json()},
       {"others_at_most", verdict.others ? Json(verdict.others->at_most) : Json()},
       {"configurations_compared", verdict.others ? Json(verdict.others->num_compared) : Json()},
       {"bound", verdict.bound},

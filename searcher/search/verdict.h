@@ -26,6 +26,13 @@ struct Alternative {
   LossCheck losses = {};
 };
 
+// The measured speed of the pick with another global batch.
+struct LargerBatch {
+  TrialId trial = 0;
+  int64_t train_batch_size = 0;
+  double factor = 1;  // The samples per second, as a multiple of the pick's.
+};
+
 // How sure it is that the pick is faster than the submitted configuration.
 enum class Certainty {
   kProven,    // The interval of the factor is above 1.
@@ -74,6 +81,8 @@ struct Verdict {
   // Optimizer steps of the submitted batch size after whose samples the pick has repaid the search,
   // by the lower end of the factor's interval if the gain is proven; nullopt if it never does.
   std::optional<int64_t> repaid_after_steps;
+  // The gain by a larger global batch than the one that is kept, if it was measured.
+  std::optional<LargerBatch> larger_batch;
   // How much faster others may be than the pick; nullopt if FailedLikeAllOthers().
   std::optional<OthersBound> others;
   std::string bound;

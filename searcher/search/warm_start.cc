@@ -53,7 +53,7 @@ std::optional<EarlierSearch> EvidenceOf(const Store& store, ExperimentId id,
   for (Trial& trial : store.Trials(id)) {
     const bool succeeded = trial.state == TrialState::kSucceeded && !trial.points.empty();
     // Longer runs and those of another batch belong to the answer of that search.
-    if (trial.kind == TrialKind::kReference || trial.kind == TrialKind::kSoak) continue;
+    if (RunsAgain(trial.kind) && trial.kind != TrialKind::kConfirm) continue;
     if (!succeeded && trial.state != TrialState::kInfeasible) continue;
     measured = measured || (succeeded && trial.kind != TrialKind::kProfile);
     trial.times = times[trial.id];
