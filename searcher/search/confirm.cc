@@ -177,7 +177,7 @@ std::vector<std::pair<TrialId, std::string>> Confirmation::LeftOut() const {
   return left_out;
 }
 
-// By how much the search believes more of a finalist than the rounds show, beside the others.
+// By how much more is believed of a finalist than the rounds alone show, beside the others.
 double Confirmation::BelievedShift(TrialId trial) const {
   double shift = 0, count = 0;
   for (const TrialId arm : Arms()) {
@@ -200,9 +200,7 @@ std::optional<TrialId> Confirmation::BestOther() const {
   if (others.empty()) return std::nullopt;
   std::map<TrialId, double> means, utilities;
   for (const TrialId arm : others) {
-    // The search counts as another round.
-    const auto rounds = static_cast<double>(LogSpeeds(arm).size());
-    const double shift = BelievedShift(arm) / (rounds + 1);
+    const double shift = BelievedShift(arm);
     Posterior belief =
         HasBase() ? *Believe(arm, *plan_.base) : Posterior{.mean = CenterOf(LogSpeeds(arm)).mean};
     belief.mean += shift;

@@ -116,8 +116,8 @@ class Confirmation {
   // Adds the search's measurement of the base: where it is far from the rounds, launches are of two
   // kinds, and a look before six rounds does not decide.
   void AddSearched(const Trial& searched);
-  // The search's belief about the speed of a finalist, which counts as another round in the choice
-  // between finalists.
+  // The present belief about the speed of a finalist, by all of its launches, which decides between
+  // finalists. If one has none, the rounds do.
   void AddBelief(TrialId arm, double speed) { arms_.at(arm).belief = speed; }
   // The confirm trial of `arm` has ended. An arm that is infeasible, or fails twice, is left out.
   // `forgives`: one that is infeasible once may have lost its memory to another process.
@@ -132,7 +132,7 @@ class Confirmation {
   // The others, each with the reason.
   std::vector<std::pair<TrialId, std::string>> LeftOut() const;
   // The finalist with the largest utility over the base, or the largest mean speed if there is no
-  // base, by the rounds and the search's belief; the first one of those that are less than 1 %
+  // base, by the rounds and what is believed; the first one of those that are less than 1 %
   // slower in the mean. nullopt if there is none in Arms() that was measured.
   std::optional<TrialId> BestOther() const;
   // Whether a look has found the launches of the base to be of two kinds.

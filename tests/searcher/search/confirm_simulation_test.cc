@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -92,10 +93,18 @@ Result Simulate(const Machine& machine) {
     Confirmation confirmation(plan);
     Launches search(machine, run, "search"), rounds(machine, run, "rounds");
     confirmation.AddSearched(search.Run(0));
+    // The mean of all launches is believed.
+    std::map<TrialId, std::vector<double>> launched;
+    const auto believe = [&](TrialId arm, const Trial& trial) {
+      launched[arm].push_back(std::log(*SpeedOf(trial, "throughput")));
+      if (arm != 0) confirmation.AddBelief(arm, std::exp(CenterOf(launched[arm]).mean));
+    };
     for (size_t i = 1; i < arms.size(); ++i)
-      confirmation.AddBelief(arms[i], *SpeedOf(search.Run(arms[i]), "throughput"));
+      believe(arms[i], search.Run(arms[i]));
     while (const std::optional<TrialId> arm = confirmation.Next()) {
-      confirmation.Add(*arm, rounds.Run(*arm));
+      const Trial trial = rounds.Run(*arm);
+      confirmation.Add(*arm, trial);
+      believe(*arm, trial);
       result.launches += 1.0 / kRuns;
     }
     const TrialId best = *confirmation.BestOther();

@@ -174,7 +174,7 @@ TEST(ConfirmationTest, OfFinalistsThatAreAsFastTheFirstOneIsTheBest) {
   EXPECT_EQ(best_of(150, 153), 3);
 }
 
-TEST(ConfirmationTest, TheSearchsBeliefDecidesBetweenFinalistsThatAreClose) {
+TEST(ConfirmationTest, WhatIsBelievedDecidesBetweenFinalists) {
   const auto best_of = [](double belief) {
     Confirmation confirmation(Plan({1, 2, 3}, 2));
     confirmation.AddBelief(2, 1);

@@ -104,7 +104,7 @@ std::pair<Search, TrialId> ByAuto(const std::array<std::array<double, 3>, 3>& sp
 }
 
 TEST(VerdictTest, WhereTheRoundsCannotTellTheMethodDecides) {
-  const auto [search, favorite] = ByAuto({{{110, 119, 126}, {50, 50, 50}, {118, 121, 122}}});
+  const auto [search, favorite] = ByAuto({{{116, 119, 121}, {50, 50, 50}, {118, 121, 122}}});
   const Confirmation& confirmation = *search.confirmation();
   ASSERT_TRUE(std::ranges::any_of(confirmation.Arms(), [&, id = favorite](TrialId arm) {
     return confirmation.Compare(arm, id).value > 1;
