@@ -444,8 +444,9 @@ OthersBound AutoPolicy::BoundOthers(int64_t pick) const {
   return {.at_most = std::exp(*bound), .num_compared = num_compared};
 }
 
-// One is confirmed besides the best in any case, so that there is another answer if the best one
-// drops out, and a further one if the training to come gains what its launches cost.
+// Those are confirmed besides the best with which the training to come gains what their launches
+// cost. Without one it is the best of those that need less memory, so that there is another answer
+// if the best one drops out.
 std::vector<int64_t> AutoPolicy::Finalists(const std::vector<int64_t>& ranked) const {
   const int64_t pick = ranked[0];
   const double rounds = std::clamp<int64_t>(options_.confirm_rounds, 1, 2);
@@ -462,10 +463,15 @@ std::vector<int64_t> AutoPolicy::Finalists(const std::vector<int64_t>& ranked) c
   std::vector<int64_t> finalists = {pick};
   for (const auto& [gain, i] : others) {
     const double cost_s = rounds * CostOf(i, /*fits=*/1, /*new_launch=*/true);
-    const bool pays = gain * TrainingSeconds() > cost_s;
-    if (finalists.size() == kAutoDecisions.most_finalists || (finalists.size() == 2 && !pays))
+    if (finalists.size() == kAutoDecisions.most_finalists || gain * TrainingSeconds() <= cost_s)
       break;
     finalists.push_back(i);
+  }
+  if (finalists.size() == 1 && ranked.size() > 1) {
+    const auto share = [this](int64_t i) { return belief_.MemoryShare(config(i)); };
+    const auto smaller = std::find_if(ranked.begin() + 1, ranked.end(),
+                                      [&](int64_t i) { return share(i) < share(pick); });
+    finalists.push_back(smaller == ranked.end() ? ranked[1] : *smaller);
   }
   return finalists;
 }

@@ -32,14 +32,14 @@ struct AutoPriors {
     // The speed of a link, bytes/ms; log of samples to send all parameters if no speed is known;
     // and the standard deviations by what is known.
     double link_bytes_per_ms = 3e7, link = -0.7;
-    double link_sd_of_forecast = 0.8, link_sd_of_guess = 1.2, link_sd_unknown = 2;
+    double link_sd_of_forecast = 0.8, link_sd_of_guess = 1.2, link_sd_unknown = 1.5;
     // The latency of a collective, ms; log of samples if no speed is known.
-    double call_ms = 0.05, call = -6, call_sd = 2.3;  // [bench]
+    double call_ms = 0.05, call = -6, call_sd = 1.3;
     // Shares of the backward pass that hide reductions, and of a micro-batch that hide gathering.
     double hidden_share = 0.6, hidden_sd = 0.4, prefetch_share = 0.6, prefetch_sd = 0.4;
     Normal gather = {0, 0.3};  // Gathering at stage 3.
     // The bytes of a parameter that the update moves; log of samples if no speed is known.
-    double update_bytes_per_param = 28, update = -1.2, update_sd = 2;
+    double update_bytes_per_param = 28, update = -1.2, update_sd = 1;
     // The rest of a step, ms, within a range of samples; log of samples if no speed is known.
     double step_ms = 2, least_step = 0.02, most_step = 5, step = -2.3, step_sd = 1.3;
     Normal pressure = {0.01, 0.03};  // The slowdown of computing in full memory, a share.

@@ -192,8 +192,7 @@ std::string LargerBatchText(const Search& search, const Verdict& verdict) {
   constexpr double kWorthALine = 1.05;
   if (!verdict.larger_batch || verdict.larger_batch->factor < kWorthALine) return "";
   return fmt::format(
-      "{:.1f} times as fast as that at a global batch of {} instead of {}: --train-batch-size "
-      "any, and adapt the learning rate",
+      "{:.1f} times that at a global batch of {} instead of {} (--train-batch-size any)",
       verdict.larger_batch->factor, verdict.larger_batch->train_batch_size,
       GlobalBatch(search.BestConfigOf(*verdict.pick)));
 }
@@ -419,10 +418,10 @@ std::vector<std::string> AnswerSentences(const Search& search, const Verdict& ve
       Headline(search, verdict),
       verdict.nothing_better && verdict.factor ? BestOtherText(verdict) : "",
       ChangesText(search, verdict),
+      LargerBatchText(search, verdict),
       ShortTrainingText(search, verdict),
       certainty + (certainty.empty() || bound.empty() ? "" : "; ") + bound,
-      CostText(verdict),
-      LargerBatchText(search, verdict)};
+      CostText(verdict)};
   std::erase(sentences, "");
   std::vector<std::string> notes = Notes(search, verdict, id);
   // How to settle an open question belongs to the question.

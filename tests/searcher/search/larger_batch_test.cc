@@ -81,7 +81,7 @@ TEST_F(LargerBatchTest, TheUserIsToldWhatALargerBatchWouldBring) {
   const double size = static_cast<double>(ConfigPoint(larger[0]).micro_batch_size);
   EXPECT_NEAR(verdict.larger_batch->factor, size / (20 + size) / (2.0 / 22), 0.01 * size);
   EXPECT_THAT(cli::AnswerSentences(search, verdict, experiment.id()),
-              Contains(HasSubstr("--train-batch-size any")));
+              Contains(HasSubstr("at a global batch of")));
   // A replay agrees.
   const Experiment replayed = Experiment::Open(store_, experiment.id());
   EXPECT_EQ(ToJson(VerdictOf(replayed.search())), ToJson(verdict));
