@@ -444,9 +444,9 @@ OthersBound AutoPolicy::BoundOthers(int64_t pick) const {
   return {.at_most = std::exp(*bound), .num_compared = num_compared};
 }
 
-// Those are confirmed besides the best with which the training to come gains what their launches
-// cost. Without one it is the best of those that need less memory, so that there is another answer
-// if the best one drops out.
+// Others are confirmed besides the best if the training to come gains what their launches cost. If
+// none is worth that, it is the best one that needs less memory, so that there is another answer if
+// the best of all drops out.
 std::vector<int64_t> AutoPolicy::Finalists(const std::vector<int64_t>& ranked) const {
   const int64_t pick = ranked[0];
   const double rounds = std::clamp<int64_t>(options_.confirm_rounds, 1, 2);
