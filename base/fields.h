@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <concepts>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -50,14 +49,10 @@ template <typename T>
 struct IsOptional : std::false_type {};
 template <typename T>
 struct IsOptional<std::optional<T>> : std::true_type {};
-
 template <typename T>
-struct IsListOfStructs : std::false_type {};
+struct IsList : std::false_type {};
 template <typename T>
-requires requires(Writer& writer, const T& value) {
-  VisitFields(writer, value);
-}
-struct IsListOfStructs<std::vector<T>> : std::true_type {};
+struct IsList<std::vector<T>> : std::true_type {};
 
 // A struct has a VisitFields, and a duration is the number of its units; all other types are
 // converted by nlohmann's library.
@@ -65,7 +60,7 @@ template <typename T>
 Json Encode(const T& value) {
   if constexpr (IsOptional<T>::value) {
     return value.has_value() ? Encode(*value) : Json();
-  } else if constexpr (IsListOfStructs<T>::value) {
+  } else if constexpr (IsList<T>::value) {
     Json out = Json::array();
     for (const auto& item : value)
       out.push_back(Encode(item));
@@ -82,67 +77,8 @@ Json Encode(const T& value) {
   }
 }
 
-// Integers must be integers: nlohmann's own conversion would truncate 5.5 to 5.
-inline bool Fits(const Json& json, const bool*) {
-  return json.is_boolean();
-}
-inline bool Fits(const Json& json, const std::string*) {
-  return json.is_string();
-}
-inline bool Fits(const Json& json, const double*) {
-  return json.is_number();
-}
-inline bool Fits(const Json& json, const int64_t*) {
-  return json.is_number_integer();
-}
-inline bool Fits(const Json& json, const int*) {
-  return json.is_number_integer();
-}
-inline bool Fits(const Json&, const Json*) {
-  return true;
-}
 template <typename T>
-bool Fits(const Json& json, const std::map<std::string, T>*) {
-  return json.is_object() && std::all_of(json.begin(), json.end(), [](const Json& item) {
-           return Fits(item, static_cast<const T*>(nullptr));
-         });
-}
-template <typename T>
-requires(!IsListOfStructs<std::vector<T>>::value) bool Fits(const Json& json,
-                                                            const std::vector<T>*) {
-  if (!json.is_array()) return false;
-  for (const Json& item : json) {
-    if (!Fits(item, static_cast<const T*>(nullptr))) return false;
-  }
-  return true;
-}
-
-template <typename T>
-void DecodeStruct(const Json& json, const std::string& what, T& value);
-
-template <typename T>
-void Decode(const Json& json, const std::string& what, T& value) {
-  if constexpr (IsOptional<T>::value) {
-    if (json.is_null()) return value.reset();
-    Decode(json, what, value.emplace());
-  } else if constexpr (IsListOfStructs<T>::value) {
-    if (!json.is_array())
-      Throw(ErrorCode::kInvalidArgument, "{} is {}; expected a list", what, JsonTypeName(json));
-    for (const Json& item : json)
-      Decode(item, what, value.emplace_back());
-  } else if constexpr (requires { Fits(json, &value); }) {
-    if (!Fits(json, &value)) {
-      Throw(ErrorCode::kInvalidArgument, "{} is {}; expected another type", what, json.dump());
-    }
-    value = json.get<T>();
-  } else if constexpr (requires { value.count(); }) {
-    int64_t count = 0;
-    Decode(json, what, count);
-    value = T(count);
-  } else {
-    DecodeStruct(json, what, value);
-  }
-}
+void Decode(const Json& json, const std::string& what, T& value);
 
 class Reader {
  public:
@@ -169,14 +105,63 @@ class Reader {
   std::vector<std::string> names_;
 };
 
+// Whether `json` has the type of a T. Integers must be integers: nlohmann's own conversion would
+// truncate 5.5 to 5. Other types than these have a from_json that throws an Error.
 template <typename T>
-void DecodeStruct(const Json& json, const std::string& what, T& value) {
-  if (!json.is_object()) {
-    Throw(ErrorCode::kInvalidArgument, "{} is {}; expected an object", what, JsonTypeName(json));
+bool Fits(const Json& json) {
+  if constexpr (std::same_as<T, bool>) {
+    return json.is_boolean();
+  } else if constexpr (std::integral<T>) {
+    return json.is_number_integer();
+  } else if constexpr (std::floating_point<T>) {
+    return json.is_number();
+  } else {
+    return !std::same_as<T, std::string> || json.is_string();
   }
-  Reader reader(json, what);
-  VisitFields(reader, value);
-  reader.Finish();
+}
+
+template <typename T>
+void Decode(const Json& json, const std::string& what, T& value) {
+  const auto expect = [&](bool fits, const char* type) {
+    if (fits) return;
+    Throw(ErrorCode::kInvalidArgument, "{} is {}; expected {}", what, JsonTypeName(json), type);
+  };
+  if constexpr (IsOptional<T>::value) {
+    if (json.is_null()) return value.reset();
+    Decode(json, what, value.emplace());
+  } else if constexpr (IsList<T>::value) {
+    expect(json.is_array(), "a list");
+    value.clear();
+    for (const Json& item : json) {
+      value.emplace_back();
+      Decode(item, fmt::format("{}/{}", what, value.size() - 1), value.back());
+    }
+  } else if constexpr (requires { typename T::mapped_type; }) {
+    expect(json.is_object(), "an object");
+    value.clear();
+    for (const auto& [key, item] : json.items())
+      Decode(item, what + "/" + key, value[key]);
+  } else if constexpr (requires { value.count(); }) {
+    int64_t count = 0;
+    Decode(json, what, count);
+    value = T(count);
+  } else if constexpr (requires(Reader & reader) { VisitFields(reader, value); }) {
+    expect(json.is_object(), "an object");
+    Reader reader(json, what);
+    VisitFields(reader, value);
+    reader.Finish();
+  } else if (Fits<T>(json)) {
+    value = json.get<T>();
+  } else {
+    Throw(ErrorCode::kInvalidArgument, "{} is {}; expected another type", what, json.dump());
+  }
+}
+
+template <typename T>
+T DecodeAs(const Json& json, const std::string& what) {
+  T value;
+  Decode(json, what, value);
+  return value;
 }
 
 }  // namespace dsat::fields

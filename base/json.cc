@@ -226,24 +226,9 @@ std::string JsonMessage(const Json::exception& error) {
 }
 
 std::string JsonTypeName(const Json& value) {
-  switch (value.type()) {
-    case Json::value_t::null:
-      return "null";
-    case Json::value_t::boolean:
-      return "a boolean";
-    case Json::value_t::string:
-      return "a string";
-    case Json::value_t::array:
-      return "an array";
-    case Json::value_t::object:
-      return "an object";
-    case Json::value_t::number_integer:
-    case Json::value_t::number_unsigned:
-    case Json::value_t::number_float:
-      return "a number";
-    default:
-      return "binary data";
-  }
+  const std::string name = value.type_name();
+  if (value.is_null()) return name;
+  return (value.is_array() || value.is_object() ? "an " : "a ") + name;
 }
 
 }  // namespace dsat

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "base/error.h"
@@ -16,6 +17,13 @@ std::string Suggestion(const std::string& word, const std::vector<std::string>& 
   const std::string nearest = NearestWord(word, candidates);
   if (!nearest.empty()) return fmt::format("did you mean \"{}\"?", nearest);
   return fmt::format("expected one of {}", fmt::join(candidates, ", "));
+}
+
+// "in [1, 5]", or ">= 1" without an upper limit.
+template <typename T>
+std::string RangeText(T min, T max) {
+  const bool has_limit = max != std::numeric_limits<T>::max();
+  return has_limit ? fmt::format("in [{}, {}]", min, max) : fmt::format(">= {}", min);
 }
 
 bool Contains(const std::vector<std::string>& words, const std::string& word) {
@@ -53,8 +61,8 @@ double JsonBlock::Number(const std::string& key, double fallback, double min, do
   if (!Has(key)) return fallback;
   const Json& value = object_.at(key);
   if (value.is_number() && value >= min && value <= max) return value;
-  Throw(ErrorCode::kInvalidArgument, "{} is {}; expected a number in [{}, {}]", PointerTo(key),
-        value.dump(), min, max);
+  Throw(ErrorCode::kInvalidArgument, "{} is {}; expected a number {}", PointerTo(key), value.dump(),
+        RangeText(min, max));
 }
 
 bool JsonBlock::Bool(const std::string& key, bool fallback) const {
@@ -80,8 +88,8 @@ std::string JsonBlock::PointerTo(std::string_view key) const {
 int64_t IntInRange(const Json& value, int64_t min, int64_t max, const std::string& what) {
   const std::optional<int64_t> number = WholeNumber(value);
   if (number && *number >= min && *number <= max) return *number;
-  Throw(ErrorCode::kInvalidArgument, "{} is {}; expected a whole number in [{}, {}]", what,
-        value.dump(), min, max);
+  Throw(ErrorCode::kInvalidArgument, "{} is {}; expected a whole number {}", what, value.dump(),
+        RangeText(min, max));
 }
 
 }  // namespace dsat

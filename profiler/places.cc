@@ -49,10 +49,6 @@ bool IsOffload(const std::string& pointer) {
   return pointer.ends_with("/device");
 }
 
-Json DefaultOf(const Key& key, int stage, const engine::KeyTable& keys) {
-  return keys.Default(key, stage);
-}
-
 // Whether the DeepSpeed that the command imports has the key, by whatever name.
 bool HasKey(const ExperimentSpec& spec, const Key& key) {
   const Json* release = FindAtPointer(spec.machine, "/packages/deepspeed");
@@ -225,7 +221,7 @@ class Lister {
   bool IsIdle(const Candidate& candidate) const {
     return std::ranges::any_of(varied_, [&](const Key* key) {
       const Json& value = candidate.place.settings.at(key->pointer);
-      return value != DefaultOf(*key, candidate.place.stage, keys_) && !IsNamed(*key) &&
+      return value != keys_.Default(*key, candidate.place.stage) && !IsNamed(*key) &&
              LacksItsSection(*key, candidate.place.ds_config, keys_);
     });
   }
@@ -238,7 +234,7 @@ class Lister {
         is_changed = true;
         all_named &= IsNamed(*key);
       }
-      if (value == DefaultOf(*key, candidate.place.stage, keys_)) continue;
+      if (value == keys_.Default(*key, candidate.place.stage)) continue;
       const bool offload = IsOffload(key->pointer);
       candidate.offloads |= offload;
       candidate.uses_disk |= offload && value == kNvme;
@@ -429,7 +425,7 @@ Json FirstPlaceAt(const ExperimentSpec& spec, int stage, const engine::KeyTable&
   for (const Key& key : keys) {
     const bool is_refused = key.needs_stage && stage < key.from_stage;
     if (is_refused && IsVaried(key, spec) && FindAtPointer(config, key.pointer) != nullptr)
-      SetAtPointer(config, key.pointer, DefaultOf(key, stage, keys));
+      SetAtPointer(config, key.pointer, keys.Default(key, stage));
   }
   return config;
 }
@@ -479,7 +475,7 @@ std::string DescribePlace(int stage, const Assignment& settings, const engine::K
   const char* separator = " with ";
   for (const Key& key : keys) {
     const auto setting = settings.find(key.pointer);
-    if (setting == settings.end() || setting->second == DefaultOf(key, stage, keys)) continue;
+    if (setting == settings.end() || setting->second == keys.Default(key, stage)) continue;
     text += fmt::format("{}{} {}", separator, setting->first, setting->second.dump());
     separator = ", ";
   }

@@ -43,10 +43,29 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, const std
   return grpc::CreateCustomChannel(address, credentials, arguments);
 }
 
+}  // namespace
+
+void StartGrpc(int num_threads) {
+  std::promise<void> all_run;
+  std::vector<std::jthread> threads;
+  const std::shared_future<void> end = all_run.get_future().share();
+  try {
+    for (int i = 0; i < num_threads; ++i)
+      threads.emplace_back([end] { end.wait(); });
+  } catch (const std::exception& error) {
+    all_run.set_value();
+    throw Error(ErrorCode::kUnavailable, MessageOf(error));
+  }
+  all_run.set_value();
+  [[maybe_unused]] static const bool started = (grpc_init(), true);
+}
+
 // A channel and its stub. Call adds the deadline and converts statuses to Errors.
-struct Connection {
-  Connection(const std::string& address_in, const std::string& key)
-      : address(address_in), stub(v1::TrialService::NewStub(MakeChannel(address, key))) {}
+struct TrialClient::Impl {
+  Impl(const std::string& address_in, const std::string& key, const AttemptRef& attempt_in)
+      : address(address_in),
+        stub(v1::TrialService::NewStub(MakeChannel(address, key))),
+        attempt(attempt_in) {}
 
   template <typename Method, typename Request, typename Reply>
   void Call(Method method, const Request& request, Reply* reply, bool waits = false) {
@@ -77,38 +96,12 @@ struct Connection {
 
   std::string address;
   std::unique_ptr<v1::TrialService::Stub> stub;
-};
-
-}  // namespace
-
-void StartGrpc(int num_threads) {
-  std::promise<void> all_run;
-  std::vector<std::jthread> threads;
-  const std::shared_future<void> end = all_run.get_future().share();
-  try {
-    for (int i = 0; i < num_threads; ++i)
-      threads.emplace_back([end] { end.wait(); });
-  } catch (const std::exception& error) {
-    all_run.set_value();
-    throw Error(ErrorCode::kUnavailable, MessageOf(error));
-  }
-  all_run.set_value();
-  [[maybe_unused]] static const bool started = (grpc_init(), true);
-}
-
-struct TrialClient::Impl {
-  Connection connection;
   AttemptRef attempt;
 };
 
-TrialClient::TrialClient(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-TrialClient::TrialClient(TrialClient&&) noexcept = default;
-TrialClient& TrialClient::operator=(TrialClient&&) noexcept = default;
-TrialClient::~TrialClient() = default;
-
 TrialClient TrialClient::Connect(const std::string& address, const std::string& key,
                                  const AttemptRef& attempt) {
-  return TrialClient(std::unique_ptr<Impl>(new Impl{{address, key}, attempt}));
+  return TrialClient(std::make_shared<Impl>(address, key, attempt));
 }
 
 bool TrialClient::Progress(int64_t rank, int64_t step, bool begins) {
@@ -118,7 +111,7 @@ bool TrialClient::Progress(int64_t rank, int64_t step, bool begins) {
   request.set_step(step);
   request.set_begins(begins);
   v1::ProgressReply reply;
-  impl_->connection.Call(&v1::TrialService::Stub::Progress, request, &reply);
+  impl_->Call(&v1::TrialService::Stub::Progress, request, &reply);
   return reply.stop();
 }
 
@@ -130,7 +123,7 @@ std::optional<Point> TrialClient::Measured(const PointResult& result,
   request.set_profile_json(ProfileText(profile));
   v1::MeasuredReply reply;
   // A connection that broke is made again: the measurement is worth more than the time.
-  impl_->connection.Call(&v1::TrialService::Stub::Measured, request, &reply, /*waits=*/true);
+  impl_->Call(&v1::TrialService::Stub::Measured, request, &reply, /*waits=*/true);
   if (!reply.has_next_point()) return std::nullopt;
   return FromProto(reply.next_point());
 }
@@ -141,7 +134,7 @@ void TrialClient::Infeasible(int64_t rank, const std::string& reason) {
   request.set_rank(rank);
   request.set_reason(ValidUtf8(reason));
   v1::InfeasibleReply reply;
-  impl_->connection.Call(&v1::TrialService::Stub::Infeasible, request, &reply);
+  impl_->Call(&v1::TrialService::Stub::Infeasible, request, &reply);
 }
 
 }  // namespace dsat

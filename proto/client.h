@@ -39,10 +39,6 @@ class TrialClient {
   // server; with a key (PEM, RunKeys::client in searcher/service) the connection is mutual TLS.
   static TrialClient Connect(const std::string& address, const std::string& key,
                              const AttemptRef& attempt);
-  TrialClient(TrialClient&&) noexcept;
-  TrialClient& operator=(TrialClient&&) noexcept;
-  ~TrialClient();
-
   // Reports `step` completed steps, or that training begins after them. Returns true if the runner
   // has stopped this attempt: the rank must exit with code 0.
   bool Progress(int64_t rank, int64_t step, bool begins = false);
@@ -58,8 +54,9 @@ class TrialClient {
 
  private:
   struct Impl;
-  explicit TrialClient(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  explicit TrialClient(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+  std::shared_ptr<Impl> impl_;
 };
 
 }  // namespace dsat

@@ -53,9 +53,6 @@ static void to_json(Json& json, const ModelProfile& profile) {
 static void from_json(const Json& json, ModelProfile& profile) {
   profile = ProfileFromJson(json, "profile");
 }
-static bool Fits(const Json& json, const ModelProfile*) {
-  return json.is_object();
-}
 
 DSAT_FIELDS(ExperimentSpec, name, method, entrypoint, config_path, model_dir, start_dir, out_dir,
             slots_per_trial, device, device_memory_bytes, host_memory_bytes, environment,
@@ -89,9 +86,7 @@ Json ToJson(const ExperimentSpec& spec) {
 }
 
 ExperimentSpec ExperimentSpecFromJson(const Json& json) {
-  ExperimentSpec spec;
-  fields::Decode(json, "experiment", spec);
-  return spec;
+  return fields::DecodeAs<ExperimentSpec>(json, "experiment");
 }
 
 bool IsBuiltin(const ExperimentSpec& spec) {
@@ -103,9 +98,7 @@ Json ToJson(const SearchSpace& space) {
 }
 
 SearchSpace SearchSpaceFromJson(const Json& json) {
-  SearchSpace space;
-  fields::Decode(json, "space", space);
-  return space;
+  return fields::DecodeAs<SearchSpace>(json, "space");
 }
 
 }  // namespace dsat

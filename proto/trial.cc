@@ -5,13 +5,13 @@
 #include <array>
 #include <cmath>
 #include <limits>
-#include <span>
+#include <tuple>
 #include <utility>
 
 #include "base/enum_names.h"
 #include "base/error.h"
 #include "base/fields.h"
-#include "base/files.h"
+#include "base/json_block.h"
 
 namespace dsat {
 namespace {
@@ -66,60 +66,11 @@ constexpr EnumNames<TrialState, 5> kStates = {{
     {TrialState::kStopped, "stopped"},
 }};
 
-// " (did you mean \"x\"?)" or "".
-std::string Suggest(const std::string& word, std::span<const std::string> candidates) {
-  std::string nearest = NearestWord(word, candidates);
-  return nearest.empty() ? "" : fmt::format(" (did you mean \"{}\"?)", nearest);
-}
-
-void CheckObject(const Json& json, const std::string& what) {
-  if (json.is_object()) return;
-  Throw(ErrorCode::kInvalidArgument, "{} is {}; expected an object", what, JsonTypeName(json));
-}
-
-void CheckKeys(const Json& json, std::span<const std::string> known, const std::string& what) {
-  CheckObject(json, what);
-  for (const auto& [key, value] : json.items()) {
-    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    Throw(ErrorCode::kInvalidArgument, "{}: unknown key \"{}\"{}; expected one of {}", what, key,
-          Suggest(key, known), fmt::join(known, ", "));
-  }
-}
-
-double NonNegativeNumber(const Json& json, const std::string& what) {
-  double value = json.is_number() ? json.get<double>() : -1;
-  if (!(value >= 0) || !std::isfinite(value)) {
-    Throw(ErrorCode::kInvalidArgument, "{} is {}; expected a finite number >= 0", what,
-          json.dump());
-  }
-  return value;
-}
-
-int64_t IntegerFrom(const Json& json, int64_t min, const std::string& what) {
-  std::optional<int64_t> value = WholeNumber(json);
-  if (!value || *value < min) {
-    Throw(ErrorCode::kInvalidArgument, "{} is {}; expected a whole number >= {}", what, json.dump(),
-          min);
-  }
-  return *value;
-}
-
-Metric MetricFromJson(const Json& json, const std::string& what) {
-  Metric metric;
-  metric.samples = 1;
-  if (!json.is_object()) {
-    metric.value = NonNegativeNumber(json, what);
-    return metric;
-  }
-  static const std::vector<std::string> kKeys = {"value", "spread", "samples"};
-  CheckKeys(json, kKeys, what);
-  if (!json.contains("value")) {
-    Throw(ErrorCode::kInvalidArgument, "{}: \"value\" is missing", what);
-  }
-  metric.value = NonNegativeNumber(json["value"], what + "/value");
-  if (json.contains("spread")) metric.spread = NonNegativeNumber(json["spread"], what + "/spread");
-  if (json.contains("samples")) metric.samples = IntegerFrom(json["samples"], 0, what + "/samples");
-  return metric;
+std::vector<std::string> MetricNames(bool searchable_only) {
+  std::vector<std::string> names;
+  for (const MetricInfo& metric : kMetrics)
+    if (metric.searchable || !searchable_only) names.emplace_back(metric.name);
+  return names;
 }
 
 // Renames the keys of DeepSpeed's model_info.json, to which Determined adds gpu_mem, to ours.
@@ -209,16 +160,23 @@ Json ToJson(const Assignment& assignment) {
 }
 
 Measurement MeasurementFromJson(const Json& json, const std::string& what) {
-  static const std::vector<std::string> kKnown = [] {
-    std::vector<std::string> names;
-    for (const MetricInfo& metric : kMetrics)
-      names.emplace_back(metric.name);
-    return names;
-  }();
-  CheckKeys(json, kKnown, what);
+  constexpr double kNoLimit = std::numeric_limits<double>::max();
+  static const std::vector<std::string> kKnown = MetricNames(/*searchable_only=*/false);
+  const JsonBlock all(json, what);
+  all.CheckKeys(kKnown);
   Measurement measurement;
   for (const auto& [name, value] : json.items()) {
-    measurement[name] = MetricFromJson(value, what + "/" + name);
+    if (!value.is_object()) {
+      measurement[name] = {.value = all.Number(name, 0, 0, kNoLimit), .samples = 1};
+      continue;
+    }
+    const JsonBlock metric(value, all.PointerTo(name));
+    metric.CheckKeys({"value", "spread", "samples"});
+    metric.At("value");  // It is required.
+    measurement[name] = {
+        .value = metric.Number("value", 0, 0, kNoLimit),
+        .spread = metric.Number("spread", 0, 0, kNoLimit),
+        .samples = metric.Int("samples", 1, 0, std::numeric_limits<int64_t>::max())};
   }
   return measurement;
 }
@@ -238,7 +196,8 @@ namespace {
 // Reads the fields of a profile, which users write, too.
 class ProfileReader {
  public:
-  ProfileReader(const Json& json, const std::string& what) : json_(json), what_(what) {}
+  ProfileReader(const Json& json, const std::string& what)
+      : json_(json), what_(what), block_(json, what) {}
 
   void operator()(const std::string& key, int64_t& field) const {
     // A sum of some tens of bytes per parameter fits 64 bits.
@@ -253,11 +212,7 @@ class ProfileReader {
       Throw(ErrorCode::kInvalidArgument, "{}: \"{}\" is missing (docs/ask-tell.md)", what_, key);
     }
     const int64_t least = required == kRequired.end() ? 0 : required->second;
-    field = IntegerFrom(json_[key], least, what_ + "/" + key);
-    if (field > kMost) {
-      Throw(ErrorCode::kInvalidArgument, "{}/{} is {}; expected at most {}", what_, key, field,
-            kMost);
-    }
+    field = block_.Int(key, 0, least, kMost);
   }
   void operator()(const char* key, std::string& device) const {
     device = json_.value(key, Json("")).is_string() ? json_.value(key, "") : "?";
@@ -269,19 +224,20 @@ class ProfileReader {
  private:
   const Json& json_;
   const std::string& what_;
+  JsonBlock block_;
 };
 
 }  // namespace
 
 ModelProfile ProfileFromJson(const Json& given, const std::string& what) {
-  CheckObject(given, what);
+  const JsonBlock checked(given, what);  // Throws unless it is an object.
   const Json json = WithOurProfileNames(given);
   ModelProfile profile;
   std::vector<std::string> known;
   const Json fields = ToJson(profile);
   for (const auto& [name, value] : fields.items())
     known.push_back(name);
-  CheckKeys(json, known, what);
+  JsonBlock(json, what).CheckKeys(known);
   const ProfileReader reader(json, what);
   VisitProfile(reader, profile);
   if (profile.trainable_num_params > profile.num_params) {
@@ -293,7 +249,7 @@ ModelProfile ProfileFromJson(const Json& given, const std::string& what) {
 }
 
 Assignment AssignmentFromJson(const Json& json) {
-  CheckObject(json, "assignment");
+  const JsonBlock checked(json, "assignment");  // Throws unless it is an object.
   Assignment assignment;
   for (const auto& [pointer, value] : json.items()) {
     if (!pointer.starts_with('/')) {
@@ -327,23 +283,20 @@ void SetPoint(Json& ds_config, const Point& point) {
 }
 
 std::optional<double> MetricValue(const Trial& trial, const std::string& metric) {
-  std::optional<double> best;
-  for (const PointResult& result : trial.points) {
-    auto found = result.measurement.find(metric);
-    if (found == result.measurement.end()) continue;
-    double value = found->second.value;
-    if (!best || (SmallerIsBetter(metric) ? value < *best : value > *best)) best = value;
-  }
-  return best;
+  return ValueAtBest(trial, metric, metric);
 }
 
 const PointResult* BestPoint(const Trial& trial, const std::string& metric) {
-  const std::optional<double> best = MetricValue(trial, metric);
+  const PointResult* best = nullptr;
+  double best_value = 0;
   for (const PointResult& result : trial.points) {
     const auto found = result.measurement.find(metric);
-    if (found != result.measurement.end() && found->second.value == *best) return &result;
+    if (found == result.measurement.end()) continue;
+    const double value = found->second.value;
+    const bool wins = SmallerIsBetter(metric) ? value < best_value : value > best_value;
+    if (best == nullptr || wins) std::tie(best, best_value) = std::pair(&result, value);
   }
-  return nullptr;
+  return best;
 }
 
 std::optional<double> ValueAtBest(const Trial& trial, const std::string& metric,
@@ -360,13 +313,7 @@ Point BestOrConfigPoint(const Trial& trial, const std::string& metric) {
 }
 
 const std::vector<std::string>& SearchMetrics() {
-  static const std::vector<std::string> kNames = [] {
-    std::vector<std::string> names;
-    for (const MetricInfo& metric : kMetrics) {
-      if (metric.searchable) names.emplace_back(metric.name);
-    }
-    return names;
-  }();
+  static const std::vector<std::string> kNames = MetricNames(/*searchable_only=*/true);
   return kNames;
 }
 

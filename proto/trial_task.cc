@@ -34,10 +34,7 @@ static void to_json(Json& json, TrialTask::Mode mode) {
   json = ToString(mode);
 }
 static void from_json(const Json& json, TrialTask::Mode& mode) {
-  mode = ParseName(kModes, json.get_ref<const std::string&>(), "task/mode");
-}
-static bool Fits(const Json& json, const TrialTask::Mode*) {
-  return json.is_string();
+  mode = ParseName(kModes, json.is_string() ? json.get<std::string>() : json.dump(), "task/mode");
 }
 
 DSAT_FIELDS(TrialTask, mode, experiment, trial, attempt, ds_config, model, data, base_dir, device,
@@ -50,9 +47,7 @@ Json ToJson(const TrialTask& task) {
 }
 
 TrialTask TrialTaskFromJson(const Json& json) {
-  TrialTask task;
-  fields::Decode(json, "task", task);
-  return task;
+  return fields::DecodeAs<TrialTask>(json, "task");
 }
 
 }  // namespace dsat

@@ -58,11 +58,8 @@ Mailboxes::Mailbox& Mailboxes::BoxOf(int sender, int receiver) const {
 void Mailboxes::GrowTo(Side& side, int64_t bytes) {
   if (bytes <= side.memory.bytes()) return;
   const int64_t capacity = RoundUpToPage(bytes);
-  const int64_t offset = file_.Reserve(capacity);
-  if (offset < 0) {
-    SharedFile::ThrowNotReserved(fmt::format("communication memory, a message of {} bytes", bytes),
-                                 offset);
-  }
+  const int64_t offset = SharedFile::OffsetOf(
+      fmt::format("communication memory, a message of {} bytes", bytes), file_.Reserve(capacity));
   Mapping memory = file_.Map(offset, capacity);
   file_.Release(side.offset, side.memory.bytes());
   side.memory = std::move(memory);

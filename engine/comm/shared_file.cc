@@ -31,9 +31,7 @@ static_assert(std::atomic<int64_t>::is_always_lock_free);
 
 SharedFile::SharedFile(int fd, int64_t head_bytes)
     : file_(Duplicate(fd)), head_end_(HeadOffset() + head_bytes) {
-  if (const int error = TakePages(file_.get(), 0, head_end_); error != 0) {
-    ThrowNotReserved("the process group's memory file", -error);
-  }
+  OffsetOf("the process group's memory file", -TakePages(file_.get(), 0, head_end_));
   mapping_ = Map(0, HeadOffset());
   given_bytes_ = reinterpret_cast<std::atomic<int64_t>*>(mapping_.data());
 }
@@ -47,7 +45,8 @@ int64_t SharedFile::Reserve(int64_t bytes) {
   return error == 0 ? offset : -error;
 }
 
-void SharedFile::ThrowNotReserved(const std::string& what, int64_t result) {
+int64_t SharedFile::OffsetOf(const std::string& what, int64_t result) {
+  if (result >= 0) return result;
   if (result == -EFBIG) {
     Throw(ErrorCode::kFailedPrecondition,
           "{}: more than the limit of file sizes (ulimit -f), which holds for shared memory, too; "

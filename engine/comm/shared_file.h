@@ -23,9 +23,10 @@ class SharedFile {
   // an error here and not a SIGBUS later. Returns the offset, or -errno. `bytes` is a multiple of
   // the page size.
   int64_t Reserve(int64_t bytes);
-  // Throws what a negative result of Reserve means for `what`: kResourceExhausted for a lack of
-  // memory, kFailedPrecondition for a limit of file sizes, with which no configuration can run.
-  [[noreturn]] static void ThrowNotReserved(const std::string& what, int64_t result);
+  // The result of Reserve if it is an offset. Throws what a negative one means for `what`:
+  // kResourceExhausted for a lack of memory, kFailedPrecondition for a limit of file sizes, with
+  // which no configuration can run.
+  static int64_t OffsetOf(const std::string& what, int64_t result);
   // Releases the pages of a range, which no rank may access afterwards.
   void Release(int64_t offset, int64_t bytes);
   Mapping Map(int64_t offset, int64_t bytes) const { return Mapping(file_.get(), offset, bytes); }

@@ -22,7 +22,12 @@ class ShmGroup final : public ProcessGroup {
  public:
   // The rendezvous uses the header at `header_offset` of the file.
   ShmGroup(std::shared_ptr<SharedFile> file, int64_t header_offset, int rank, int size,
-           std::chrono::milliseconds timeout);
+           std::chrono::milliseconds timeout)
+      : ProcessGroup(rank, size),
+        file_(std::move(file)),
+        timeout_(timeout),
+        rendezvous_(*file_, header_offset, rank, size, timeout),
+        mailboxes_(*file_, rendezvous_, ReserveTable(), rank, size) {}
 
   ~ShmGroup() override {
     // Releases this rank's pages, although others may still have the file open. No peer reads them,
@@ -38,11 +43,9 @@ class ShmGroup final : public ProcessGroup {
     rendezvous_.Synchronize(call);  // Before memory is reserved: all ranks make the same call.
     const int64_t block_bytes = RoundUpToPage(bytes);
     const int64_t region_bytes = block_bytes * size();
-    const int64_t offset = ReserveTogether(call, region_bytes);
-    if (offset < 0) {
-      SharedFile::ThrowNotReserved(
-          fmt::format("communication memory, {} bytes on each of {} ranks", bytes, size()), offset);
-    }
+    const int64_t offset = ReserveTogether(
+        call, region_bytes,
+        fmt::format("communication memory, {} bytes on each of {} ranks", bytes, size()));
     Region region{file_->Map(offset, region_bytes), offset, block_bytes};
     char* data =
         region.blocks.data() == nullptr ? nullptr : region.blocks.data() + rank() * block_bytes;
@@ -59,8 +62,8 @@ class ShmGroup final : public ProcessGroup {
     const int64_t offset = leads ? file_->Reserve(Rendezvous::HeaderBytes()) : 0;
     rendezvous_.Synchronize(SplitCall(color_of_rank), static_cast<double>(offset));
     for (int rank = 0; rank < size(); ++rank) {
-      const auto result = static_cast<int64_t>(rendezvous_.ValueOf(rank));
-      if (result < 0) SharedFile::ThrowNotReserved("communication memory for subgroups", result);
+      SharedFile::OffsetOf("communication memory for subgroups",
+                           static_cast<int64_t>(rendezvous_.ValueOf(rank)));
     }
     if (subgroup.size == 0) return nullptr;
     if (subgroup.size == 1)
@@ -110,21 +113,17 @@ class ShmGroup final : public ProcessGroup {
     if (call.kind != Call::Kind::kSend) mailboxes_.Recv(received, call.count, call.rank);
   }
 
-  // Rank 0 reserves new memory for all ranks, which synchronize with `call`. The offset, or -errno.
-  int64_t ReserveTogether(const Call& call, int64_t bytes) {
+  // Rank 0 reserves new memory for all ranks, which synchronize with `call`. Throws as OffsetOf.
+  int64_t ReserveTogether(const Call& call, int64_t bytes, const std::string& what) {
     const int64_t offset = rank() == 0 ? file_->Reserve(bytes) : 0;
     rendezvous_.Synchronize(call, static_cast<double>(offset));  // Exact: offsets are whole pages.
-    return static_cast<int64_t>(rendezvous_.ValueOf(0));
+    return SharedFile::OffsetOf(what, static_cast<int64_t>(rendezvous_.ValueOf(0)));
   }
 
   int64_t ReserveTable() {
     const int64_t bytes = Mailboxes::TableBytes(size());
-    const int64_t offset = ReserveTogether({.kind = Call::Kind::kJoin, .count = size()}, bytes);
-    if (offset < 0) {
-      SharedFile::ThrowNotReserved(
-          fmt::format("communication memory, {} bytes for mailboxes", bytes), offset);
-    }
-    return offset;
+    return ReserveTogether({.kind = Call::Kind::kJoin, .count = size()}, bytes,
+                           fmt::format("communication memory, {} bytes for mailboxes", bytes));
   }
 
   char* Row(const CommBuffer& buffer, int owner, int row, int64_t row_bytes) const {
@@ -176,14 +175,6 @@ class ShmGroup final : public ProcessGroup {
   Mailboxes mailboxes_;
   std::vector<Region> regions_;  // By buffer id.
 };
-
-ShmGroup::ShmGroup(std::shared_ptr<SharedFile> file, int64_t header_offset, int rank, int size,
-                   std::chrono::milliseconds timeout)
-    : ProcessGroup(rank, size),
-      file_(std::move(file)),
-      timeout_(timeout),
-      rendezvous_(*file_, header_offset, rank, size, timeout),
-      mailboxes_(*file_, rendezvous_, ReserveTable(), rank, size) {}
 
 }  // namespace
 

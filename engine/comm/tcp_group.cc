@@ -141,10 +141,19 @@ class TcpGroup final : public ProcessGroup {
   // Calls fn(peer, link) for every other rank, starting with the next one, so that ranks do not all
   // send to the same peer.
   template <typename Fn>
-  void ForOthers(const Fn& fn);
+  void ForOthers(const Fn& fn) {
+    for (int step = 1; step < size(); ++step) {
+      const int peer = (rank() + step) % size();
+      fn(peer, peers_.collectives(peer));
+    }
+  }
   // Whether holds(link) is true of every link.
   template <typename Fn>
-  bool AllLinks(const Fn& holds);
+  bool AllLinks(const Fn& holds) {
+    bool all = true;
+    ForOthers([&](int, const Link& link) { all &= holds(link); });
+    return all;
+  }
   bool HasReceivedAll() {
     return AllLinks([](const Link& link) { return !link.is_receiving(); });
   }
@@ -304,21 +313,6 @@ class TcpGroup final : public ProcessGroup {
   std::vector<Mapping> memory_;  // By buffer id.
   uint64_t num_splits_ = 0;
 };
-
-template <typename Fn>
-void TcpGroup::ForOthers(const Fn& fn) {
-  for (int step = 1; step < size(); ++step) {
-    const int peer = (rank() + step) % size();
-    fn(peer, peers_.collectives(peer));
-  }
-}
-
-template <typename Fn>
-bool TcpGroup::AllLinks(const Fn& holds) {
-  bool all = true;
-  ForOthers([&](int, const Link& link) { all &= holds(link); });
-  return all;
-}
 
 }  // namespace
 

@@ -1,8 +1,11 @@
 // Whole ds_configs by name.
 #include "engine/config/strategies.h"
 
+#include <fmt/ranges.h>
+
 #include <array>
 #include <filesystem>
+#include <ranges>
 #include <system_error>
 
 #include "base/error.h"
@@ -33,13 +36,6 @@ void SetOffload(Json& zero, const std::string& key, const std::string& device) {
   if (!offload.is_object()) offload = Json::object();
   offload["device"] = device;
   if (device == "nvme" && !offload.contains("nvme_path")) offload["nvme_path"] = kNvmePath;
-}
-
-std::string Names() {
-  std::string names;
-  for (const Strategy& strategy : kStrategies)
-    names += (names.empty() ? "" : ", ") + std::string(strategy.name);
-  return names;
 }
 
 }  // namespace
@@ -85,7 +81,7 @@ Json ReadDsConfig(const std::string& name_or_path) {
   if (!std::filesystem::exists(name_or_path, error)) {
     Throw(ErrorCode::kNotFound,
           "{}: no such file, and no strategy; expected a ds_config file or {}", name_or_path,
-          Names());
+          fmt::join(std::views::transform(kStrategies, &Strategy::name), ", "));
   }
   Json config = ReadJsonFile(name_or_path);
   CheckIsObject(config, name_or_path);

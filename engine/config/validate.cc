@@ -13,21 +13,6 @@ namespace {
 
 constexpr int kMostUnknownKeys = 1000;
 
-// A name as one part of a JSON pointer.
-std::string Escaped(const std::string& key) {
-  std::string text;
-  for (char c : key) {
-    if (c == '~') {
-      text += "~0";
-    } else if (c == '/') {
-      text += "~1";
-    } else {
-      text += c;
-    }
-  }
-  return text;
-}
-
 // Walks a config along the table.
 class KeyChecker {
  public:
@@ -37,7 +22,7 @@ class KeyChecker {
   // `type` is what the optimizer's or scheduler's "type" says, in lower case.
   void Check(const Json& object, const std::string& pointer, const std::string& type) {
     for (const auto& [name, value] : object.items()) {
-      std::string at = pointer + "/" + Escaped(name);
+      const std::string at = (Json::json_pointer(pointer) / name).to_string();
       const Key* key = keys_.Find(at);
       if (key != nullptr && *key->variants != '\0' && !IsOneOf(type, key->variants)) key = nullptr;
       if (key == nullptr) {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/files.h"
 #include "engine/core/buffer_plan.h"
 #include "engine/core/memory_source.h"
 #include "engine/core/segment_pool.h"
@@ -19,14 +20,6 @@ constexpr int64_t kAlignment = 64;
 
 int64_t RoundUp(int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
-
-std::string FormatBytes(int64_t bytes) {
-  const auto value = static_cast<double>(bytes);
-  if (bytes < (int64_t{1} << 10)) return fmt::format("{} B", bytes);
-  if (bytes < (int64_t{1} << 20)) return fmt::format("{:.1f} KiB", value / (1 << 10));
-  if (bytes < (int64_t{1} << 30)) return fmt::format("{:.1f} MiB", value / (1 << 20));
-  return fmt::format("{:.1f} GiB", value / (1 << 30));
 }
 
 MemorySource* System() {
@@ -144,14 +137,14 @@ void Arena::Count(int64_t bytes, const char* use) {
 void Arena::ThrowDoNotFit(int64_t bytes, const char* use) const {
   throw OutOfMemory(
       ErrorCode::kResourceExhausted,
-      fmt::format("{}: {} for {} do not fit: {} of {} in use", name_, FormatBytes(bytes), use,
-                  FormatBytes(used_bytes()), FormatBytes(limit_bytes_)));
+      fmt::format("{}: {} for {} do not fit: {} of {} in use", name_, HumanBytes(bytes), use,
+                  HumanBytes(used_bytes()), HumanBytes(limit_bytes_)));
 }
 
 // A device that has no more is too small. Other programs share the host, and may leave more later.
 void Arena::ThrowSystemHasNone(int64_t bytes, const char* use) const {
   const std::string what = fmt::format("{}: the system has no {} for {}: {} in use", name_,
-                                       FormatBytes(bytes), use, FormatBytes(used_bytes()));
+                                       HumanBytes(bytes), use, HumanBytes(used_bytes()));
   if (!source_->host_visible()) throw OutOfMemory(ErrorCode::kResourceExhausted, what);
   throw Error(ErrorCode::kResourceExhausted, what);
 }

@@ -1,6 +1,8 @@
 // Machines that people have: a node of each, by its vendor's data sheet (docs/estimate.md).
 #include "engine/runtime/cluster.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -21,37 +23,23 @@ struct Preset {
   int64_t device_gib;
   double host_bytes;  // Capacity.
   double disk_bytes;  // Capacity.
-  double teraflops_16bit, teraflops_f32;
+  double teraflops_16bit, teraflops_f32, efficiency;
   // GB/s.
   double device, link, network, copy, host, disk_read, disk_write;
 };
 
-constexpr std::array<Preset, 4> kPresets = {{
+constexpr std::array<Preset, 5> kPresets = {{
     // DGX-2: 16 V100-32, 8 x 100 Gb/s. Disk: what ZeRO-Infinity (2021) measured on it.
-    {"v100", 16, 32, 1.5e12, 30e12, 125, 15.7, 900, 150, 100, 16, 256, 25, 25},
+    {"v100", 16, 32, 1.5e12, 30e12, 125, 15.7, 0.5, 900, 150, 100, 16, 256, 25, 25},
     // DGX A100 640GB: 8 x 200 Gb/s.
-    {"a100", 8, 80, 2e12, 30e12, 312, 19.5, 2039, 300, 200, 32, 410, 50, 25},
+    {"a100", 8, 80, 2e12, 30e12, 312, 19.5, 0.5, 2039, 300, 200, 32, 410, 50, 25},
     // DGX H100 and H200: 8 x 400 Gb/s.
-    {"h100", 8, 80, 2e12, 30e12, 989, 67, 3350, 450, 400, 64, 614, 50, 25},
-    {"h200", 8, 141, 2e12, 30e12, 989, 67, 4800, 450, 400, 64, 614, 50, 25},
+    {"h100", 8, 80, 2e12, 30e12, 989, 67, 0.5, 3350, 450, 400, 64, 614, 50, 25},
+    {"h200", 8, 141, 2e12, 30e12, 989, 67, 0.5, 4800, 450, 400, 64, 614, 50, 25},
+    // One core per rank, as trials of the built-in engine run; measured (docs/benchmarks.md), not
+    // peaks.
+    {"cpu", 2, 0, 0, 0, 0.2, 0.1, 0.8, 8, 4, 1, 8, 8, 1, 1},
 }};
-
-// One core per rank, as trials of the built-in engine run; measured (docs/benchmarks.md), not
-// peaks.
-Cluster Cpu() {
-  Cluster cluster;
-  cluster.device = "cpu";
-  cluster.flops_16bit = 0.2 * kTera;
-  cluster.flops_f32 = 0.1 * kTera;
-  cluster.efficiency = 0.8;
-  cluster.ranks_per_node = 2;
-  cluster.device_bytes = cluster.host_bytes = cluster.copy_bytes = 8 * kGB;
-  cluster.link_bytes = 4 * kGB;
-  cluster.network_bytes = 1 * kGB;
-  cluster.disk_read_bytes = cluster.disk_write_bytes = 1 * kGB;
-  cluster.call_seconds = kCallSeconds;
-  return cluster;
-}
 
 }  // namespace
 
@@ -77,7 +65,6 @@ int64_t Cluster::NodeHostMemoryBytes() const {
 }
 
 Cluster ClusterOf(const std::string& device) {
-  if (device == "cpu") return Cpu();
   for (const Preset& preset : kPresets) {
     if (device != preset.name) continue;
     Cluster cluster;
@@ -88,6 +75,7 @@ Cluster ClusterOf(const std::string& device) {
     cluster.disk_bytes = static_cast<int64_t>(preset.disk_bytes);
     cluster.flops_16bit = preset.teraflops_16bit * kTera;
     cluster.flops_f32 = preset.teraflops_f32 * kTera;
+    cluster.efficiency = preset.efficiency;
     cluster.device_bytes = preset.device * kGB;
     cluster.link_bytes = preset.link * kGB;
     cluster.network_bytes = preset.network * kGB;
@@ -98,17 +86,14 @@ Cluster ClusterOf(const std::string& device) {
     cluster.call_seconds = kCallSeconds;
     return cluster;
   }
-  std::string names;
-  for (const std::string& name : ClusterNames())
-    names += (names.empty() ? "" : ", ") + name;
-  Throw(ErrorCode::kInvalidArgument, "--device: \"{}\"; expected one of {}", device, names);
+  Throw(ErrorCode::kInvalidArgument, "--device: \"{}\"; expected one of {}", device,
+        fmt::join(ClusterNames(), ", "));
 }
 
 std::vector<std::string> ClusterNames() {
   std::vector<std::string> names;
   for (const Preset& preset : kPresets)
     names.emplace_back(preset.name);
-  names.emplace_back("cpu");
   return names;
 }
 
@@ -116,8 +101,8 @@ double PeakFlopsOf(const std::string& gpu, DType dtype) {
   std::string name = gpu;
   std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
   // Cards and pairs of cards run at lower clocks than the modules of these nodes, and a MIG
-  // instance is a part of one.
-  for (const char* other : {"pcie", "nvl", "mig"}) {
+  // instance is a part of one. A CPU's numbers are no peaks.
+  for (const char* other : {"pcie", "nvl", "mig", "cpu"}) {
     if (name.find(other) != name.npos) return 0;
   }
   for (const Preset& preset : kPresets) {

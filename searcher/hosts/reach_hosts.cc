@@ -4,17 +4,13 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
-#include <chrono>
-#include <memory>
-#include <optional>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/version.h"
 #include "searcher/hosts/slurm.h"
 #include "searcher/processes/host_address.h"
-#include "searcher/processes/host_process.h"
 
 namespace dsat {
 namespace {
@@ -34,47 +30,39 @@ std::string NetworkName(const std::string& name) {
   return name.substr(name.find('@') + 1);
 }
 
-// A host from which an answer is awaited.
-struct Question {
-  LaunchHost* host;
-  HostProcess process;
-  std::optional<SuperviseHello> answer = {};
-  std::string problem = {};
+}  // namespace
 
-  bool open() const { return !answer && problem.empty(); }
-
-  void Hear() {
-    process.Receive();
-    try {
-      while (const std::optional<Json> message = process.Next()) {
-        if (const auto hello = message->find("hello"); hello != message->end())
-          answer = SuperviseHelloFromJson(*hello);
-      }
-    } catch (const Error&) {
-      process.Refuse("it sent a greeting that no supervisor sends; expected the same dsat there");
+void HostReacher::Question::Hear() {
+  process.Receive();
+  try {
+    while (const std::optional<Json> message = process.Next()) {
+      if (const auto hello = message->find("hello"); hello != message->end())
+        answer = SuperviseHelloFromJson(*hello);
     }
-    if (answer || !process.ended()) return;
-    process.Collect();
-    problem = process.Prefix() + process.WhyNoReport();
+  } catch (const Error&) {
+    process.Refuse("it sent a greeting that no supervisor sends; expected the same dsat there");
   }
-};
+  if (answer || !process.ended()) return;
+  process.Collect();
+  problem = process.Prefix() + process.WhyNoReport();
+}
 
-void CheckAnswers(const std::vector<Question>& questions, const HostAccess& access) {
+void HostReacher::CheckAnswers() const {
   std::string problems;
-  for (const Question& question : questions) {
+  for (const Question& question : questions_) {
     if (!question.problem.empty()) problems += (problems.empty() ? "" : "; ") + question.problem;
   }
-  if (!problems.empty() && access.slurm_job.empty()) {
+  if (!problems.empty() && access_.slurm_job.empty()) {
     Throw(ErrorCode::kUnavailable,
           "{}; expected hosts that `{} HOST true` reaches without a password", problems,
-          access.ssh);
+          access_.ssh);
   }
   if (!problems.empty()) {
     Throw(ErrorCode::kUnavailable, "job {} of Slurm: {}; expected nodes on which srun starts dsat",
-          access.slurm_job, problems);
+          access_.slurm_job, problems);
   }
   std::string others;
-  for (const Question& question : questions) {
+  for (const Question& question : questions_) {
     if (question.answer->version == kVersion) continue;
     others += fmt::format("{}host {}: it has dsat {}", others.empty() ? "" : "; ",
                           question.host->name, Printable(question.answer->version));
@@ -84,31 +72,15 @@ void CheckAnswers(const std::vector<Question>& questions, const HostAccess& acce
         others, kVersion);
 }
 
-}  // namespace
-
-struct HostReacher::Impl {
-  void Wait(std::chrono::milliseconds wait);
-  bool IsOpen() const {
-    return std::any_of(questions.begin(), questions.end(),
-                       [](const Question& question) { return question.open(); });
-  }
-  void Complete();
-
-  HostAccess access;
-  ReachedHosts reached;
-  std::vector<Question> questions;
-  Clock::time_point deadline = Clock::now() + kAnswerTimeout;
-};
-
-void HostReacher::Impl::Wait(std::chrono::milliseconds wait) {
+void HostReacher::Wait(std::chrono::milliseconds wait) {
   std::vector<pollfd> lines;
-  for (const Question& question : questions)
+  for (const Question& question : questions_)
     lines.push_back({question.open() ? question.process.fd() : -1, POLLIN, 0});
   poll(lines.data(), lines.size(), static_cast<int>(wait.count()));
-  for (Question& question : questions)
+  for (Question& question : questions_)
     if (question.open()) question.Hear();
-  if (Clock::now() < deadline) return;
-  for (Question& question : questions) {
+  if (Clock::now() < deadline_) return;
+  for (Question& question : questions_) {
     if (!question.open()) continue;
     question.problem =
         fmt::format("host {}: no answer within {} s", question.host->name, kAnswerTimeout.count());
@@ -117,9 +89,9 @@ void HostReacher::Impl::Wait(std::chrono::milliseconds wait) {
 }
 
 // Fills in what the hosts have answered.
-void HostReacher::Impl::Complete() {
-  CheckAnswers(questions, access);
-  for (const Question& question : questions) {
+void HostReacher::Complete() {
+  CheckAnswers();
+  for (const Question& question : questions_) {
     const SuperviseHello& hello = *question.answer;
     const std::string name = NetworkName(question.host->name);
     const Route route = hello.address.empty() ? RouteTo(name) : Route{};
@@ -128,29 +100,28 @@ void HostReacher::Impl::Complete() {
     question.host->address = !hello.address.empty() ? hello.address
                              : !route.there.empty() ? route.there
                                                     : name;
-    if (reached.runner_address.empty())
-      reached.runner_address = hello.address.empty() ? route.here : hello.runner_address;
+    if (reached_.runner_address.empty())
+      reached_.runner_address = hello.address.empty() ? route.here : hello.runner_address;
   }
-  for (LaunchHost& host : reached.hosts)
-    if (host.reach.empty() && !questions.empty()) host.address = reached.runner_address;
-  if (access.master_addr.empty()) return;
+  for (LaunchHost& host : reached_.hosts)
+    if (host.reach.empty() && !questions_.empty()) host.address = reached_.runner_address;
+  if (access_.master_addr.empty()) return;
   // A machine without ranks may not know the address.
-  const bool has_ranks =
-      std::ranges::any_of(reached.hosts, [](const LaunchHost& host) { return host.reach.empty(); });
-  if (has_ranks && RouteTo(access.master_addr).there.empty()) {
+  const bool has_ranks = std::ranges::any_of(
+      reached_.hosts, [](const LaunchHost& host) { return host.reach.empty(); });
+  if (has_ranks && RouteTo(access_.master_addr).there.empty()) {
     Throw(ErrorCode::kInvalidArgument,
           "--master_addr {}: this machine finds no address for it; expected a name or an address "
           "of the first host",
-          Printable(access.master_addr));
+          Printable(access_.master_addr));
   }
-  reached.hosts.at(0).address = access.master_addr;
+  reached_.hosts.at(0).address = access_.master_addr;
 }
 
 HostReacher::HostReacher(const std::vector<Host>& hosts, const HostAccess& access,
                          const std::string& dsat_binary)
-    : impl_(std::make_unique<Impl>()) {
-  impl_->access = access;
-  std::vector<LaunchHost>& reached = impl_->reached.hosts;
+    : access_(access), deadline_(Clock::now() + kAnswerTimeout) {
+  std::vector<LaunchHost>& reached = reached_.hosts;
   reached.reserve(hosts.size());  // Questions point into it.
   const Host* own = nullptr;
   for (const Host& host : hosts) {
@@ -173,17 +144,15 @@ HostReacher::HostReacher(const std::vector<Host>& hosts, const HostAccess& acces
     } else {
       added.reach = {"/bin/sh", "-c", "exec " + access.ssh + " \"$@\"", "sh", host.name};
     }
-    impl_->questions.push_back({&added, HostProcess(added, dsat_binary)});
+    questions_.push_back({&added, HostProcess(added, dsat_binary)});
   }
 }
 
-HostReacher::~HostReacher() = default;
-
 std::optional<ReachedHosts> HostReacher::Poll(std::chrono::milliseconds wait) {
-  if (impl_->IsOpen()) impl_->Wait(wait);
-  if (impl_->IsOpen()) return std::nullopt;
-  impl_->Complete();
-  return impl_->reached;
+  if (IsOpen()) Wait(wait);
+  if (IsOpen()) return std::nullopt;
+  Complete();
+  return reached_;
 }
 
 ReachedHosts ReachHosts(const std::vector<Host>& hosts, const HostAccess& access,

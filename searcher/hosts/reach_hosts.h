@@ -2,15 +2,17 @@
 #ifndef DSAT_SEARCHER_HOSTS_REACH_HOSTS_H_
 #define DSAT_SEARCHER_HOSTS_REACH_HOSTS_H_
 
+#include <algorithm>
 #include <chrono>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "searcher/hosts/hosts.h"
+#include "searcher/processes/host_process.h"
 #include "searcher/processes/launch_host.h"
+#include "searcher/processes/supervise_wire.h"
 
 namespace dsat {
 
@@ -34,14 +36,31 @@ class HostReacher {
   // Arguments as ReachHosts.
   HostReacher(const std::vector<Host>& hosts, const HostAccess& access,
               const std::string& dsat_binary);
-  ~HostReacher();
 
   // Waits at most `wait` for answers. nullopt if some have not arrived. Throws as ReachHosts.
   std::optional<ReachedHosts> Poll(std::chrono::milliseconds wait);
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  // A host from which an answer is awaited.
+  struct Question {
+    LaunchHost* host;
+    HostProcess process;
+    std::optional<SuperviseHello> answer = {};
+    std::string problem = {};
+
+    bool open() const { return !answer && problem.empty(); }
+    void Hear();
+  };
+
+  bool IsOpen() const { return std::ranges::any_of(questions_, &Question::open); }
+  void Wait(std::chrono::milliseconds wait);
+  void CheckAnswers() const;
+  void Complete();
+
+  HostAccess access_;
+  ReachedHosts reached_;
+  std::vector<Question> questions_;
+  std::chrono::steady_clock::time_point deadline_;
 };
 
 // Connects to all hosts in parallel. "localhost" and this machine's own name are this machine,

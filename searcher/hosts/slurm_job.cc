@@ -6,13 +6,11 @@
 #include <sys/wait.h>
 
 #include <cerrno>
-#include <chrono>
 #include <filesystem>
 #include <thread>
 #include <utility>
 
 #include "base/error.h"
-#include "base/file_lock.h"
 #include "base/files.h"
 #include "base/regex.h"
 #include "searcher/hosts/slots.h"
@@ -88,23 +86,9 @@ std::string FirstLine(const std::string& text) {
 
 }  // namespace
 
-struct SlurmJob::Impl {
-  std::string log;
-  std::optional<FileLock> lock;
-  pid_t pid = -1;         // -1: an ended process has started it.
-  size_t num_heard = 0;   // The bytes of the log that have been read.
-  std::string said = {};  // The first error of salloc, or else its last line.
-  bool said_error = false;
-  Clock::time_point released_at = {};
-  std::vector<Host> nodes = {};  // Until they are reached.
-  Clock::time_point steps_limit = {};
-  Clock::time_point next_look = {};  // At the steps of an ended process.
-  std::optional<HostReacher> reacher = {};
-};
-
 SlurmJob::SlurmJob(const SlurmJobs& jobs, const std::string& name, const std::string& dsat_binary,
                    const std::string& path)
-    : jobs_(jobs), dsat_binary_(dsat_binary), impl_(new Impl{path + ".log", {}}) {
+    : jobs_(jobs), dsat_binary_(dsat_binary), log_(path + ".log") {
   const std::string lock = path + ".lock", keep = std::to_string(jobs.keep.count());
   std::vector<std::string> words = {"--job-name=" + name};
   words.insert(words.end(), jobs.args.begin(), jobs.args.end());
@@ -113,44 +97,40 @@ SlurmJob::SlurmJob(const SlurmJobs& jobs, const std::string& name, const std::st
     request += " " + ShellWord(Printable(word));
   // Whoever gives a job back removes the file; the job may end later.
   const bool was_left = std::filesystem::exists(lock);
-  impl_->lock = LockJob(lock);
-  if (FileLock::IsHeld(impl_->log)) {
-    if (was_left && FirstLine(ReadFile(impl_->log)) == request) return;
-    impl_->lock.reset();
-    WaitForEnd(impl_->log, Clock::now());
-    impl_->lock = LockJob(lock);
+  lock_ = LockJob(lock);
+  if (FileLock::IsHeld(log_)) {
+    if (was_left && FirstLine(ReadFile(log_)) == request) return;
+    lock_.reset();
+    WaitForEnd(log_, Clock::now());
+    lock_ = LockJob(lock);
   }
-  const UniqueFd log = NewLog(impl_->log, request);
+  const UniqueFd log = NewLog(log_, request);
   const std::string hold = fmt::format("{}; {}", kPrintNodes, kAwaitRelease);
   words.insert(words.begin(), {"/bin/sh", "-c", kHoldJob, lock, keep, kAwaitRelease});
   words.insert(words.end(), {"--kill-command=TERM", "/bin/sh", "-c", hold, lock, keep});
-  impl_->pid = Spawn(std::move(words), log.get(), "/bin/sh, to run salloc").pid;
+  pid_ = Spawn(std::move(words), log.get(), "/bin/sh, to run salloc").pid;
 }
 
 SlurmJob::~SlurmJob() {
-  impl_->reacher.reset();
+  reacher_.reset();
   Release();
-  if (!WaitForEnd(impl_->log, impl_->released_at) || impl_->pid < 0) return;
-  while (waitpid(impl_->pid, nullptr, 0) < 0 && errno == EINTR) {
+  if (!WaitForEnd(log_, released_at_) || pid_ < 0) return;
+  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
 }
 
-bool SlurmJob::taken_up() const {
-  return impl_->pid < 0;
-}
-
 void SlurmJob::Release() {
-  if (!impl_->lock) return;
-  impl_->lock.reset();
-  impl_->released_at = Clock::now();
+  if (!lock_) return;
+  lock_.reset();
+  released_at_ = Clock::now();
 }
 
 // Whether the ranks that an ended process has started in the job are gone, or do not end.
 bool SlurmJob::StepsEnded() {
   const Clock::time_point now = Clock::now();
-  if (now < impl_->next_look) return false;
-  impl_->next_look = now + kStepsPause;
-  return now > impl_->steps_limit || !HasSteps(number_);
+  if (now < next_look_) return false;
+  next_look_ = now + kStepsPause;
+  return now > steps_limit_ || !HasSteps(number_);
 }
 
 void SlurmJob::Hear(const std::string& line) {
@@ -161,45 +141,45 @@ void SlurmJob::Hear(const std::string& line) {
   SlurmNodes nodes = ParseNodes(line);
   if (nodes.hosts.empty()) {
     const std::string said = Trimmed(line);
-    if (!said.empty() && !impl_->said_error) impl_->said = said;
+    if (!said.empty() && !said_error_) said_ = said;
     static const RE2 kError("^salloc: (error|fatal|unrecognized option|invalid option)\\b",
                             RegexOptions());
-    impl_->said_error = impl_->said_error || RE2::PartialMatch(said, kError);
+    said_error_ = said_error_ || RE2::PartialMatch(said, kError);
     return;
   }
   number_ = nodes.job;
   queued_ = false;
-  impl_->nodes = std::move(nodes.hosts);
-  impl_->steps_limit = Clock::now() + kStepsLimit;
+  nodes_ = std::move(nodes.hosts);
+  steps_limit_ = Clock::now() + kStepsLimit;
 }
 
 void SlurmJob::HearLog() {
-  const std::string log = ReadFile(impl_->log);
-  for (size_t end; (end = log.find('\n', impl_->num_heard)) != std::string::npos;) {
-    Hear(log.substr(impl_->num_heard, end - impl_->num_heard));
-    impl_->num_heard = end + 1;
+  const std::string log = ReadFile(log_);
+  for (size_t end; (end = log.find('\n', num_heard_)) != std::string::npos;) {
+    Hear(log.substr(num_heard_, end - num_heard_));
+    num_heard_ = end + 1;
   }
 }
 
 std::optional<std::vector<LaunchHost>> SlurmJob::Poll() {
-  const bool is_held = FileLock::IsHeld(impl_->log);
+  const bool is_held = FileLock::IsHeld(log_);
   HearLog();
   if (!is_held) {
-    impl_->reacher.reset();  // The job ends when the nodes need not answer.
+    reacher_.reset();  // The job ends when the nodes need not answer.
     const std::string why = number_.empty() ? "" : WhySlurmEnded(number_);
     Throw(ErrorCode::kUnavailable, "{}",
-          why.empty() ? fmt::format("Slurm gives no job: {}", impl_->said)
-                      : fmt::format("{}: {}", why, impl_->said));
+          why.empty() ? fmt::format("Slurm gives no job: {}", said_)
+                      : fmt::format("{}: {}", why, said_));
   }
-  if (!impl_->nodes.empty() && (!taken_up() || StepsEnded())) {
+  if (!nodes_.empty() && (!taken_up() || StepsEnded())) {
     HostAccess access = jobs_.access;
     access.slurm_job = number_;
-    impl_->reacher.emplace(std::exchange(impl_->nodes, {}), access, dsat_binary_);
+    reacher_.emplace(std::exchange(nodes_, {}), access, dsat_binary_);
   }
-  if (!impl_->reacher) return std::nullopt;
-  std::optional<ReachedHosts> reached = impl_->reacher->Poll(std::chrono::milliseconds(0));
+  if (!reacher_) return std::nullopt;
+  std::optional<ReachedHosts> reached = reacher_->Poll(std::chrono::milliseconds(0));
   if (!reached) return std::nullopt;
-  impl_->reacher.reset();
+  reacher_.reset();
   CountDevicesAsSlots(jobs_.slots_per_node, &reached->hosts);
   if (FindSlots(reached->hosts, {}, slots_per_trial()).empty()) {
     Throw(ErrorCode::kUnavailable, "job {} of Slurm has fewer slots than the {} of a trial",

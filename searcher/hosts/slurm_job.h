@@ -2,12 +2,17 @@
 #ifndef DSAT_SEARCHER_HOSTS_SLURM_JOB_H_
 #define DSAT_SEARCHER_HOSTS_SLURM_JOB_H_
 
+#include <sys/types.h>
+
+#include <chrono>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/file_lock.h"
+#include "searcher/hosts/hosts.h"
+#include "searcher/hosts/reach_hosts.h"
 #include "searcher/hosts/slurm.h"
 #include "searcher/processes/launch_host.h"
 
@@ -40,19 +45,30 @@ class SlurmJob {
   bool queued() const { return queued_; }
   int64_t slots_per_trial() const { return jobs_.spec.slots_per_trial; }
   // Whether it was requested by an ended process.
-  bool taken_up() const;
+  bool taken_up() const { return pid_ < 0; }
   // Gives the job back without waiting.
   void Release();
 
  private:
-  struct Impl;
+  using Clock = std::chrono::steady_clock;
+
   void Hear(const std::string& line);
   void HearLog();
   bool StepsEnded();
 
   SlurmJobs jobs_;
   std::string dsat_binary_;
-  std::unique_ptr<Impl> impl_;
+  std::string log_;  // The path of the words of salloc.
+  std::optional<FileLock> lock_;
+  pid_t pid_ = -1;        // -1: an ended process has started it.
+  size_t num_heard_ = 0;  // The bytes of the log that have been read.
+  std::string said_;      // The first error of salloc, or else its last line.
+  bool said_error_ = false;
+  Clock::time_point released_at_;
+  std::vector<Host> nodes_;  // Until they are reached.
+  Clock::time_point steps_limit_;
+  Clock::time_point next_look_;  // At the steps of an ended process.
+  std::optional<HostReacher> reacher_;
   std::string number_;
   bool queued_ = false;
 };

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstring>
 
+#include "base/files.h"
 #include "base/regex.h"
 
 namespace dsat {
@@ -25,11 +26,7 @@ std::string WithoutColors(std::string_view text) {
 }
 
 std::string Quote(std::string_view line) {
-  const size_t begin = line.find_first_not_of(" \t\r");
-  if (begin == std::string_view::npos) return "";
-  line.remove_prefix(begin);
-  line = line.substr(0, line.find_last_not_of(" \t\r") + 1);
-  return std::string(line.substr(0, kMaxQuoteBytes));
+  return Trimmed(line).substr(0, kMaxQuoteBytes);
 }
 
 std::string LastError(std::string_view text) {

@@ -49,9 +49,7 @@ Json ToJson(const SuperviseReport& report) {
 }
 
 SuperviseOrder SuperviseOrderFromJson(const Json& json) {
-  SuperviseOrder order;
-  fields::Decode(json, "order", order);
-  return order;
+  return fields::DecodeAs<SuperviseOrder>(json, "order");
 }
 
 // Other versions may have other fields, which do not hide the version.
@@ -64,9 +62,7 @@ SuperviseHello SuperviseHelloFromJson(const Json& json) {
 }
 
 SuperviseReport SuperviseReportFromJson(const Json& json) {
-  SuperviseReport report;
-  fields::Decode(json, "report", report);
-  return report;
+  return fields::DecodeAs<SuperviseReport>(json, "report");
 }
 
 LineChannel::LineChannel(UniqueFd socket)

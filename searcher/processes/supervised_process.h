@@ -16,14 +16,17 @@
 #define DSAT_SEARCHER_PROCESSES_SUPERVISED_PROCESS_H_
 
 #include <chrono>
-#include <memory>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "searcher/processes/exit_report.h"
+#include "searcher/processes/host_process.h"
 #include "searcher/processes/launch_host.h"
 #include "searcher/processes/rank_command.h"
+#include "searcher/processes/supervise_wire.h"
 
 namespace dsat {
 
@@ -42,12 +45,8 @@ class SupervisedProcess {
                                  const std::vector<RankCommand>& ranks, const std::string& work_dir,
                                  const GraceTimes& grace = {},
                                  const std::vector<LaunchHost>& hosts = {{}});
-  SupervisedProcess(SupervisedProcess&&) noexcept;
-  SupervisedProcess& operator=(SupervisedProcess&&) noexcept;
-  ~SupervisedProcess();
-
   // A file descriptor that becomes readable when Poll has a new result.
-  int fd() const;
+  int fd() const { return news_.get(); }
   // The exit report once all processes of the attempt have ended; nullopt before. Does not block.
   // Must be called every few seconds, because it also tells supervisors on other hosts that the
   // runner is alive. Returns the same report when called again.
@@ -58,9 +57,30 @@ class SupervisedProcess {
   void Stop(std::chrono::milliseconds grace);
 
  private:
-  struct Impl;
-  explicit SupervisedProcess(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  // The ranks of one host.
+  struct Part {
+    HostProcess process;
+    int64_t host;            // An index of the hosts; -1: this machine.
+    std::vector<int> ranks;  // The ranks that the supervisor numbers 0, 1, ...
+    std::optional<SuperviseReport> report = {};
+  };
+
+  SupervisedProcess();
+  void Start(const std::string& dsat_binary, const LaunchHost& host, int64_t index,
+             SuperviseOrder order, std::vector<int> rank_numbers);
+  void Hear(Part& part);
+  void OnReport(Part& part, SuperviseReport ended);
+  void OnFailure(const Part& part);
+  const Part* Cause() const;
+  SuperviseReport Lost(Part& part) const;
+  ExitReport Merged() const;
+
+  UniqueFd news_;  // An epoll descriptor of the connections.
+  std::vector<Part> parts_;
+  std::vector<std::string> log_paths_;  // By rank.
+  std::chrono::milliseconds frozen_{0};
+  const Part* first_failed_ = nullptr;  // The host whose rank is known to have failed first.
+  std::optional<ExitReport> report_;
 };
 
 }  // namespace dsat

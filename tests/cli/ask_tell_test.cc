@@ -98,7 +98,7 @@ TEST_F(AskTellTest, WrongResultsAreRefusedWithWhatWouldBeRight) {
   EXPECT_THAT(Tell(0, {{"latency", 3}, {"peak_bytes", 7}}).err,
               HasSubstr("without measuring throughput; told: latency, peak_bytes"));
   EXPECT_THAT(Tell(0, {{"speed", 3}}).err,
-              HasSubstr("unknown key \"speed\"; expected one of FLOPS_per_gpu, throughput, "));
+              HasSubstr("/speed: unknown key; expected one of FLOPS_per_gpu, throughput, "));
   const Finished both =
       work.Dsat({"tell", "1", "--trial", "0", "--metrics", "-", "--profile", "-"}, "{}");
   EXPECT_THAT(both.err, HasSubstr("--metrics and --profile cannot both read standard input"));

@@ -107,8 +107,8 @@ TEST(ExperimentSpecTest, UnknownKeysAndTypesAreRefusedByNameAndAbsentFieldsAreDe
       {"/options/extra", 1, "experiment/options: unknown key /extra"},
       {"/slots_per_trial", "2", "experiment/slots_per_trial is \"2\""},
       {"/slots_per_trial", 2.5, "experiment/slots_per_trial is 2.5"},
-      {"/entrypoint", {1}, "experiment/entrypoint is [1]"},
-      {"/environment", {{"A", 1}}, "experiment/environment is {\"A\":1}"},
+      {"/entrypoint", {1}, "experiment/entrypoint/0 is 1"},
+      {"/environment", {{"A", 1}}, "experiment/environment/A is 1"},
       {"/options", 3, "experiment/options is a number; expected an object"},
       {"/options/compat_determined", 1, "experiment/options/compat_determined is 1"},
   };
@@ -249,13 +249,14 @@ TEST(MeasurementTest, MistakesAreNamed) {
     const char* message;
   };
   const Case cases[] = {
-      {R"({"troughput": 1})", "m: unknown key \"troughput\" (did you mean \"throughput\"?)"},
+      {R"({"troughput": 1})", "m/troughput: unknown key; did you mean \"throughput\"?"},
       {R"({"latency": -1})", "m/latency is -1"},
       {R"({"latency": "3"})", "m/latency is \"3\""},
       {R"({"latency": null})", "m/latency is null"},
-      {R"({"latency": {"spread": 1}})", "m/latency: \"value\" is missing"},
+      {R"({"latency": {"spread": 1}})", "m/latency/value is missing"},
       {R"({"latency": {"value": 1, "samples": 1.5}})", "m/latency/samples is 1.5"},
-      {R"({"latency": {"value": 1, "unit": "s"}})", "unknown key \"unit\""},
+      {R"({"latency": {"value": 1, "unit": "s"}})",
+       "m/latency/unit: unknown key; expected one of value, spread, samples"},
       {R"([1])", "m is an array; expected an object"},
   };
   for (const Case& c : cases) {

@@ -96,7 +96,7 @@ def test_an_error_has_the_message_of_dsat(files):
     experiment = create(files, profile=PROFILE)
     with pytest.raises(dsat.DsatError, match="experiment 1 has no trial 77"):
         experiment.tell(77, metrics={"throughput": 1.0})
-    with pytest.raises(dsat.DsatError, match='standard input: unknown key "num_tokens"'):
+    with pytest.raises(dsat.DsatError, match='standard input/num_tokens: unknown key'):
         create(files, profile={**PROFILE, "num_tokens": 1})
     with pytest.raises(ValueError, match="give one of"):
         experiment.tell(0)
