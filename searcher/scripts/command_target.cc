@@ -166,6 +166,7 @@ std::map<std::string, std::string> CommandTarget::OwnEnvironment(
     env["DSAT_START_PROFILE_STEP"] = std::to_string(spec_.options.start_profile_step);
     env["DSAT_END_PROFILE_STEP"] = std::to_string(LastStep(request));
   }
+  env["DSAT_TRAINER"] = TrainerArgumentsOf(request.ds_config).dump();
   Json file = spec_.file;
   file.erase("hyperparameters");
   env["DSAT_EXPERIMENT"] = file.dump();
