@@ -55,6 +55,7 @@ struct AutoPriors {
     double matmul_efficiency = 0.5;  // A share of the measured speed.
     double num_units = 30;           // The collectives in which stage 3 gathers all parameters.
     double offload_samples = 8;      // [script] Samples of all ranks that offloading takes.
+    double recomputed = 1.0 / 3;     // [guess] The forward pass, if a script's model recomputes it.
     // From this share of memory on it is nearly full. The pressure is the excess in units of the
     // width, up to a limit; the slowdown is a factor of at least this.
     double nearly_full = 0.9, full_width = 0.1, most_pressure = 1.5, least_slowdown = 0.5;

@@ -132,8 +132,13 @@ void AutoTimeModel::SetPrior() {
 void AutoTimeModel::SetExtras(double sample_ms) {
   extras_.resize(space_.stages.size());
   if (sample_ms <= 0) {
-    for (size_t i = 0; i < space_.stages.size(); ++i)
+    for (size_t i = 0; i < space_.stages.size(); ++i) {
+      const Assignment& settings = space_.stages[i].settings;
+      const auto checkpoints = settings.find("/dsat/trainer/gradient_checkpointing");
       extras_[i].updated = NumOffloaded(space_.stages[i]) * kAutoTimes.offload_samples / ranks_;
+      if (checkpoints != settings.end() && checkpoints->second == true)
+        extras_[i].computed = kAutoTimes.recomputed;
+    }
     return;
   }
   std::map<int, double> least_update_ms;

@@ -12,6 +12,10 @@ namespace {
 // No device holds as many; the sum of sizes up to it is an int64_t.
 constexpr int64_t kMostElems = 1'000'000'000'000'000;
 
+// Activations of a sample for those that checkpoints keep, where the profile has measured one of
+// the two. A guess, because it depends on the model.
+constexpr int64_t kRecomputed = 4;
+
 // Values that the optimizer keeps for each parameter, master weights aside.
 int64_t OptimizerMoments(const engine::Settings& settings) {
   const std::string name = settings.Lower("/optimizer/type");
@@ -67,9 +71,19 @@ StageMemory MemoryModel::ForStage(int stage) const {
       .optimizer_bytes = optimizer - off_optimizer,
       .buffer_bytes = published_ ? 0 : width * BufferElems(stage),
       .gathered_bytes = published_ ? 0 : width * GatheredElems(homes),
-      .activation_bytes_per_sample = profile_.activation_bytes_per_sample,
+      .activation_bytes_per_sample = ActivationBytes(),
       .offloaded_bytes = off_params + off_optimizer,
   };
+}
+
+int64_t MemoryModel::ActivationBytes() const {
+  const int64_t measured = profile_.activation_bytes_per_sample;
+  const Json* now = settings_.Given("/dsat/trainer/gradient_checkpointing");
+  const Json* before = FindAtPointer(profile_.trainer, "/gradient_checkpointing");
+  if (now == nullptr || before == nullptr || *now == *before) return measured;
+  const int64_t switched = profile_.switched_activation_bytes_per_sample;
+  if (switched > 0) return switched;
+  return *now == true ? measured / kRecomputed : std::min(measured * kRecomputed, kMostElems);
 }
 
 bool MemoryModel::IsBf16(const char* key) const {

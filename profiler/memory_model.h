@@ -57,6 +57,8 @@ class MemoryModel {
   int64_t ApproxMaxMicroBatch(int stage) const;
 
  private:
+  // As the profile's trainer checkpoints activations, or if it is made to do otherwise.
+  int64_t ActivationBytes() const;
   int64_t BufferElems(int stage) const;
   int64_t GatheredElems(const engine::StateHomes& homes) const;
   // Whether this switch of bf16 acts.

@@ -7,6 +7,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/error.h"
@@ -16,6 +17,7 @@
 #include "engine/config/validate.h"
 #include "profiler/conditions.h"
 #include "profiler/effective_key.h"
+#include "proto/launch_settings.h"
 #include "proto/micro_batch.h"
 #include "proto/search_policy.h"
 
@@ -410,8 +412,14 @@ class Lister {
 
 }  // namespace
 
+bool IsOfTrainer(const Key& key) {
+  return std::string_view(key.pointer).starts_with(kTrainerPrefix);
+}
+
 bool IsSearchedWidely(const Key& key, const ExperimentSpec& spec) {
   if (key.wide_from == engine::kNumZeroStages) return false;
+  // The profile says which ones the script has.
+  if (IsOfTrainer(key) && FindAtPointer(spec.ds_config, key.pointer) == nullptr) return false;
   const bool is_semantic = key.key_class == engine::KeyClass::kSemantic;
   if (is_semantic ? !spec.options.allow_semantic : spec.options.space != "wide") return false;
   if (IsBuiltin(spec)) return key.builtin == engine::Builtin::kHonors;

@@ -63,6 +63,9 @@ std::string DescribePlace(int stage, const Assignment& settings, const engine::K
 // Whether a search of `spec` varies the key by itself, at some stage.
 bool IsSearchedWidely(const engine::Key& key, const ExperimentSpec& spec);
 
+// Whether the key is an argument of a script's trainer: nothing predicts what its values change.
+bool IsOfTrainer(const engine::Key& key);
+
 // True if this key depends on other keys (Key::only_with) and none of them has the needed value in
 // `ds_config`.
 bool LacksItsSection(const engine::Key& key, const Json& ds_config, const engine::KeyTable& keys);

@@ -48,7 +48,7 @@ std::vector<Json> ValuesOf(const Key& key, const Scope& scope) {
 
 // The submitted value and those that mean something else: nothing is learned otherwise unless a
 // trial chooses so. A type that is not given is that of training.
-std::vector<Json> SemanticValuesOf(const Key& key, const Scope& scope, const Place& place) {
+std::vector<Json> ValuesBesidesSubmitted(const Key& key, const Scope& scope, const Place& place) {
   const engine::Settings settings(place.ds_config, "ds_config", scope.keys);
   const char* const precision = settings.Is("/bf16/enabled")   ? "bf16"
                                 : settings.Is("/fp16/enabled") ? "fp16"
@@ -105,10 +105,11 @@ std::optional<Knob> WideKnobOf(const Key& key, const Scope& scope, const Place& 
                                std::vector<LeftOut>& left_out) {
   if (!IsSearchedWidely(key, scope.spec) || place.stage < key.wide_from) return std::nullopt;
   if (LacksItsSection(key, place.ds_config, scope.keys)) return std::nullopt;
-  const bool is_semantic = key.key_class == engine::KeyClass::kSemantic;
-  Knob knob{.pointer = key.pointer,
-            .values = is_semantic ? SemanticValuesOf(key, scope, place) : ValuesOf(key, scope)};
-  if (knob.values.size() > 1)
+  const bool is_besides = key.key_class == engine::KeyClass::kSemantic || IsOfTrainer(key);
+  Knob knob{
+      .pointer = key.pointer,
+      .values = is_besides ? ValuesBesidesSubmitted(key, scope, place) : ValuesOf(key, scope)};
+  if (knob.values.size() > 1 && !IsOfTrainer(key))
     knob.effects = EffectsOf(knob, scope, place.ds_config, space.approx_max_micro_batch);
   if (knob.values.size() > 1 && !(exact && !key.beyond_plan && IsIdle(knob))) {
     ForgetTimes(space, knob);
@@ -200,7 +201,8 @@ Assignment SubmittedAt(int stage, const Json& ds_config, const engine::KeyTable&
   Assignment submitted;
   for (const Key& key : keys) {
     const bool is_searched = key.values[0] != 0 || user_space.contains(key.pointer);
-    if (is_searched) submitted[key.pointer] = settings.Get(key.pointer);
+    const bool is_lacking = IsOfTrainer(key) && settings.Given(key.pointer) == nullptr;
+    if (is_searched && !is_lacking) submitted[key.pointer] = settings.Get(key.pointer);
   }
   for (const auto& [pointer, values] : user_space.items()) {
     const Json* given = FindAtPointer(ds_config, pointer);

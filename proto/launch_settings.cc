@@ -43,6 +43,10 @@ std::map<std::string, std::string> VariablesOf(const Json& ds_config) {
   return variables;
 }
 
+Json TrainerArgumentsOf(const Json& ds_config) {
+  return SectionOf(ds_config, "trainer");
+}
+
 std::string WordOf(const Json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }

@@ -1,5 +1,6 @@
-// Settings besides the ds_config that a search may vary: arguments of the user's command and
-// environment variables of the ranks. A trial's config has them in its section "dsat".
+// Settings besides the ds_config that a search may vary: arguments of the user's command,
+// environment variables of the ranks, and arguments of the script's trainer that dsat's import hook
+// sets. A trial's config has them in its section "dsat".
 #ifndef DSAT_PROTO_LAUNCH_SETTINGS_H_
 #define DSAT_PROTO_LAUNCH_SETTINGS_H_
 
@@ -19,10 +20,15 @@ std::string VariablePointer(const std::string& name);
 // pointers, the pointer.
 std::string NameOfPointer(const std::string& pointer);
 
+// The JSON pointers of a trainer's arguments begin with this one (engine/config/keys.cc).
+inline constexpr char kTrainerPrefix[] = "/dsat/trainer/";
+
 // Flag -> value of a trial's config: a text, a number, or whether a switch is given.
 std::map<std::string, Json> ArgumentsOf(const Json& ds_config);
 // Name -> value of a trial's config.
 std::map<std::string, std::string> VariablesOf(const Json& ds_config);
+// Argument -> value of a trial's config, an object.
+Json TrainerArgumentsOf(const Json& ds_config);
 
 // A value as a word of a command or the text of a variable.
 std::string WordOf(const Json& value);

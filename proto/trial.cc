@@ -133,7 +133,7 @@ void VisitProfile(Visitor& visit, Profile& object){NLOHMANN_JSON_EXPAND(NLOHMANN
     DSAT_VISIT_FIELD, num_params, trainable_num_params, activation_bytes_per_sample,
     device_memory_bytes, forward_flops_per_sample, two_units_num_params, matmul_flops_per_s,
     copy_bytes_per_s, to_device_bytes_per_s, to_host_bytes_per_s, micro_batch_1_peak_bytes,
-    micro_batch_2_peak_bytes, device, num_threads))}
+    micro_batch_2_peak_bytes, device, num_threads, trainer, switched_activation_bytes_per_sample))}
 
 Json ToJson(const ModelProfile& profile) {
   Json json;
@@ -219,6 +219,10 @@ class ProfileReader {
     if (device == "" || device == "cpu" || device == "cuda") return;
     Throw(ErrorCode::kInvalidArgument, "{}/{} is {}; expected \"cpu\" or \"cuda\"", what_, key,
           json_[key].dump());
+  }
+  void operator()(const char* key, Json& object) const {
+    object = json_.value(key, Json::object());
+    CheckObject(object, what_ + "/" + key);
   }
 
  private:

@@ -105,10 +105,14 @@ std::string ToJsonText(const QueryResult& trials) {
 // to start its ranks.
 std::vector<std::string> StandaloneCommand(const ExperimentSpec& spec, const Json& ds_config,
                                            const std::string& config_path) {
-  const std::vector<std::string> argv = ArgvForTrial(spec, ds_config, config_path, std::nullopt);
-  if (FindRankLauncher(argv)) return argv;
+  CommandWords command(ArgvForTrial(spec, ds_config, config_path, std::nullopt));
+  const std::string num_ranks = std::to_string(spec.slots_per_trial);
+  if (const auto launcher = FindRankLauncher(command)) {
+    if (!launcher->num_ranks)
+      command.InsertBehind(launcher->args_begin - 1, {launcher->ranks_flag, num_ranks});
+    return command.Changed();
+  }
   // torchrun starts a script or a module, and takes none of Python's own options.
-  CommandWords command(argv);
   std::vector<size_t> pythons;
   for (size_t i = 0; i + 1 < command.words().size(); ++i) {
     const std::string& next = command.words()[i + 1].text;
@@ -117,8 +121,8 @@ std::vector<std::string> StandaloneCommand(const ExperimentSpec& spec, const Jso
       pythons.push_back(i);
   }
   if (pythons.size() != 1) return {};
-  command.InsertBehind(pythons[0], {"-m", "torch.distributed.run", "--standalone",
-                                    "--nproc_per_node", std::to_string(spec.slots_per_trial)});
+  command.InsertBehind(
+      pythons[0], {"-m", "torch.distributed.run", "--standalone", "--nproc_per_node", num_ranks});
   return command.Changed();
 }
 

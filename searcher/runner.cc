@@ -18,6 +18,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/num_cores.h"
 #include "base/unique_fd.h"
 #include "searcher/attempt.h"
 #include "searcher/budget.h"
@@ -167,17 +168,20 @@ void Runner::Impl::Open() {
   MakeWritableFolder(options.out_dir + "/trials");
   target = MakeTarget(spec, options.trial_binary);
   server = std::make_unique<TrialServer>(&queue, options.machines.runner_address);
-  hosts = options.machines.hosts.empty() ? std::vector{ThisMachine(spec, options.num_slots)}
+  const bool are_known = options.num_slots > 0 || !options.machines.hosts.empty() || UsesGpus(spec);
+  // A trial uses all cores of a machine, whose number says nothing of how many trials can share it.
+  const int64_t num_slots =
+      are_known ? options.num_slots : std::min<int64_t>(spec.slots_per_trial, NumCores());
+  hosts = options.machines.hosts.empty() ? std::vector{ThisMachine(spec, num_slots)}
                                          : options.machines.hosts;
   CheckHosts(spec, hosts);
-  const bool are_known = options.num_slots > 0 || !options.machines.hosts.empty() || UsesGpus(spec);
   pool = options.jobs ? SlotPool(std::numeric_limits<int64_t>::max())
                       : SlotPool::On(hosts, spec.slots_per_trial, are_known);
-  if (const int64_t num_slots = NumSlots(hosts); spec.slots_per_trial > num_slots) {
+  if (const int64_t most = NumSlots(hosts); spec.slots_per_trial > most) {
     Notify(RunnerEvent::Kind::kNote, -1, 0, 0,
            fmt::format("a trial needs {} slots, more than the {} to use here: trials run one at a "
                        "time and their ranks share cores, which makes them slower",
-                       spec.slots_per_trial, num_slots));
+                       spec.slots_per_trial, most));
   }
 }
 

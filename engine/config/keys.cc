@@ -372,6 +372,24 @@ constexpr Key kBehindZero[] = {
         .Note("arguments of the user's command; a search of arguments writes them"),
     Open("/dsat/environment", "")
         .Note("environment variables of the ranks; a search of variables writes them"),
+    // Arguments of a script's trainer, or of its model of Hugging Face. The default of a script that
+    // has one is what the trainer has set. The values are searched besides that one.
+    Section("/dsat/trainer", ""),
+    Flag("/dsat/trainer/gradient_checkpointing", "", "false", kRefuses)
+        .Exact().PlacesFromStage(0, kSwitch)
+        .Note("of Hugging Face's models; takes a third more time and saves most activations"),
+    Text("/dsat/trainer/attn_implementation", "", "null", kRefuses)
+        .Rounding().WideFromStage(0, R"(["sdpa"])")
+        .Note("of Hugging Face's models; sdpa is the fastest that PyTorch brings"),
+    Text("/dsat/trainer/optim", "", "null", kRefuses)
+        .Rounding().WideFromStage(0, R"(["adamw_torch_fused"])")
+        .Note("of TrainingArguments, where the ds_config has no optimizer; one kernel for all"),
+    Int("/dsat/trainer/dataloader_num_workers", "", "0", kRefuses)
+        .Exact().From(0).WideFromStage(0, "[2, 4, 8]").NeedsGpu()
+        .Note("processes that load batches while the device computes"),
+    Flag("/dsat/trainer/dataloader_pin_memory", "", "false", kRefuses)
+        .Exact().WideFromStage(0, "[true]").NeedsGpu()
+        .Note("batches in page-locked memory, which takes host memory"),
 };
 
 }  // namespace

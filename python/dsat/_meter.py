@@ -228,16 +228,17 @@ def count_parameters(parameters: Iterable[Any]) -> Tuple[int, int]:
 
 
 def finish_profile(of: Trial, num_params: int, trainable_num_params: int,
-                   activation_bytes: int) -> None:
+                   activation_bytes: int, more: Optional[Dict[str, Any]] = None) -> None:
     """Writes the profile of the model, and ends the process with exit code 0.
 
     Args:
         num_params, trainable_num_params: of the whole model, over all ranks.
         activation_bytes: what the activations of one micro-batch take on this rank.
+        more: further keys of the profile.
     """
     profile = {"num_params": int(num_params), "trainable_num_params": int(trainable_num_params),
                "activation_bytes_per_sample":
-                   max(0, int(activation_bytes)) // (of.micro_batch_size or 1)}
+                   max(0, int(activation_bytes)) // (of.micro_batch_size or 1), **(more or {})}
     if uses_gpu():
         cuda = sys.modules["torch"].cuda
         profile["device_memory_bytes"] = int(

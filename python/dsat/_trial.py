@@ -5,6 +5,7 @@ import atexit
 import json
 import os
 import re
+import socket
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -175,11 +176,14 @@ def measures() -> bool:
 
 
 def _of_ranks(name: str, variables: Sequence[str]) -> Optional[int]:
-    """A function of torch.distributed, or the first of the variables that is a number."""
+    """A function of torch.distributed, or the first of the variables that is a number.
+
+    If dsat starts the ranks, the variables of a cluster's job say nothing about them.
+    """
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(getattr(distributed, name)())
-    for variable in variables:
+    for variable in variables[:1] if "DSAT_RANK" in os.environ else variables:
         if os.environ.get(variable, "").isdigit():
             return int(os.environ[variable])
     return None
@@ -200,6 +204,18 @@ def world_size() -> int:
 def sure_world_size() -> Optional[int]:
     """The number of ranks; None if only variables give it that may be of a cluster's job."""
     return _of_ranks("get_world_size", ("WORLD_SIZE",)) or (1 if world_size() == 1 else None)
+
+
+def be_only_rank() -> None:
+    """Gives this process the variables of a launcher's only rank, if it has none."""
+    if "RANK" in os.environ:
+        return
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1",
+                      MASTER_ADDR="127.0.0.1",
+                      MASTER_PORT=os.environ.get("DSAT_MASTER_PORT") or str(port))
 
 
 def check_rank() -> None:

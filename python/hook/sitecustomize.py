@@ -13,6 +13,10 @@ import sys
 # The modules that dsat._hook changes after their import.
 _TARGETS = frozenset({
     "deepspeed",
+    "deepspeed.comm.comm",
+    "deepspeed.launcher.runner",
+    "torch.distributed.distributed_c10d",
+    "accelerate.commands.launch",
     "accelerate.accelerator",
     "accelerate.utils.dataclasses",
     "accelerate.utils.deepspeed",

@@ -160,9 +160,7 @@ class Splitter {
 
 // The index of SCRIPT in "sh -c SCRIPT", "bash -lc SCRIPT"; argv.size() if there is none.
 size_t FindScript(const Argv& argv) {
-  constexpr std::array<std::string_view, 5> kShells = {"sh", "bash", "dash", "zsh", "ksh"};
-  if (argv.empty() || std::ranges::find(kShells, BaseName(argv[0])) == kShells.end())
-    return argv.size();
+  if (argv.empty() || !IsShell(argv[0])) return argv.size();
   for (size_t i = 1; i + 1 < argv.size() && argv[i].starts_with('-'); ++i) {
     if (!argv[i].starts_with("--") && argv[i].ends_with('c')) return i + 1;
   }
@@ -204,6 +202,11 @@ std::string_view LeadingVariableName(std::string_view text) {
 
 std::string_view BaseName(std::string_view path) {
   return path.substr(path.rfind('/') + 1);
+}
+
+bool IsShell(std::string_view program) {
+  constexpr std::array<std::string_view, 5> kShells = {"sh", "bash", "dash", "zsh", "ksh"};
+  return std::ranges::find(kShells, BaseName(program)) != kShells.end();
 }
 
 CommandWords::CommandWords(Argv argv) : argv_(std::move(argv)), script_(FindScript(argv_)) {

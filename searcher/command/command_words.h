@@ -43,6 +43,9 @@ std::string_view LeadingVariableName(std::string_view text);
 // The last part of a path.
 std::string_view BaseName(std::string_view path);
 
+// Whether the program is a shell, such as /bin/bash.
+bool IsShell(std::string_view program);
+
 // The words of argv or, if argv runs a shell as in "sh -c SCRIPT", those of the script. Changes are
 // collected; words() stays as it was.
 class CommandWords {

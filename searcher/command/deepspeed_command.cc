@@ -5,10 +5,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -71,20 +68,6 @@ bool UsesVariable(const std::string& word) {
   return RE2::PartialMatch(word, ConfigVariable());
 }
 
-// True if the program is a script with "#!", as those that pip installs.
-bool IsScript(const std::string& program, const ExperimentSpec& spec) {
-  std::vector<std::filesystem::path> folders = {spec.model_dir};
-  const char* const path = std::getenv("PATH");
-  std::istringstream parts(path == nullptr || program.find('/') != program.npos ? "" : path);
-  for (std::string part; std::getline(parts, part, ':');)
-    folders.emplace_back(part);
-  return std::ranges::any_of(folders, [&](const std::filesystem::path& folder) {
-    char begin[2] = {};
-    std::ifstream(folder / program).read(begin, 2);
-    return begin[0] == '#' && begin[1] == '!';
-  });
-}
-
 // True if the import hook of a Python that the command starts may run.
 bool RunsPython(const CommandWords& command, const ExperimentSpec& spec) {
   const auto names_python = [](const CommandWord& word) {
@@ -93,7 +76,7 @@ bool RunsPython(const CommandWords& command, const ExperimentSpec& spec) {
   };
   return command.in_shell() || FindRankLauncher(command) ||
          std::ranges::any_of(command.words(), names_python) ||
-         (!command.words().empty() && IsScript(command.words()[0].text, spec));
+         (!command.words().empty() && FirstLineOf(command.words()[0].text, spec).starts_with("#!"));
 }
 
 // Keys that are newer than the script's DeepSpeed get the names that it knows them by.

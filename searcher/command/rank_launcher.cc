@@ -6,17 +6,25 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <limits>
 #include <map>
 #include <span>
 #include <sstream>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/parse_number.h"
+#include "base/regex.h"
 
 namespace dsat {
+
+namespace fs = std::filesystem;
+
 namespace {
 
 using Argv = std::vector<std::string>;
@@ -44,8 +52,11 @@ constexpr std::array<std::string_view, 4> kMasterFlags = {"--master_port", "--ma
                                                           "--standalone", "--rdzv"};
 // Words that may stand before a program and run it; with them their options, and the duration that
 // `timeout` has. Options before a program that have a value stand between spaces.
-constexpr std::array<std::string_view, 10> kWrappers = {
-    "env", "exec", "nohup", "time", "setsid", "uv", "poetry", "conda", "timeout", "nice"};
+constexpr std::array<std::string_view, 13> kWrappers = {
+    "env",   "exec",    "nohup", "time", "setsid", "uv", "poetry",
+    "conda", "timeout", "nice",  "then", "else",   "do"};
+// A file that a shell runs may run others. More of them, and more words of one, are not read.
+constexpr size_t kMostLines = 16, kMostWords = 2000;
 constexpr std::string_view kOptionsWithValue =
     // uv
     " --with -w --with-editable --with-requirements --python -p --python-platform --project"
@@ -199,57 +210,6 @@ std::string VariableIn(std::string_view word) {
   return std::string(LeadingVariableName(word));
 }
 
-[[noreturn]] void RefuseVariable(const CommandWords& command, size_t begin, size_t index,
-                                 const std::string& value, const std::string& launcher) {
-  Argv line;
-  for (size_t i = begin; i < command.words().size() && (i == begin || !command.words()[i].first);
-       ++i)
-    line.push_back(i == index ? value : command.words()[i].text);
-  Throw(ErrorCode::kInvalidArgument,
-        "entrypoint: dsat does not see what {} holds for `{}`: options there would take precedence "
-        "over the ranks, the port and the hosts of a trial; write it out: {}",
-        command.words()[index].text, launcher, fmt::join(line, " "));
-}
-
-// Refuses a launcher, or options of one, in a variable of the shell. A variable behind a flag is
-// its value, unless it is known to hold options, and another value without a hyphen is the script.
-// Values are known as far as the command, the experiment and our environment show them.
-void CheckVariables(const CommandWords& command, const ExperimentSpec& spec) {
-  const std::vector<CommandWord>& words = command.words();
-  std::map<std::string, std::string> values = spec.environment;
-  const auto value_at = [&](size_t index) -> std::optional<std::string> {
-    const std::string name = VariableIn(words[index].text);
-    if (name.empty()) return std::nullopt;
-    if (const auto found = values.find(name); found != values.end()) return found->second;
-    const char* const ours = std::getenv(name.c_str());
-    return ours == nullptr ? std::nullopt : std::optional<std::string>(ours);
-  };
-  const std::optional<RankLauncher> launcher = FindRankLauncher(command);
-  size_t options_end = launcher ? launcher->args_end : 0;
-  for (size_t i = 0; i < words.size(); ++i) {
-    const std::string& text = words[i].text;
-    const size_t program = words[i].first ? ProgramAt(command, i) : i;
-    if (words[i].first && words[program].expands) {
-      const std::string value = value_at(program).value_or("");
-      const auto hidden = FindRankLauncher(CommandWords({"sh", "-c", value}));
-      if (hidden) RefuseVariable(command, program, program, value, hidden->name);
-    }
-    const bool is_option = launcher && i >= launcher->args_begin && i < options_end;
-    if (is_option && words[i].expands && (text[0] == '$' || text[0] == '`')) {
-      const auto value = value_at(i);
-      const bool behind_flag = words[i - 1].text.starts_with('-');
-      const bool is_script = value && !value->empty() && !value->starts_with('-') && !behind_flag;
-      if (is_script) {
-        options_end = i;
-      } else if (value ? value->starts_with('-') : !behind_flag) {
-        RefuseVariable(command, launcher->args_begin - 1, i, value.value_or("..."), launcher->name);
-      }
-    }
-    if (const size_t equals = text.find('='); equals != text.npos)
-      values[text.substr(0, equals)] = text.substr(equals + 1);
-  }
-}
-
 // Refuses devices with names, which DeepSpeed's launcher does not read.
 void CheckIncluded(const CommandWords& command, const RankLauncher& launcher) {
   for (const std::string_view flag : {"--include", "-i", "--exclude", "-e"}) {
@@ -264,7 +224,92 @@ void CheckIncluded(const CommandWords& command, const RankLauncher& launcher) {
   }
 }
 
+// Whether pip has installed the program: it is a script of Python in PATH, or beside a Python.
+bool IsInstalledPython(const std::string& program, const ExperimentSpec& spec) {
+  const std::string line = FirstLineOf(program, spec);
+  if (!line.starts_with("#!") || line.find("python") == line.npos || program.ends_with(".py"))
+    return false;
+  const fs::path path = fs::path(spec.model_dir) / program;
+  std::error_code error;
+  return program.find('/') == program.npos || fs::exists(path.parent_path() / "python3", error);
+}
+
+// A command line, and where the entrypoint has it: "" for itself.
+struct CommandLineOf {
+  std::string place;
+  CommandWords command;
+};
+
+// The file of a shell that the program words()[i] runs, as the command names it; "" if it is none.
+std::string ShellFileAt(const CommandWords& command, size_t i, const ExperimentSpec& spec) {
+  static const RE2 kShell(R"(#!\s*\S*/(env\s+)?[a-z]*sh(\s|$))", RegexOptions());
+  const std::vector<CommandWord>& words = command.words();
+  if (!IsShell(words[i].text))
+    return RE2::PartialMatch(FirstLineOf(words[i].text, spec), kShell) ? words[i].text : "";
+  const size_t end = EndOfCommand(command, i);
+  std::error_code error;
+  while (++i < end) {
+    if (fs::is_regular_file(fs::path(spec.model_dir) / words[i].text, error)) return words[i].text;
+  }
+  return "";
+}
+
+// The entrypoint, and what it runs by files of a shell and by a variable in place of a program, as
+// far as these can be read.
+std::vector<CommandLineOf> CommandLinesOf(const ExperimentSpec& spec) {
+  std::vector<CommandLineOf> lines = {{"", CommandWords(spec.entrypoint)}};
+  std::map<std::string, std::string> values = spec.environment;
+  for (size_t at = 0; at < lines.size(); ++at) {
+    const CommandWords command = lines[at].command;
+    const size_t num_words = std::min(command.words().size(), kMostWords);
+    for (size_t i = 0; i < num_words && lines.size() < kMostLines; ++i) {
+      const std::string& text = command.words()[i].text;
+      if (const size_t equals = text.find('='); equals != text.npos)
+        values[text.substr(0, equals)] = text.substr(equals + 1);
+      if (!command.words()[i].first) continue;
+      const size_t program = ProgramAt(command, i);
+      std::string place = command.words()[program].text, line;
+      if (const std::string name = VariableIn(place); !name.empty()) {
+        const char* const ours = std::getenv(name.c_str());
+        line = values.contains(name) ? values[name] : ours == nullptr ? "" : ours;
+      } else if (place = ShellFileAt(command, program, spec); !place.empty()) {
+        line = ReadOrEmpty(fs::path(spec.model_dir) / place);
+      }
+      if (!line.empty()) lines.push_back({place, CommandWords({"sh", "-c", line})});
+    }
+  }
+  return lines;
+}
+
 }  // namespace
+
+std::string FirstLineOf(const std::string& program, const ExperimentSpec& spec) {
+  std::vector<fs::path> folders = {spec.model_dir};
+  const char* const path = std::getenv("PATH");
+  if (program.find('/') == program.npos) folders.clear();
+  std::istringstream parts(path == nullptr || !folders.empty() ? "" : path);
+  for (std::string part; std::getline(parts, part, ':');)
+    folders.emplace_back(part);
+  constexpr size_t kMostBytes = 256;
+  for (const fs::path& folder : folders) {
+    char begin[kMostBytes] = {};
+    std::ifstream file(folder / program, std::ios::binary);
+    file.read(begin, kMostBytes);
+    const std::string_view read(begin, static_cast<size_t>(file.gcount()));
+    if (!read.empty()) return std::string(read.substr(0, read.find('\n')));
+  }
+  return "";
+}
+
+bool StartsRanks(const ExperimentSpec& spec) {
+  return std::ranges::any_of(CommandLinesOf(spec), [&](const CommandLineOf& line) {
+    const std::vector<CommandWord>& words = line.command.words();
+    bool found = FindRankLauncher(line.command).has_value();
+    for (size_t i = 0; i < std::min(words.size(), kMostWords) && !found; ++i)
+      found = words[i].first && IsInstalledPython(words[ProgramAt(line.command, i)].text, spec);
+    return found;
+  });
+}
 
 std::optional<RankLauncher> FindRankLauncher(const CommandWords& command) {
   const std::vector<CommandWord>& words = command.words();
@@ -306,13 +351,15 @@ std::optional<RankProgram> RankProgramAt(const CommandWords& command, size_t fir
 
 void CheckRankLauncher(const ExperimentSpec& spec) {
   const CommandWords command(spec.entrypoint);
-  CheckVariables(command, spec);
   const std::optional<RankLauncher> launcher = FindRankLauncher(command);
   if (launcher && launcher->name == "deepspeed") CheckIncluded(command, *launcher);
-  if (launcher && launcher->num_ranks && *launcher->num_ranks != spec.slots_per_trial) {
+  for (const CommandLineOf& line : CommandLinesOf(spec)) {
+    const std::optional<RankLauncher> other = FindRankLauncher(line.command);
+    if (!other || other->num_ranks.value_or(spec.slots_per_trial) == spec.slots_per_trial) continue;
     Throw(ErrorCode::kInvalidArgument,
-          "entrypoint: {} would start {} ranks, expected {} as in resources.slots_per_trial",
-          launcher->name, *launcher->num_ranks, spec.slots_per_trial);
+          "entrypoint: {}{} would start {} ranks, expected {} as in resources.slots_per_trial",
+          other->name, line.place.empty() ? "" : " in " + line.place, *other->num_ranks,
+          spec.slots_per_trial);
   }
 }
 

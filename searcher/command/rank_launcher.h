@@ -40,9 +40,18 @@ struct RankProgram {
 // launcher, behind variables and wrappers such as "uv run".
 std::optional<RankProgram> RankProgramAt(const CommandWords& command, size_t first);
 
-// Throws kInvalidArgument if the launcher of spec.entrypoint starts another number of ranks than
-// spec.slots_per_trial, is hidden in a variable of the shell, wholly or with some of its options,
-// or is DeepSpeed's and selects devices by their names.
+// The first line of the file of a program, which is found as a shell does from spec.model_dir; ""
+// if there is none.
+std::string FirstLineOf(const std::string& program, const ExperimentSpec& spec);
+
+// Whether the entrypoint starts its ranks itself, so that it runs once on each host: by a launcher,
+// by one in a file that a shell runs ("bash run.sh", "./run.sh") or in a variable of a shell, or as
+// a program of Python that pip has installed, such as `trl`.
+bool StartsRanks(const ExperimentSpec& spec);
+
+// Throws kInvalidArgument if the launcher of spec.entrypoint, or one that it runs by a shell's file
+// or variable, starts another number of ranks than spec.slots_per_trial, or if it is DeepSpeed's
+// and selects devices by their names.
 void CheckRankLauncher(const ExperimentSpec& spec);
 
 }  // namespace dsat

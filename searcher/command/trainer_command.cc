@@ -90,15 +90,25 @@ std::optional<std::string> DropClusterLauncher(ExperimentSpec* spec) {
   return std::nullopt;
 }
 
-// The ds_config that accelerate's own config at `path` names; "" if it names none.
-std::string ConfigFileIn(const std::string& path) {
-  constexpr std::string_view kKey = "deepspeed_config_file:";
-  std::istringstream lines(ReadOrEmpty(path));
-  for (std::string raw; std::getline(lines, raw);) {
-    const std::string line = Trimmed(raw);
-    const size_t begin = line.find_first_not_of(" \t'\"", kKey.size());
-    if (line.starts_with(kKey) && begin != line.npos)
-      return line.substr(begin, line.find_first_of(" \t'\"#", begin) - begin);
+// The value that a file of YAML or JSON gives a key by itself on a line; "" if it gives none.
+std::string ValueIn(const std::string& path, const std::string& key) {
+  const RE2 line(fmt::format(R"re((?m)^[ \t]*["']?{}["']?[ \t]*:[ \t]*["']?([^\s"'#,]+))re", key),
+                 RegexOptions());
+  std::string value;
+  RE2::PartialMatch(ReadOrEmpty(path), line, &value);
+  return value;
+}
+
+// The value that a file of arguments among the command's words gives an argument, as in
+// "llamafactory-cli train sft.yaml"; "" if none gives it.
+std::string ValueInFiles(const CommandWords& command, const ExperimentSpec& spec,
+                         const std::string& argument) {
+  for (const CommandWord& word : command.words()) {
+    const bool is_file =
+        word.text.ends_with(".yaml") || word.text.ends_with(".yml") || word.text.ends_with(".json");
+    const std::string value =
+        is_file ? ValueIn(std::filesystem::path(spec.model_dir) / word.text, argument) : "";
+    if (!value.empty()) return value;
   }
   return "";
 }
@@ -184,12 +194,12 @@ class Resolver {
   void ResolveBatch(const BatchArgument& argument, bool by_total) {
     const Json given = spec_.ds_config.value(argument.key, Json());
     const auto flag = FindFlag(command_, argument.flag);
-    std::optional<int64_t> number;
+    std::optional<int64_t> number = NumberIn(ValueInFiles(command_, spec_, argument.flag + 2));
     if (flag) {
       number = NumberIn(TextOf(command_, *flag));
     } else if (const Json* shown =
                    FindAtPointer(script_, fmt::format("/numbers/{}", argument.flag + 2));
-               shown != nullptr && !reads_file_) {
+               shown != nullptr && !reads_file_ && !number) {
       number = shown->get<int64_t>();
     }
     if (!flag && parses_) {
@@ -206,7 +216,7 @@ class Resolver {
     if (engine::IsAuto(given))
       notes_.push_back(fmt::format("{}: /{} is \"auto\": {}, as {} {}", source_, argument.key,
                                    *number, argument.flag,
-                                   flag ? "says" : "is in the script or by default"));
+                                   flag ? "says" : "is in the script, in its file, or by default"));
   }
 
   static std::optional<int64_t> NumberIn(const std::string& text) {
@@ -307,7 +317,8 @@ std::optional<std::string> ConfigOfAccelerate(const CommandWords& command,
                                               const std::string& folder) {
   const std::optional<ArgumentPart> file = FileOfAccelerate(command);
   if (!file) return std::nullopt;
-  const std::string config = ConfigFileIn(std::filesystem::path(folder) / TextOf(command, *file));
+  const std::string config =
+      ValueIn(std::filesystem::path(folder) / TextOf(command, *file), "deepspeed_config_file");
   return config.empty() ? std::nullopt : std::optional(config);
 }
 

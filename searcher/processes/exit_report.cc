@@ -29,12 +29,16 @@ std::string Quote(std::string_view line) {
   return Trimmed(line).substr(0, kMaxQuoteBytes);
 }
 
+int DistanceFromCause(const std::string& error) {
+  static const RE2 kLost(R"(Connection (closed|reset) by peer|Broken pipe)", RegexOptions());
+  static const RE2 kCollective(R"(gloo|ncclRemoteError|ProcessGroupNCCL)", RegexOptions());
+  if (RE2::PartialMatch(error, kLost)) return 2;
+  return RE2::PartialMatch(error, kCollective) ? 1 : 0;
+}
+
 std::string LastError(std::string_view text) {
   static const RE2 kError(
       R"((^|\s)[A-Za-z_.]*(Error|Exception|Interrupt)\b|Fatal Python|^what\(\): )", RegexOptions());
-  static const RE2 kLostPeer(
-      R"(Connection (closed|reset) by peer|Broken pipe|gloo|ncclRemoteError|ProcessGroupNCCL)",
-      RegexOptions());
   // A syntax error has no line of source in the traceback that would tell the script.
   static const RE2 kPlace(R"re(^\s*File ("[^"]+", line \d+)$)re", RegexOptions());
   static const RE2 kSyntax(R"(^(Syntax|Indentation|Tab)Error\b)", RegexOptions());
@@ -48,7 +52,7 @@ std::string LastError(std::string_view text) {
     const bool echo = line.find("ChildFailedError") != std::string::npos ||
                       line.find("CalledProcessError") != std::string::npos;
     if (!echo && RE2::PartialMatch(line, kError))
-      (RE2::PartialMatch(line, kLostPeer) ? last_lost : last) = line;
+      (DistanceFromCause(line) > 0 ? last_lost : last) = line;
     begin = end + 1;
   }
   return last.empty() ? last_lost : last;

@@ -52,6 +52,10 @@ std::string LastLine(std::string_view text);
 // which is a consequence; "" if there is none.
 std::string LastError(std::string_view text);
 
+// How far an error is from the cause of a failure: 0 if it may be the cause, 1 if it is of a
+// collective, which may have failed because another rank has, 2 if a connection was lost.
+int DistanceFromCause(const std::string& error);
+
 // LastError, or LastLine if there is none.
 std::string LastErrorOrLine(std::string_view text);
 

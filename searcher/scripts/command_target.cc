@@ -80,7 +80,7 @@ struct AttemptFiles {
   }
 
   fs::path dir;
-  std::string logs_of;  // "rank" if dsat starts the ranks, "host" if a launcher does on each host.
+  std::string logs_of;  // "rank" if dsat starts the ranks, "host" if the command does on each host.
 };
 
 class CommandTarget : public LaunchTarget {
@@ -89,7 +89,8 @@ class CommandTarget : public LaunchTarget {
       : spec_(spec),
         python_(std::move(python)),
         names_config_(NamesConfig(spec)),
-        launcher_(FindRankLauncher(spec.entrypoint)) {}
+        launcher_(FindRankLauncher(spec.entrypoint)),
+        starts_ranks_(StartsRanks(spec)) {}
 
   std::vector<RankCommand> Prepare(const LaunchRequest& request) override;
   std::optional<PointResult> PollMeasurement(const LaunchRequest& request,
@@ -108,7 +109,7 @@ class CommandTarget : public LaunchTarget {
 
   std::vector<RankPlace> PlaceCommands(const LaunchRequest& request) const;
   AttemptFiles FilesOf(const LaunchRequest& request) const {
-    return {fs::absolute(request.dir).lexically_normal(), launcher_ ? "host" : "rank"};
+    return {fs::absolute(request.dir).lexically_normal(), starts_ranks_ ? "host" : "rank"};
   }
   std::map<std::string, std::string> OwnEnvironment(const LaunchRequest& request) const;
   std::map<std::string, std::string> EnvironmentOn(int64_t host, const LaunchRequest& request,
@@ -130,10 +131,11 @@ class CommandTarget : public LaunchTarget {
   ExperimentSpec spec_;
   std::string python_;  // PythonFolder().
   bool names_config_;
-  std::optional<RankLauncher> launcher_;
-  int64_t data_parallel_size_ = 0;      // As the last engine has reported it; 0 if none has.
-  std::map<int64_t, int64_t> fed_;      // The largest batch of rank 0 by micro-batch size.
-  std::map<std::string, Given> given_;  // By request.dir.
+  std::optional<RankLauncher> launcher_;  // The one that the command shows.
+  bool starts_ranks_;                     // By this launcher or by itself.
+  int64_t data_parallel_size_ = 0;        // As the last engine has reported it; 0 if none has.
+  std::map<int64_t, int64_t> fed_;        // The largest batch of rank 0 by micro-batch size.
+  std::map<std::string, Given> given_;    // By request.dir.
 };
 
 int64_t MicroBatchOf(const LaunchRequest& request) {
@@ -143,11 +145,11 @@ int64_t AccumulationOf(const LaunchRequest& request) {
   return request.ds_config.at("gradient_accumulation_steps");
 }
 
-// A launcher is one command per host that starts the ranks itself. Otherwise there is one command
-// per slot.
+// One command per host if it starts the ranks itself, else one per slot.
 std::vector<RankPlace> CommandTarget::PlaceCommands(const LaunchRequest& request) const {
   std::vector<RankPlace> places = PlaceRanks(request, spec_.slots_per_trial);
-  if (launcher_) std::erase_if(places, [](const RankPlace& place) { return place.local_rank > 0; });
+  if (starts_ranks_)
+    std::erase_if(places, [](const RankPlace& place) { return place.local_rank > 0; });
   return places;
 }
 
@@ -164,6 +166,7 @@ std::map<std::string, std::string> CommandTarget::OwnEnvironment(
     env["DSAT_START_PROFILE_STEP"] = std::to_string(spec_.options.start_profile_step);
     env["DSAT_END_PROFILE_STEP"] = std::to_string(LastStep(request));
   }
+  env["DSAT_TRAINER"] = TrainerArgumentsOf(request.ds_config).dump();
   Json file = spec_.file;
   file.erase("hyperparameters");
   env["DSAT_EXPERIMENT"] = file.dump();
@@ -211,6 +214,36 @@ std::map<std::string, std::string> CommandTarget::EnvironmentOn(
   return env;
 }
 
+// Tells a command that starts the ranks itself what it leaves open: by the variables of torchrun,
+// which the import hook reads for other launchers, by those of command lines that start torchrun,
+// and by that from which DeepSpeed counts the devices of a host without GPUs.
+void TellLaunchers(const RankPlace& place, const std::map<std::string, std::string>& meeting,
+                   std::map<std::string, std::string>& env) {
+  const std::string ranks = std::to_string(place.local_size);
+  env.emplace("LOCAL_SIZE", ranks);
+  for (const std::string prefix : {"PET_", ""}) {
+    env.emplace(prefix + "NPROC_PER_NODE", ranks);
+    env.emplace(prefix + "NNODES", std::to_string(place.num_nodes));
+    env.emplace(prefix + "NODE_RANK", std::to_string(place.node));
+    for (const auto& [name, value] : meeting)
+      env.emplace(prefix + name, value);
+  }
+}
+
+// Tells a rank that dsat starts its place among the others.
+void TellRank(int64_t rank, int64_t num_ranks, const RankPlace& place,
+              const std::map<std::string, std::string>& meeting,
+              std::map<std::string, std::string>& env) {
+  env.insert({{"WORLD_SIZE", std::to_string(num_ranks)},
+              {"LOCAL_SIZE", std::to_string(place.local_size)},
+              {"LOCAL_WORLD_SIZE", std::to_string(place.local_size)},
+              {"CROSS_RANK", std::to_string(place.node)},
+              {"CROSS_SIZE", std::to_string(place.num_nodes)}});
+  env.insert(meeting.begin(), meeting.end());
+  env["RANK"] = env["DSAT_RANK"] = std::to_string(rank);
+  env["LOCAL_RANK"] = std::to_string(place.local_rank);
+}
+
 std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
   const AttemptFiles files = FilesOf(request);
   Json config = ConfigForScript(spec_, request.ds_config, !python_.empty(), data_parallel_size_);
@@ -246,15 +279,14 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
     command.files = {files.config()};
     command.shares_folder = true;  // For the reports and the logs.
     command.buffers_port = is_ours ? port : launcher_->port.value_or(0);
-    if (launcher_) continue;
-    command.env.insert({{"WORLD_SIZE", std::to_string(spec_.slots_per_trial)},
-                        {"LOCAL_SIZE", std::to_string(place.local_size)},
-                        {"LOCAL_WORLD_SIZE", std::to_string(place.local_size)},
-                        {"CROSS_RANK", std::to_string(place.node)},
-                        {"CROSS_SIZE", std::to_string(place.num_nodes)}});
-    command.env.insert(meeting.begin(), meeting.end());
-    command.env["RANK"] = command.env["DSAT_RANK"] = std::to_string(rank);
-    command.env["LOCAL_RANK"] = std::to_string(place.local_rank);
+    if (starts_ranks_) TellLaunchers(place, meeting, command.env);
+    if (spec_.slots_per_trial == 1) {
+      // It finds no variables of a launcher, as without dsat, until it needs them.
+      command.env["DSAT_RANK"] = "0";
+      command.env["DSAT_MASTER_PORT"] = std::to_string(port);
+    } else if (!starts_ranks_) {
+      TellRank(rank, spec_.slots_per_trial, place, meeting, command.env);
+    }
   }
   return commands;
 }
@@ -440,7 +472,7 @@ Outcome CommandTarget::Classify(const LaunchRequest& request, const ExitReport& 
   for (int64_t rank = 0; rank < std::ssize(PlaceCommands(request)); ++rank)
     logs.push_back(FilesOf(request).ReadLogEnd(rank));
   // A launcher may exit with code 0 although its ranks have failed.
-  const Outcome outcome = ClassifyExit(exit, logs, launcher_ ? "the launcher on host" : "rank");
+  const Outcome outcome = ClassifyExit(exit, logs, starts_ranks_ ? "the command on host" : "rank");
   // The script may have caught that memory ran out, and gone on without a step.
   if (outcome.state == TrialState::kInfeasible) return outcome;
   if (exit.killed_by_us) return {TrialState::kStopped, WhyStuck(logs[0])};

@@ -102,30 +102,42 @@ std::optional<std::string> CompilerFailure(std::string_view text) {
 // attempt makes again. An extension that another rank was still compiling is none.
 bool ComesAgain(std::string_view log) {
   static const RE2 kMistake(
-      R"((^|[\s.])(Import|ModuleNotFound|Syntax|Indentation|Name|Attribute|Type|Value|Key)"
-      R"(|NotImplemented|Unreachable)Error\b)",
+      R"((^|[\s.])(Import|ModuleNotFound|Syntax|Indentation|Name|UnboundLocal|Attribute|Type|Value)"
+      R"(|Key|Index|ZeroDivision|FileNotFound|JSONDecode|NotImplemented|Unreachable)Error\b)",
       RegexOptions());
-  static const RE2 kUsage(R"((?m)^\S+: error: (unrecognized arguments|argument |the following ))",
-                          RegexOptions());
+  static const RE2 kUsage(R"((?ms)^usage: .*^\S+: error: )", RegexOptions());
   const std::string error = LastError(log);
   const bool is_extension = error.find("shared object") != std::string::npos;
   return (RE2::PartialMatch(error, kMistake) && !is_extension) ||
          RE2::PartialMatch(Piece(log), kUsage);
 }
 
-// DescribeExit and, if the log of that rank does not say why, what another rank's says.
-std::string DescribeFailure(const ExitReport& exit, const std::vector<std::string>& logs,
-                            std::string_view process) {
-  static const RE2 kFollows(R"(Connection (closed|reset) by peer|Broken pipe)", RegexOptions());
-  std::string text = DescribeExit(exit, process);
-  const auto first = static_cast<size_t>(exit.first_failed_rank);
-  if (first < logs.size() && !LastError(logs[first]).empty()) return text;
-  for (size_t rank = 0; rank < logs.size(); ++rank) {
+// The rank whose log has the error that is nearest to the cause, the first failed one before all
+// others; nullopt if no log has an error.
+std::optional<size_t> RankThatExplains(size_t first, const std::vector<std::string>& logs) {
+  std::optional<size_t> found;
+  int least = 3;
+  const auto look = [&](size_t rank) {
     const std::string error = LastError(logs[rank]);
-    if (error.empty() || RE2::PartialMatch(error, kFollows)) continue;
-    return fmt::format("{}; {} {} says: {}", text, process, rank, error);
-  }
-  return text;
+    if (error.empty() || DistanceFromCause(error) >= least) return;
+    least = DistanceFromCause(error);
+    found = rank;
+  };
+  if (first < logs.size()) look(first);
+  for (size_t rank = 0; rank < logs.size(); ++rank)
+    look(rank);
+  return found;
+}
+
+// DescribeExit and, if another rank's log explains the end, what that one says.
+std::string DescribeFailure(const ExitReport& exit, const std::vector<std::string>& logs,
+                            std::optional<size_t> explains, std::string_view process) {
+  const auto first = static_cast<size_t>(exit.first_failed_rank);
+  ExitReport report = exit;
+  if (explains == first && exit.lost_host < 0) report.log_tail = logs[first];
+  std::string text = DescribeExit(report, process);
+  if (!explains || explains == first) return text;
+  return fmt::format("{}; {} {} says: {}", text, process, *explains, LastError(logs[*explains]));
 }
 
 }  // namespace
@@ -208,8 +220,9 @@ Outcome ClassifyExit(const ExitReport& exit, const std::vector<std::string>& log
   }
   if (finding) return {finding->state, finding->reason, finding->recurs};
   if (exit.first_failed_rank < 0) return {TrialState::kFailed, "ended without a measurement"};
-  return {TrialState::kFailed, DescribeFailure(exit, logs, process),
-          first < logs.size() && ComesAgain(logs[first])};
+  const std::optional<size_t> explains = RankThatExplains(first, logs);
+  return {TrialState::kFailed, DescribeFailure(exit, logs, explains, process),
+          first < logs.size() && ComesAgain(logs[explains.value_or(first)])};
 }
 
 }  // namespace dsat

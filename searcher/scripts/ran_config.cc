@@ -44,7 +44,10 @@ std::string MisfitOfRanks(const HookReport& report, const ExperimentSpec& spec) 
         report.world_size, spec.slots_per_trial,
         launcher ? fmt::format("give {} {} to {}", launcher->ranks_flag, spec.slots_per_trial,
                                launcher->name)
-                 : "begin it with the launcher that starts them");
+        : StartsRanks(spec) ? "let it start $NPROC_PER_NODE ranks on each host; `deepspeed` on "
+                              "several hosts has to be the "
+                              "entrypoint itself"
+                            : "begin it with the launcher that starts them");
   }
   const int64_t replicas = report.ran.data_parallel_size;
   const int64_t expected =

@@ -245,7 +245,8 @@ std::string Search::FailureReason() const {
 }
 
 SearchSpace Search::SpaceFor(const ModelProfile& profile) const {
-  const ExperimentSpec profiled = state_->ProfiledSpec().value();
+  ExperimentSpec profiled = state_->ProfiledSpec().value();
+  AddTrainer(profile, profiled);
   const std::unique_ptr<Predictor> made =
       state_->predictor ? nullptr : MakePredictor(profiled, profile);
   return MakeSearchSpace(made ? *made : *state_->predictor, profile, profiled);

@@ -6,9 +6,11 @@
 
 #include "base/error.h"
 #include "engine/config/batch.h"
+#include "engine/config/keys.h"
 #include "engine/config/strategies.h"
 #include "methods/auto_priors.h"
 #include "profiler/tuning_space.h"
+#include "proto/launch_settings.h"
 #include "proto/search_policy.h"
 
 namespace dsat {
@@ -58,6 +60,17 @@ std::optional<ExperimentSpec> SearchState::ProfiledSpec() const {
   return profiled;
 }
 
+void AddTrainer(const ModelProfile& profile, ExperimentSpec& spec) {
+  for (const auto& [name, value] : profile.trainer.items()) {
+    const std::string pointer = kTrainerPrefix + name;
+    const bool is_known = engine::Keys().Find(pointer) != nullptr;
+    const bool is_given = FindAtPointer(spec.ds_config, pointer) != nullptr ||
+                          spec.search_space.contains(ArgumentPointer("--" + name));
+    if (is_known && !is_given && spec.options.space == "wide")
+      SetAtPointer(spec.ds_config, pointer, value);
+  }
+}
+
 std::string SearchState::SubmittedMisfit() const {
   for (const auto& [id, trial] : trials) {
     if (trial.kind != TrialKind::kProfile) break;
@@ -67,6 +80,7 @@ std::string SearchState::SubmittedMisfit() const {
 }
 
 void SearchState::SetProfile(const ModelProfile& learned, const std::optional<SearchSpace>& given) {
+  AddTrainer(learned, spec);
   const ExperimentSpec profiled = ProfiledSpec().value();
   profile = learned;
   space =

@@ -26,6 +26,10 @@ struct Findings {
   std::map<TrialId, double> speeds = {};  // conclusion.speeds by trial.
 };
 
+// Adds what the profile says of the trainer's arguments to the submitted config, if the space is a
+// wide one, except for those that the user gives or searches otherwise.
+void AddTrainer(const ModelProfile& profile, ExperimentSpec& spec);
+
 struct SearchState {
   ExperimentSpec spec;
   std::map<TrialId, Trial> trials;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
@@ -211,6 +212,55 @@ TEST(TuningSpaceTest, TheUsersValuesReplaceThoseOfTheTable) {
   EXPECT_FALSE(ValuesOf(space.stages[2], "/zero_optimization/overlap_comm").empty());
   EXPECT_EQ(space.micro_batch_sizes, (std::vector<int64_t>{2, 8}));
   EXPECT_EQ(ToJson(SearchSpaceFromJson(ToJson(space))), ToJson(space));
+}
+
+constexpr char kCheckpointing[] = "/dsat/trainer/gradient_checkpointing";
+
+// A script whose trainer checkpoints activations, or not.
+SearchSpace SpaceOfTrainer(bool checkpoints, ModelProfile profile) {
+  SearchOptions options = Options(false);
+  options.zero_stages = {1};
+  options.space = "wide";
+  profile.trainer = {{"gradient_checkpointing", checkpoints},
+                     {"attn_implementation", "eager"},
+                     {"optim", "adamw_torch_fused"}};
+  return MakeSearchSpace(profile, {{"dsat", {{"trainer", profile.trainer}}}}, options, 1);
+}
+
+TEST(TuningSpaceTest, CheckpointingOfATrainerIsAPlaceWithItsOwnActivations) {
+  ModelProfile profile = Profile(1000);
+  profile.device_memory_bytes = 1'000'000;
+  profile.switched_activation_bytes_per_sample = 5000;
+  const SearchSpace on = SpaceOfTrainer(true, profile);
+  ASSERT_EQ(on.stages.size(), 2U);
+  EXPECT_EQ(on.stages[0].settings.at(kCheckpointing), true);
+  EXPECT_EQ(on.stages[1].settings.at(kCheckpointing), false);
+  EXPECT_NEAR(static_cast<double>(on.stages[0].approx_max_micro_batch),
+              5.0 * static_cast<double>(on.stages[1].approx_max_micro_batch), 5);
+  // Where more samples do not fit with checkpoints, they only take time.
+  EXPECT_EQ(SpaceOfTrainer(false, profile).stages.size(), 1U);
+  // What was not measured is assumed.
+  profile.switched_activation_bytes_per_sample = 0;
+  const SearchSpace off = SpaceOfTrainer(false, profile);
+  ASSERT_EQ(off.stages.size(), 2U);
+  EXPECT_GT(off.stages[1].approx_max_micro_batch, 3 * off.stages[0].approx_max_micro_batch);
+}
+
+TEST(TuningSpaceTest, OtherArgumentsOfATrainerAreKnobsBesidesTheirSubmittedValues) {
+  const std::vector<Knob> knobs = SpaceOfTrainer(false, Profile(1000)).stages[0].knobs;
+  const auto found = std::ranges::find(knobs, "/dsat/trainer/attn_implementation", &Knob::pointer);
+  ASSERT_NE(found, knobs.end());
+  EXPECT_EQ(found->values, Values({"eager", "sdpa"}));
+  EXPECT_TRUE(found->effects.empty()) << "each value is worth a launch";
+  const auto has = [](const std::vector<Knob>& all, const char* pointer) {
+    return std::ranges::find(all, pointer, &Knob::pointer) != all.end();
+  };
+  EXPECT_FALSE(has(knobs, "/dsat/trainer/optim")) << "the fastest is submitted";
+  SearchOptions wide = Options(false);
+  wide.space = "wide";
+  const SearchSpace none = MakeSearchSpace(Profile(1000), Json::object(), wide, 1);
+  EXPECT_FALSE(has(none.stages[0].knobs, "/dsat/trainer/attn_implementation"));
+  EXPECT_FALSE(none.stages[0].submitted.contains(kCheckpointing));
 }
 
 }  // namespace

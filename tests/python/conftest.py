@@ -49,17 +49,19 @@ class RunningTrial:
 
     def environment(self, rank, ranks, port):
         hook = os.pathsep.join([str(ROOT / "python/hook"), str(ROOT / "python")])
-        return {**os.environ, "PYTHONPATH": hook, "DSAT_TRIAL_ID": "7",
+        # As searcher/scripts/command_target.cc: one rank is started as without a launcher.
+        place = {"DSAT_RANK": str(rank), "DSAT_MASTER_PORT": str(port)} if ranks == 1 else {
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank),
+            "DSAT_RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks),
+            "LOCAL_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+        return {**os.environ, **place, "PYTHONPATH": hook, "DSAT_TRIAL_ID": "7",
                 "DSAT_DS_CONFIG": str(self.folder / "ds_config.json"),
                 "DSAT_TRIAL_DIR": str(self.folder), "DSAT_FIXED_STEPS": "1",
                 "DSAT_MEASURE": self.measure, "DSAT_START_PROFILE_STEP": "1",
                 "DSAT_END_PROFILE_STEP": "4",
                 "DS_ACCELERATOR": "cpu",
                 "OMP_NUM_THREADS": "1", "TORCH_EXTENSIONS_DIR": str(self.cache),
-                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank),
-                "DSAT_RANK": str(rank),
-                "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_SIZE": str(ranks),
-                "LOCAL_WORLD_SIZE": str(ranks), "HF_HUB_OFFLINE": "1",
+                "HF_HUB_OFFLINE": "1",
                 "CUDA_VISIBLE_DEVICES": ""}
 
     def run(self, script, *arguments, ranks=2, **environment):

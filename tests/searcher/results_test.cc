@@ -101,8 +101,11 @@ TEST_F(ResultsTest, TheCommandOfAScriptAgreesWithItsConfig) {
             "--per_device_train_batch_size 51 --gradient_accumulation_steps=2");
   spec.environment = {{"A", "b c"}};
   EXPECT_EQ(command({"sh", "-c", "torchrun t.py {ds_config} | tee log"}),
-            "cd /m && A='b c' DSAT_DS_CONFIG=/o/ds_config.json sh -c 'torchrun t.py "
-            "/o/ds_config.json | tee log'");
+            "cd /m && A='b c' DSAT_DS_CONFIG=/o/ds_config.json sh -c 'torchrun "
+            "--nproc_per_node 4 t.py /o/ds_config.json | tee log'");
+  EXPECT_EQ(command({"torchrun", "--nproc_per_node=4", "t.py", "--ds_config", "ds.json"}),
+            "cd /m && A='b c' DSAT_DS_CONFIG=/o/ds_config.json torchrun --nproc_per_node=4 t.py "
+            "--ds_config /o/ds_config.json");
   EXPECT_EQ(command({"sh", "-c", "X=1 python t.py --ds_config $C"}),
             "cd /m && A='b c' DSAT_DS_CONFIG=/o/ds_config.json sh -c 'X=1 python -m "
             "torch.distributed.run --standalone --nproc_per_node 4 t.py --ds_config "

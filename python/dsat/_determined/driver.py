@@ -11,7 +11,6 @@ import inspect
 import os
 import random
 import re
-import socket
 import sys
 from typing import Any, Dict, List
 
@@ -21,7 +20,7 @@ from deepspeed.runtime.pipe.engine import PipelineEngine
 from dsat._determined import core, data
 from dsat._determined.experiment import Length, config, length_of, max_length, section, seed
 from dsat._determined.trial import DeepSpeedTrial, DeepSpeedTrialContext
-from dsat._trial import measures
+from dsat._trial import be_only_rank, measures
 
 
 def train(name: str) -> None:
@@ -59,12 +58,7 @@ def _make_process_group() -> None:
     if torch.distributed.is_initialized():
         return
     import deepspeed
-    if "RANK" not in os.environ:  # No launcher has started this process.
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1",
-                          MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    be_only_rank()
     deepspeed.init_distributed(auto_mpi_discovery=False)
 
 

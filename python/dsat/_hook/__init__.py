@@ -10,10 +10,16 @@ import importlib
 from types import ModuleType
 from typing import Any, Callable
 
+# The parts of the hook for modules that are no trainers.
+_PARTS = {"deepspeed": "engine", "deepspeed.comm.comm": "launch",
+           "torch.distributed.distributed_c10d": "launch",
+           "accelerate.commands.launch": "launch", "deepspeed.launcher.runner": "launch"}
+
+
 def change(module: ModuleType) -> None:
     """Changes a module that has just been imported. Raises AttributeError if it is not as known."""
-    changes = "engine" if module.__name__ == "deepspeed" else "trainers"
-    importlib.import_module(f"dsat._hook.{changes}").change(module)
+    name = _PARTS.get(module.__name__, "trainers")
+    importlib.import_module(f"dsat._hook.{name}").change(module)
 
 
 def wrap(owner: Any, name: str) -> Callable[[Callable[..., Any]], None]:

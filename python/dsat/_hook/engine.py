@@ -10,12 +10,13 @@ from types import ModuleType
 from typing import Any, Dict, Iterator, List, Optional
 
 from dsat._config import RECIPE_KEYS, config_of_trial, micro_batch_of
-from dsat._hook import wrap
+from dsat._hook import arguments, wrap
 from dsat._hook.batches import (WAY_OUT, BatchCounter, UnreachableError, check_accumulation,
                                 rebatch_loaders_of)
 from dsat._meter import (Meter, Passes, count_parameters, finish_profile, memory_in_use, number_of,
                          uses_gpu)
-from dsat._trial import Config, Trial, check_rank, measures, rank_file, trial
+from dsat._trial import (Config, Trial, check_rank, measures, rank_file, trial,
+                         world_size)
 
 # True once a trainer has taken the trial's config, and once its data loaders follow it, too.
 trainer_has_config = False
@@ -91,6 +92,22 @@ class PassTimers:
         return float(self._timers(name).elapsed(reset=True)) / 1e3
 
 
+def _switched_activations(original: Any, engine: Any, args: Any, kwargs: Any, before: int) -> int:
+    """Bytes of the activations if the model's checkpointing is switched; 0 if not known.
+
+    At stage 3, a rank that runs out of memory would leave the others waiting for parameters.
+    """
+    is_alone = engine.zero_optimization_stage() < 3 or world_size() == 1
+    if not is_alone or not arguments.switch_checkpointing(engine.module):
+        return 0
+    try:
+        output = original(engine, *args, **kwargs)
+        return max(0, memory_in_use() - before) if output is not None else 0
+    except RuntimeError as error:
+        print(f"dsat: with the other activation checkpointing: {error}", file=sys.stderr)
+        return 0
+
+
 class EngineWatch:
     """Watches the passes and steps of one engine, and measures them."""
 
@@ -121,7 +138,12 @@ class EngineWatch:
             rank_file(self._trial).keep(self._counter.report())
             counts = [engine.mp_world_size * count
                       for count in count_parameters(engine.module.parameters())]
-            finish_profile(self._trial, *counts, memory_in_use() - before)
+            activations = memory_in_use() - before
+            del output
+            finish_profile(self._trial, *counts, activations, {
+                "trainer": arguments.submitted, "switched_activation_bytes_per_sample":
+                    _switched_activations(original, engine, args, kwargs, before)
+                    // self._counter.micro_batch})
         return output
 
     def before_backward(self, loss: Any, kwargs: Dict[str, Any]) -> None:
@@ -194,6 +216,8 @@ def change(deepspeed: ModuleType) -> None:
         if in_args:
             args.deepspeed_config = None  # DeepSpeed refuses two sources.
         was = _check_batches(given, config, kwargs.get("training_data"))
+        if not has_pipeline and kwargs.get("model") is not None:
+            arguments.change_model(kwargs["model"])
         result = original(**kwargs)
         if in_args:
             args.deepspeed_config = str(running.config_path)

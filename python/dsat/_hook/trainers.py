@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from dsat._config import config_of_trial
-from dsat._hook import engine, wrap
+from dsat._hook import arguments, engine, wrap
 from dsat._hook.batches import check_accumulation, rebatch
 from dsat._report import add_loss
 from dsat._trial import measures, note_change, trial
@@ -69,6 +69,7 @@ def _change_accelerator(module: ModuleType) -> None:
         for loader in args:
             if isinstance(loader, DataLoader):
                 rebatch(loader, micro_batch)
+                arguments.change_loader(loader)
         return original(self, *args, **kwargs)
 
     @wrap(module.Accelerator, "save_state")
@@ -110,6 +111,7 @@ def _change_hugging_face(module: ModuleType) -> None:
                 engine.trainer_knows_batch = True
             if running.accumulation_steps is not None:
                 args.gradient_accumulation_steps = running.accumulation_steps
+            arguments.change_trainer(args, "optimizer" in running.config)
             if own != (args.per_device_train_batch_size, args.gradient_accumulation_steps):
                 note_change()
             if running.measures:
@@ -148,4 +150,5 @@ def _change_lightning(module: ModuleType) -> None:
             if running.micro_batch_size is not None:
                 engine.trainer_knows_batch = True
                 rebatch(loader, running.micro_batch_size)
+            arguments.change_loader(loader)
         return original(self, loader)

@@ -194,7 +194,9 @@ TEST(ExitClassifierTest, MistakesOfTheScriptAreNotTriedAgain) {
   const auto recurs = [&](const std::string& log) { return ClassifyExit(exit, {"", log}).recurs; };
   for (const char* log : {"ModuleNotFoundError: No module named 'x'\n", "  KeyError: 'lr'\n",
                           "[rank1]: ValueError: bad\n", "dsat._hook.batches.UnreachableError: x\n",
-                          "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --x\n"})
+                          "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --x\n",
+                          "usage: t.py\n  [-h]\nt.py: error: --lr is missing\n",
+                          "FileNotFoundError: [Errno 2] No such file or directory: 'c4'\n"})
     EXPECT_TRUE(recurs(log)) << log;
   for (const char* log :
        {"ImportError: /x/shm.so: cannot open shared object file\n", "OSError: a server is away\n",
@@ -214,6 +216,20 @@ TEST(ExitClassifierTest, AnotherRanksLogExplainsADeathWithoutWords) {
                 "Received data size"));
   EXPECT_THAT(ClassifyExit(exit, {"RuntimeError: own words\n", mismatch}).reason,
               Not(HasSubstr("says")));
+}
+
+TEST(ExitClassifierTest, TheErrorThatIsNearestToTheCauseIsShownWhereverItStands) {
+  const ExitReport aborted = {
+      .first_failed_rank = 1, .exit_code = 128 + SIGABRT, .log_tail = "frame #12: clone3\n"};
+  const std::string lost = "RuntimeError: [gloo/pair.cc:534] Connection closed by peer\n";
+  const Outcome outcome = ClassifyExit(aborted, {"ValueError: label 77\n", lost});
+  EXPECT_THAT(outcome.reason, HasSubstr("rank 1 was killed by signal 6 (Aborted)"));
+  EXPECT_THAT(outcome.reason, HasSubstr("; rank 0 says: ValueError: label 77"));
+  EXPECT_TRUE(outcome.recurs);
+  // Beyond the lines of the report.
+  EXPECT_THAT(
+      ClassifyExit(aborted, {"", "  what():  [enforce fail] x\nframe #12: clone3\n"}).reason,
+      HasSubstr("killed by signal 6 (Aborted): what():  [enforce fail] x"));
 }
 
 TEST(ExitClassifierTest, AKillByTheKernelIsNoEvidence) {

@@ -27,5 +27,7 @@ class Text(torch.utils.data.Dataset):
         return {"input_ids": ids[:-1], "labels": ids[1:]}
 
 
-(args,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
+parser = HfArgumentParser(TrainingArguments)
+(args,) = (parser.parse_yaml_file(sys.argv[1]) if sys.argv[1].endswith(".yaml")
+           else parser.parse_args_into_dataclasses())
 Trainer(model=Model(), args=args, train_dataset=Text()).train()

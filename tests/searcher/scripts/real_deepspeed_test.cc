@@ -191,6 +191,57 @@ TEST_F(RealDeepSpeedTest, TheConfigOfAcceleratesOwnConfigIsTuned) {
     EXPECT_EQ(trial["state"], "succeeded") << trial.dump(2);
 }
 
+// A program that starts torchrun itself, and takes the trainer's arguments from a file.
+TEST_F(RealDeepSpeedTest, AProgramThatStartsALauncherIsTuned) {
+  if (!HasPackage("transformers")) GTEST_SKIP() << kNoDeepSpeed;
+  std::filesystem::create_directory(work_.Path("bin"));
+  work_.Write("bin/llamafactory-cli",
+              "#!" + Python() + "\n" +
+                  ReadFile(DSAT_SOURCE_DIR "/tests/searcher/scripts/fake_llamafactory.py"));
+  std::filesystem::permissions(work_.Path("bin/llamafactory-cli"),
+                               std::filesystem::perms::owner_all);
+  const std::string path = std::getenv("PATH");
+  setenv("PATH", (work_.Path("bin") + ":" + path).c_str(), 1);
+  work_.Write("sft.yaml",
+              "deepspeed: ds.json\nper_device_train_batch_size: 4\nuse_cpu: true\nbf16: false\n"
+              "max_steps: 20\noutput_dir: model\nreport_to: none\nsave_strategy: \"no\"\n");
+  const Json trials = Tune("hf_trainer.py", "llamafactory-cli train sft.yaml",
+                           R"({"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto",
+               "gradient_accumulation_steps": 1, "zero_optimization": {"stage": 1},
+               "optimizer": {"type": "AdamW", "params": {"lr": "auto", "torch_adam": true}}})",
+                           2, 2);
+  setenv("PATH", path.c_str(), 1);
+  ASSERT_EQ(trials.size(), 2U);
+  for (const Json& trial : trials)
+    EXPECT_EQ(trial["state"], "succeeded") << trial.dump(2);
+  EXPECT_EQ(trials[1]["ds_config"]["train_micro_batch_size_per_gpu"], 4);
+  EXPECT_TRUE(std::filesystem::exists(work_.Path("out/trials/1/attempt0/hook-rank1.json")));
+  EXPECT_TRUE(std::filesystem::exists(work_.Path("out/trials/1/attempt0/host0.log")));
+}
+
+TEST_F(RealDeepSpeedTest, TheProgramOfTrlIsTuned) {
+  if (!HasPackage("trl")) GTEST_SKIP() << kNoDeepSpeed;
+  work_.Write("tiny_model.py", ReadFile(DSAT_SOURCE_DIR "/tests/searcher/scripts/tiny_model.py"));
+  ASSERT_EQ(std::system(
+                ("cd " + work_.Path(".") + " && " + Python() + " tiny_model.py >log 2>&1").c_str()),
+            0)
+      << ReadFile(work_.Path("log"));
+  const Json trials =
+      Tune("hf_trainer.py",
+           "HF_HUB_OFFLINE=1 " + Python().substr(0, Python().rfind('/')) +
+               "/trl sft --model_name_or_path tiny --dataset_name ./texts --deepspeed ds.json"
+               " --per_device_train_batch_size 4 --gradient_accumulation_steps 1 --use_cpu true"
+               " --bf16 false --max_steps 20 --max_length 32 --output_dir model --report_to none"
+               " --save_strategy no",
+           R"({"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto",
+               "zero_optimization": {"stage": 1}, "zero_allow_untested_optimizer": true})",
+           1, 2);
+  ASSERT_EQ(trials.size(), 2U);
+  for (const Json& trial : trials)
+    EXPECT_EQ(trial["state"], "succeeded") << trial.dump(2);
+  EXPECT_EQ(Show()["profile"]["trainer"]["gradient_checkpointing"], true);  // TRL's default.
+}
+
 // Two hosts that this machine simulates, each with one rank.
 TEST_F(RealDeepSpeedTest, LaunchersStartTheirRanksOnEachHost) {
   const std::string bin = Python().substr(0, Python().rfind('/') + 1);

@@ -1,0 +1,44 @@
+"""Arguments of trainers that a trial sets without a change of the script."""
+import json
+
+import pytest
+
+pytest.importorskip("transformers")
+CONFIG = {"zero_optimization": {"stage": 1}, "zero_allow_untested_optimizer": True}
+
+
+@pytest.mark.parametrize("how", ["on", "off"])
+def test_the_profile_says_what_the_trainer_has_set_and_what_switching_would_take(run_trial, how):
+    run_trial.write_config("profile", gradient_accumulation_steps=1, **CONFIG)
+    assert run_trial.run("checkpointing.py", how, ranks=1) == [0], run_trial.log()
+    profile = run_trial.read("hook-rank0.json")["profile"]
+    assert profile["trainer"] == {
+        "gradient_checkpointing": how == "on", "attn_implementation": "eager",
+        "optim": "adamw_torch", "dataloader_num_workers": 0, "dataloader_pin_memory": False}
+    if how == "on":
+        assert profile["switched_activation_bytes_per_sample"] > 1.5 * (
+            profile["activation_bytes_per_sample"])
+
+
+def test_a_trial_sets_them_and_trains_the_same(run_trial):
+    losses = []
+    for given in ({}, {"gradient_checkpointing": False, "attn_implementation": "sdpa",
+                       "optim": "adamw_torch_fused", "dataloader_num_workers": 1}):
+        run_trial.write_config(**CONFIG)
+        assert run_trial.run("checkpointing.py", "on", ranks=1,
+                             DSAT_TRAINER=json.dumps(given)) == [0], run_trial.log()
+        found = run_trial.read("hook-rank0.json")
+        losses.append(found["losses"])
+        assert ("runs False sdpa True 1" if given else
+                "runs True eager False 0") in run_trial.log()
+        assert found["changed_script"] is True  # By the batch sizes alone without `given`.
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+def test_what_stays_as_it_was_is_no_change_of_the_script(run_trial):
+    run_trial.write_config(**{**CONFIG, "train_micro_batch_size_per_gpu": 8,
+                              "gradient_accumulation_steps": 1})
+    same = json.dumps({"gradient_checkpointing": True, "optim": "adamw_torch"})
+    assert run_trial.run("checkpointing.py", "on", ranks=1, DSAT_TRAINER=same) == [0], (
+        run_trial.log())
+    assert "changed_script" not in run_trial.read("hook-rank0.json")
