@@ -36,7 +36,7 @@ constexpr std::array<Preset, 4> kPresets = {{
     {"h200", 8, 141, 2e12, 30e12, 989, 67, 4800, 450, 400, 64, 614, 50, 25},
 }};
 
-// One core per rank, as trials of the built-in engine run; measured (docs/benchmarks.md), not
+// One core per rank, as trials of the built-in engine run; measured (docs/dev/benchmarks.md), not
 // peaks.
 Cluster Cpu() {
   Cluster cluster;
