@@ -1,6 +1,6 @@
 // Compares the speed of shared-memory collectives and messages between processes with that of a
 // plain memory copy, and the speed of those over TCP on this host with that of shared memory:
-// `bench_collectives [ranks]`. docs/benchmarks.md defines the columns.
+// `bench_collectives [ranks]`. docs/dev/benchmarks.md defines the columns.
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <optional>
+#include <ranges>
 #include <string>
 #include <vector>
 
@@ -55,6 +56,22 @@ std::string RecordedPath(const CheckFlags& check, const Json& record, const char
           RecordPath(check), pointer, Printable(path), option);
   }
   return path;
+}
+
+// The ds_config.json of the newest search, which is not a check.
+std::string NewestAnswer(const std::string& db) {
+  Store store = Store::Open(db, Store::Mode::kReadOnly);
+  const std::vector<ExperimentRow> rows = store.ListExperiments();
+  for (const ExperimentRow& row : rows | std::views::reverse) {
+    if (row.method == "check") continue;
+    const std::string path = OutDir({}, Experiment::Open(store, row.id)) + "/ds_config.json";
+    if (fs::exists(path)) return path;
+    Throw(ErrorCode::kNotFound,
+          "check: {} of experiment {}, the newest search, does not exist; name another "
+          "configuration, or write this one: dsat best {} --out DIR",
+          path, row.id, row.id);
+  }
+  Throw(ErrorCode::kNotFound, "check: {} has no search; name a configuration", db);
 }
 
 ExperimentSpec MakeSpec(const CheckFlags& check, const Json& record,
@@ -133,28 +150,6 @@ std::optional<Center> RecordedSpeed(const CheckFlags& check, const Json& record,
   return recorded;
 }
 
-// The speed now over the recorded one, whose logarithms are given, with its interval (Welch 1947,
-// "The Generalization of Student's Problem when Several Different Population Variances are
-// Involved"). A recorded speed without an error is taken to be that of a single launch; `rounds` is
-// how many there are now.
-Factor PartOfRecorded(const Center& now, const Center& recorded, int64_t rounds) {
-  Factor part{.value = std::exp(now.mean - recorded.mean)};
-  if (now.dof <= 0) return part;
-  const bool has_error = recorded.dof > 0;
-  const double other = has_error ? recorded.variance : now.variance * static_cast<double>(rounds);
-  const double variance = now.variance + other;
-  double dof = static_cast<double>(now.dof);
-  if (has_error && variance > 0) {
-    dof = variance * variance /
-          (now.variance * now.variance / dof + other * other / static_cast<double>(recorded.dof));
-  }
-  const double half = StudentQuantile(0.975, std::max<int64_t>(std::llround(std::floor(dof)), 1)) *
-                      std::sqrt(variance);
-  part.low = part.value * std::exp(-half);
-  part.high = part.value * std::exp(half);
-  return part;
-}
-
 // The result of the rounds. A speed is that of SpeedOf.
 struct Finding {
   TrialId candidate = 0;
@@ -191,7 +186,7 @@ Finding Find(const Experiment& experiment, const Json& record, std::optional<Cen
   if (!is_alone) found.factor = confirmation->Compare(found.candidate, arms[0]);
   if (!recorded) return found;
   const Factor part =
-      PartOfRecorded(confirmation->LogSpeed(found.candidate), *recorded, confirmation->NumRounds());
+      RatioOfSpeeds(confirmation->LogSpeed(found.candidate), *recorded, confirmation->NumRounds());
   found.of_recorded = part;
   found.too_slow = part.value < 1 - check.tolerance && (!part.has_interval() || part.high < 1);
   const Json* other = FindAtPointer(record, "/verdict/nothing_better");
@@ -246,7 +241,9 @@ std::string Text(const CheckFlags& check, const Search& search, const Finding& f
 
 }  // namespace
 
-int RunCommand(const Flags& flags, const CheckFlags& check) {
+int RunCommand(const Flags& flags, const CheckFlags& given) {
+  CheckFlags check = given;
+  if (check.ds_config.empty()) check.ds_config = NewestAnswer(flags.db);
   RunnerOptions options = MakeRunnerOptions(check.run);
   const Json record = ReadRecord(check);
   std::vector<std::string> read;

@@ -109,6 +109,8 @@ struct BestFlags {
 };
 struct ReportFlags {
   std::string experiment;  // "" = the newest one
+  std::string other;       // A later one to compare with it; "" = none.
+  bool watch = false;      // Writes the page again and again while the search runs.
   std::string out;         // "" = dsat-report-<number>.html
 };
 struct QueryFlags {

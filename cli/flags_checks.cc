@@ -1,6 +1,8 @@
 // Checks of options.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -11,9 +13,6 @@
 namespace dsat::cli {
 namespace {
 
-// The help shows these names after an option's type.
-constexpr char kPositive[] = "POSITIVE";
-constexpr char kNonNegative[] = "NONNEGATIVE";
 // The largest number of seconds, steps or ranks: sums and products of a few do not overflow.
 constexpr int64_t kMostCounted = 1'000'000'000;
 
@@ -21,7 +20,7 @@ std::string Refusal(const std::string& text, const std::string& expected) {
   return fmt::format("{}; expected {}", text.empty() ? "nothing" : Printable(text), expected);
 }
 
-CLI::Validator WholeNumberFrom(int64_t least, int64_t most, const char* name) {
+CLI::Validator WholeNumberFrom(int64_t least, int64_t most) {
   return CLI::Validator(
       [least, most](std::string& text) -> std::string {
         int64_t number = 0;
@@ -35,10 +34,10 @@ CLI::Validator WholeNumberFrom(int64_t least, int64_t most, const char* name) {
         return Refusal(text, too_large ? fmt::format("a whole number up to {}", most)
                                        : fmt::format("a whole number of {} or more", least));
       },
-      name);
+      "");
 }
 
-CLI::Validator Number(bool zero, const char* expected, const char* name) {
+CLI::Validator Number(bool zero, const char* expected) {
   return CLI::Validator(
       [zero, expected](std::string& text) -> std::string {
         double number = 0;
@@ -46,7 +45,7 @@ CLI::Validator Number(bool zero, const char* expected, const char* name) {
         if (read && (number > 0 || (zero && number == 0))) return "";
         return Refusal(text, expected);
       },
-      name);
+      "");
 }
 
 }  // namespace
@@ -55,20 +54,30 @@ CLI::Validator NotEmpty() {
   return CLI::Validator([](std::string& text) { return text.empty() ? "it is empty" : ""; }, "");
 }
 
+CLI::Option* TakeOneOf(CLI::Option* option, const std::vector<std::string>& words) {
+  const auto check = [words](const std::string& text) -> std::string {
+    if (std::ranges::find(words, text) != words.end()) return "";
+    const std::string nearest = NearestWord(text, words);
+    return Refusal(text, fmt::format("{}{}", fmt::join(words, ", "),
+                                     nearest.empty() ? "" : "; did you mean " + nearest + "?"));
+  };
+  return option->type_name(fmt::format("{}", fmt::join(words, "|")))->check(check, "");
+}
+
 CLI::Validator WholeNumberFrom1() {
-  return WholeNumberFrom(1, kMostCounted, kPositive);
+  return WholeNumberFrom(1, kMostCounted);
 }
 
 CLI::Validator WholeNumberFrom0() {
-  return WholeNumberFrom(0, std::numeric_limits<int64_t>::max(), kNonNegative);
+  return WholeNumberFrom(0, std::numeric_limits<int64_t>::max());
 }
 
 CLI::Validator NumberAbove0() {
-  return Number(false, "a number above 0", kPositive);
+  return Number(false, "a number above 0");
 }
 
 CLI::Validator NumberFrom0() {
-  return Number(true, "a number of 0 or more", kNonNegative);
+  return Number(true, "a number of 0 or more");
 }
 
 CLI::Validator Duration() {
@@ -85,7 +94,7 @@ CLI::Validator Duration() {
         text = fmt::format("{}", number * factor);
         return "";
       },
-      "DURATION");
+      "");
 }
 
 }  // namespace dsat::cli

@@ -28,11 +28,12 @@ void CheckSsh(const std::string& ssh) {
 }
 
 void AddSlurm(CLI::App& app, HostFlags& hosts, CLI::Option* hostfile) {
-  CLI::Option* const launcher = Add(app, "--launcher slurm", hosts.launcher,
-                                    "Run trials as jobs of Slurm or, inside of a job, as its steps")
-                                    ->check(CLI::IsMember({"slurm"}))
-                                    ->excludes(hostfile)
-                                    ->group(kSlurmGroup);
+  CLI::Option* const launcher =
+      TakeOneOf(Add(app, "--launcher", hosts.launcher,
+                    "Run trials as jobs of Slurm or, inside of a job, as its steps"),
+                {"slurm"})
+          ->excludes(hostfile)
+          ->group(kSlurmGroup);
   Add(app, "--slurm-args OPTIONS", hosts.slurm_args,
       "Options of salloc for each job, such as \"--partition=gpu --time=1:00:00\"")
       ->needs(launcher)

@@ -34,10 +34,11 @@ constexpr char kIntro[] =
     "  dsat train deepspeed.yaml --ds-config dsat-out/1/ds_config.json";
 
 void AddExperimentOrNewest(CLI::App& app, std::string& experiment) {
-  Add(app, "experiment", experiment, "Number or name of the experiment (default: the newest one)");
+  Add(app, "experiment NUMBER|NAME", experiment, "The experiment (default: the newest one)");
 }
 
 void AddResultCommands(Parser& parser) {
+  parser.group = "Results";
   parser.Add<ListFlags>("list", "List all experiments");
   auto [show, shown] = parser.Add<ShowFlags>("show", "Show one experiment and all its trials");
   AddExperimentOrNewest(show, shown.experiment);
@@ -47,19 +48,27 @@ void AddResultCommands(Parser& parser) {
   Add(best, "--out DIR", flags.out_dir,
       "Write ds_config.json, metrics.json and command.txt to this folder");
   auto [report, reported] = parser.Add<ReportFlags>(
-      "report", "Write one HTML page with the answer, plots and all trials");
+      "report",
+      "Write one HTML page with the answer, plots and all trials, or compare two searches");
   AddExperimentOrNewest(report, reported.experiment);
+  CLI::Option* const other =
+      Add(report, "other NUMBER|NAME", reported.other,
+          "A later experiment, for a page that compares the two: before and after an upgrade");
+  report
+      .add_flag("--watch", reported.watch,
+                "Write the page every 5 seconds while the search runs; it refreshes itself")
+      ->excludes(other);
   Add(report, "--out FILE.html", reported.out, "The file (default: dsat-report-NUMBER.html)");
   auto [query, asked] =
       parser.Add<QueryFlags>("query", "Run read-only SQL on the database (docs/schema.md)");
-  Add(query, "sql", asked.sql, "One SELECT statement")->required();
-  AddPositive(query, "--max-seconds", asked.max_seconds, "Give up after this time");
+  Add(query, "sql SQL", asked.sql, "One SELECT statement")->required();
+  AddPositive(query, "--max-seconds SECONDS", asked.max_seconds, "Give up after this time");
   AddPositive(query, "--max-rows", asked.max_rows, "Give up if the answer has more rows");
   auto [exporter, exported] =
       parser.Add<ExportFlags>("export", "Print all trials of an experiment as CSV or JSON");
   AddExperimentOrNewest(exporter, exported.experiment);
-  Add(exporter, "--format", exported.format, "csv or json (default: csv)")
-      ->check(CLI::IsMember({"csv", "json"}));
+  TakeOneOf(Add(exporter, "--format", exported.format, "The format (default: csv)"),
+            {"csv", "json"});
 }
 
 // Throws kInvalidArgument if options contradict each other.
@@ -111,21 +120,6 @@ void CheckUsage(const TellFlags& tell) {
   Throw(ErrorCode::kInvalidArgument,
         "tell: say how trial {} ended: --metrics FILE, --infeasible REASON or --failed REASON",
         tell.trial);
-}
-
-// Names a word that is in the place of a command and is none; "" if there is no such word.
-std::string UnknownCommand(const CLI::App& app, int argc, const char* const* argv) {
-  const std::vector<const CLI::App*> commands = app.get_subcommands({});
-  if (argc < 2 || commands.empty() || argv[1][0] == '-') return "";
-  std::vector<std::string> names;
-  for (const CLI::App* command : commands) {
-    if (command->get_name() == argv[1]) return UnknownCommand(*command, argc - 1, argv + 1);
-    names.push_back(command->get_name());
-  }
-  const std::string nearest = NearestWord(argv[1], names);
-  const std::string parent = app.get_name() == "dsat" ? "dsat" : "dsat " + app.get_name();
-  return fmt::format("unknown command \"{}\"{}; {} --help shows the commands", Printable(argv[1]),
-                     nearest.empty() ? "" : fmt::format(" (did you mean {}?)", nearest), parent);
 }
 
 // Refuses empty values, which come from variables of a script that are not set.
@@ -204,21 +198,20 @@ void AddConfig(CLI::App& app, std::string& config, std::string& model_dir) {
 }
 
 void AddTimeouts(CLI::App& app, RunFlags& run) {
-  AddPositive(app, "--hang-timeout", run.hang_timeout_s,
-              "Kill a run after this many seconds without a step");
-  AddPositive(app, "--start-timeout", run.start_timeout_s,
-              "Kill a run that has not reported anything after this many seconds");
+  AddPositive(app, "--hang-timeout SECONDS", run.hang_timeout_s,
+              "Kill a run after this time without a step");
+  AddPositive(app, "--start-timeout SECONDS", run.start_timeout_s,
+              "Kill a run that has not reported anything after this time");
 }
 
 std::variant<Flags, int> ParseFlags(int argc, const char* const* argv) {
   // Words that people try besides --help and --version.
-  if (argc == 1 || (argc == 2 && std::string_view(argv[1]) == "help")) {
-    const char* const help[] = {"dsat", "--help"};
-    return ParseFlags(2, help);
-  }
-  if (argc == 2 && std::string_view(argv[1]) == "version") {
-    const char* const version[] = {"dsat", "--version"};
-    return ParseFlags(2, version);
+  const std::string_view first = argc == 1 ? "help" : argv[1];
+  if (first == "help" || (argc == 2 && first == "version")) {
+    std::vector<const char*> words(argv, argv + argc);
+    words.erase(words.begin() + 1, words.begin() + std::min(argc, 2));
+    words.push_back(first == "help" ? "--help" : "--version");
+    return ParseFlags(static_cast<int>(words.size()), words.data());
   }
   for (int i = 1; i < argc; ++i) {
     const std::string word = ValidUtf8(argv[i]);
@@ -233,11 +226,12 @@ std::variant<Flags, int> ParseFlags(int argc, const char* const* argv) {
   parser.app.description(kIntro);
   parser.app.require_subcommand(1);
   parser.app.option_defaults()->always_capture_default();
-  parser.app.set_version_flag("--version", std::string("dsat ") + kVersion);
+  parser.app.set_version_flag("-V,--version", std::string("dsat ") + kVersion);
   AddSearchCommands(parser);
-  AddTrainingCommands(parser);
   AddResultCommands(parser);
+  AddTrainingCommands(parser);
   AddAskTellCommands(parser);
+  AddShellCommands(parser);
   RefuseEmptyValues(parser.app);
   const auto is = [&](std::string_view word) {
     return std::find(argv, argv + argc, word) != argv + argc;
@@ -245,20 +239,24 @@ std::variant<Flags, int> ParseFlags(int argc, const char* const* argv) {
   const size_t columns = TerminalColumns(STDOUT_FILENO);
   ShapeHelp(parser.app,
             std::clamp<size_t>(columns == 0 ? kPageColumns : columns, kLeastColumns, kMostColumns),
-            is("--help-all"));
-  if (const std::string unknown = UnknownCommand(parser.app, argc, argv); !unknown.empty()) {
-    std::fprintf(stderr, "dsat: %s\n", unknown.c_str());
-    return kExitUsage;
+            is("--help-all") || first == "man");
+  if (first == "complete") {
+    PrintCompletions(parser.app, {argv + 2, argv + argc});
+    return 0;
   }
   try {
     parser.app.parse(Words(argc, argv));
     KeepGivenOptions(*parser.app.get_subcommands().front(), parser.flags);
-  } catch (const CLI::Success& success) {  // --help, --version
-    return parser.app.exit(success);
   } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr,
-                 "dsat: %s%s; dsat --help shows the commands, dsat COMMAND --help their options\n",
-                 error.what(), NearestOption(parser.app, argc, argv).c_str());
+    const std::string unknown = UnknownWord(parser.app, argc, argv);
+    if (unknown.empty() && error.get_exit_code() == 0) return parser.app.exit(error);  // --help
+    std::fprintf(
+        stderr, "dsat: %s\n",
+        (unknown.empty() ? fmt::format("{}; dsat --help shows the commands, dsat COMMAND --help "
+                                       "their options",
+                                       error.what())
+                         : unknown)
+            .c_str());
     return kExitUsage;
   }
   try {

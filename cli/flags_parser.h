@@ -27,18 +27,24 @@ CLI::Validator NotEmpty();
 // Seconds, or a number with a unit: 90, 90s, 10m, 2h. A transform: it leaves the seconds.
 CLI::Validator Duration();
 
-// Adds an option or an argument by its names and, after a blank, the name of its value, such as
-// "-H,--hostfile FILE".
-template <typename T>
-CLI::Option* Add(CLI::App& app, const std::string& names, T& value, const std::string& text) {
-  const size_t blank = names.find(' ');
-  CLI::Option* const option = app.add_option(names.substr(0, blank), value, text);
-  return blank == names.npos ? option : option->type_name(names.substr(blank + 1));
-}
+// Lets an option take one of some words only. An error names the nearest one.
+CLI::Option* TakeOneOf(CLI::Option* option, const std::vector<std::string>& words);
 
 template <typename T>
 inline constexpr bool kIsWhole =
     std::same_as<T, int64_t> || std::same_as<T, std::optional<int64_t>>;
+
+// Adds an option or an argument by its names and, after a blank, the name of its value, such as
+// "-H,--hostfile FILE"; a number needs no name. Words of the name in lower case are values:
+// "N|keep|any".
+template <typename T>
+CLI::Option* Add(CLI::App& app, const std::string& names, T& value, const std::string& text) {
+  const size_t blank = names.find(' ');
+  CLI::Option* const option = app.add_option(names.substr(0, blank), value, text);
+  return option->type_name(blank != names.npos ? names.substr(blank + 1)
+                           : kIsWhole<T>       ? "N"
+                                               : "NUMBER");
+}
 
 // Adds an option whose number is at least 1 if it is whole, else above 0.
 template <typename T>
@@ -57,6 +63,7 @@ CLI::Option* AddNonNegative(CLI::App& app, const std::string& name, T& value,
 // Holds the flags of the chosen command.
 struct Parser {
   CLI::App app;
+  std::string group;  // The heading in the help of the commands that are added next.
   Flags flags;
   std::vector<std::string> command;  // The words behind "--", for those that take a command.
 
@@ -67,6 +74,7 @@ struct Parser {
                                  const std::string& summary, bool uses_db = true) {
     CLI::App& sub = *parent.add_subcommand(name, summary);
     const auto own = std::make_shared<T>();
+    sub.group(group);
     sub.final_callback([this, own] { flags.command = *own; });
     if (uses_db) {
       // CLI11 would let the variable replace the option of a subcommand.
@@ -99,12 +107,32 @@ CLI::Option* AddHosts(CLI::App& app, HostFlags& hosts, FilterNames names);
 // Throws kInvalidArgument if these options contradict each other.
 void CheckHostFlags(const HostFlags& hosts);
 
-// Gives `app` and its subcommands help of at most `columns` columns. Searches show the options that
-// few people need only if `all` is true, and get a flag --help-all for that.
+// Gives `app` and its subcommands help of at most `columns` columns. A command with many options
+// shows those that few people need only if `all` is true; all commands get a flag --help-all.
 void ShapeHelp(CLI::App& app, size_t columns, bool all);
-// Returns " (did you mean --x?)" if a word of the command line is no option of `app`'s chosen
-// subcommand, but nearly one; else "".
-std::string NearestOption(const CLI::App& app, int argc, const char* const* argv);
+
+// The text of an option in help, completion and manual pages.
+struct OptionText {
+  std::vector<std::string> names;  // "-H", "--hostfile"; an argument has one without a dash.
+  std::string value;               // "FILE", "csv|json"; "" if it takes none.
+  std::string text;                // Also names the default.
+  std::vector<std::string> words;  // The values that `value` names: "csv", "json".
+};
+OptionText Describe(const CLI::Option& option);
+// The options of a command below the headings of the help, and its arguments below "Arguments".
+using OptionGroups = std::vector<std::pair<std::string, std::vector<const CLI::Option*>>>;
+OptionGroups GroupsOf(const CLI::App& command);
+// The commands of dsat, or those below one of them, that the help shows.
+std::vector<const CLI::App*> CommandsOf(const CLI::App& app);
+
+// Names the first word that is no command or option, and the nearest one; "" if there is none.
+std::string UnknownWord(const CLI::App& app, int argc, const char* const* argv);
+
+// flags_shell.cc: "completion", and "man", which the help does not show.
+void AddShellCommands(Parser& parser);
+// Prints what the last of `words`, which follow "dsat", may become: a line for each, with its text
+// after a tab. It prints nothing where a shell proposes files.
+void PrintCompletions(const CLI::App& app, const std::vector<std::string>& words);
 
 }  // namespace dsat::cli
 

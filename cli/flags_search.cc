@@ -16,8 +16,8 @@ void AddRunFlags(CLI::App& app, RunFlags& run) {
       ->excludes(AddHosts(app, run.hosts, FilterNames::kLong))
       ->excludes(app.get_option("--launcher"));
   AddTimeouts(app, run);
-  AddPositive(app, "--trial-timeout", run.trial_timeout_s,
-              "Kill a trial that runs longer than this many seconds");
+  AddPositive(app, "--trial-timeout SECONDS", run.trial_timeout_s,
+              "Kill a trial that runs longer than this");
 }
 
 constexpr int64_t kConfirmRounds = 9;
@@ -56,7 +56,7 @@ void AddConfigOrCommand(CLI::App& app, const Parser& parser, SearchFlags& search
 }
 
 void AddExperiment(CLI::App& app, std::string& experiment) {
-  Add(app, "experiment", experiment, "Number or name of the experiment")->required();
+  Add(app, "experiment NUMBER|NAME", experiment, "The experiment")->required();
 }
 
 // The limits that `dsat resume` can change, too.
@@ -65,7 +65,7 @@ void AddLimits(CLI::App& app, Limits& limits) {
   AddPositive(app, "--max-trials", limits.max_trials,
               "Total trials of the search, at least 2, with the profiling trial and the submitted "
               "configuration");
-  Add(app, "--max-time", limits.max_time_s,
+  Add(app, "--max-time TIME", limits.max_time_s,
       "The time that the search and its proof may take (90s, 10m, 2h)")
       ->transform(Duration());
   AddPositive(app, "--max-device-hours", limits.max_device_hours,
@@ -83,8 +83,8 @@ void AddObjectiveOptions(CLI::App& app, SearchOptions& options, std::string& tra
 }
 
 CLI::Option* AddStages(CLI::App& app, std::vector<int>& stages, const std::string& text) {
-  return Add(app, "--zero-stages", stages, text)
-      ->check(CLI::Range(0, 3))
+  return Add(app, "--zero-stages N,...", stages, text)
+      ->check(CLI::Range(0, 3).description(""))
       ->expected(1, 4)
       ->delimiter(',');
 }
@@ -93,16 +93,16 @@ CLI::Option* AddStages(CLI::App& app, std::vector<int>& stages, const std::strin
 // optimizer never are. Returns --space.
 CLI::Option* AddKeyOptions(CLI::App& app, SearchOptions& options) {
   CLI::Option* const space =
-      Add(app, "--space", options.space,
-          "What is searched besides stages and micro-batch sizes: \"published\", the knobs of the "
-          "published methods, or \"wide\", also activation checkpointing, offload and the keys of "
-          "stage 3 (docs/methods.md)")
-          ->check(CLI::IsMember({"published", "wide"}));
-  app.add_option_function<std::string>(
-         "--allow", [&options](const std::string&) { options.allow_semantic = true; },
-         "\"semantic\": also search keys that change what is learned, such as "
-         "communication_data_type; the pick is then compared by what it learns (docs/proof.md)")
-      ->check(CLI::IsMember({"semantic"}));
+      TakeOneOf(Add(app, "--space", options.space,
+                    "What is searched besides stages and micro-batch sizes: \"published\", the "
+                    "knobs of the published methods, or \"wide\", also activation checkpointing, "
+                    "offload and the keys of stage 3 (docs/methods.md)"),
+                {"published", "wide"});
+  TakeOneOf(app.add_option_function<std::string>(
+                "--allow", [&options](const std::string&) { options.allow_semantic = true; },
+                "Also search keys that change what is learned, such as communication_data_type; "
+                "the pick is then compared by what it learns (docs/proof.md)"),
+            {"semantic"});
   return space;
 }
 
@@ -112,8 +112,7 @@ void AddSearchOptions(CLI::App& app, const std::string& method, SearchOptions& o
   AddPositive(app, "--max-concurrent-trials", options.max_concurrent_trials,
               "Trials that may run at the same time");
   AddPositive(app, "--max-slots", options.max_slots, "Slots of all running trials together");
-  Add(app, "--metric", options.metric, "The metric to optimize")
-      ->check(CLI::IsMember(SearchMetrics()));
+  TakeOneOf(Add(app, "--metric", options.metric, "The metric to optimize"), SearchMetrics());
   AddStages(app, options.zero_stages, "ZeRO stages to search");
   AddNonNegative(app, "--random-seed", options.random_seed, "The same seed gives the same search");
   AddNonNegative(app, "--start-profile-step", options.start_profile_step,
@@ -124,17 +123,17 @@ void AddSearchOptions(CLI::App& app, const std::string& method, SearchOptions& o
       "--run-full-experiment", options.run_full_experiment,
       "After the search, train to the end (searcher.max_length) with the best configuration");
   if (method != "auto") {  // It was not published.
-    app.add_option_function<std::string>(
-           "--compat",
-           [&options](const std::string& value) {
-             options.compat_determined = value == "determined";
-             options.space = "published";
-             options.confirm_rounds = 0;
-             options.check_losses = false;
-             options.lineages.cover_stages = false;
-           },
-           "\"determined\": behave exactly as Determined AI published them (docs/methods.md)")
-        ->check(CLI::IsMember({"determined"}));
+    TakeOneOf(app.add_option_function<std::string>(
+                  "--compat",
+                  [&options](const std::string& value) {
+                    options.compat_determined = value == "determined";
+                    options.space = "published";
+                    options.confirm_rounds = 0;
+                    options.check_losses = false;
+                    options.lineages.cover_stages = false;
+                  },
+                  "Behave exactly as Determined AI published them (docs/dev/methods.md)"),
+              {"determined"});
   }
   // Below --compat, which CLI11 reads first and which changes the defaults.
   AddKeyOptions(app, options);
@@ -158,6 +157,7 @@ void AddProofOptions(CLI::App& app, const std::string& method, SearchOptions& op
              method == "auto"
                  ? fmt::format("{}, but no longer than half of the confirmation", kSoakSteps)
                  : "0"))
+      ->type_name("N")
       ->check(WholeNumberFrom0());
   Add(app, "--loss-pattern REGEX", options.loss_pattern,
       "A regular expression (of RE2) whose first group matches the loss of a step in the output of "
@@ -191,9 +191,9 @@ void AddMethodOptions(CLI::App& app, const std::string& method, SearchOptions& o
                 "Binary-search trials of a configuration in the lowest rung");
     AddNonNegative(app, "--asha-early-stopping", options.asha.asha_early_stopping,
                    "Multiplies the trials of each rung by divisor to this power");
-    Add(app, "--divisor", options.asha.divisor,
+    Add(app, "--divisor N", options.asha.divisor,
         "One of this many configurations is promoted to the next rung")
-        ->check(CLI::Range(2, 1'000'000));
+        ->check(CLI::Range(2, 1'000'000).description(""));
   }
 }
 
@@ -210,7 +210,7 @@ CLI::Validator Percentage() {
         text = std::to_string(percent ? value / 100 : value);
         return "";
       },
-      "PERCENT");
+      "");
 }
 
 std::vector<std::string> MethodNames() {
@@ -227,8 +227,7 @@ void AddSpaceCommand(Parser& parser) {
   search.method = "auto";
   search.options = DefaultOptions(search.method, /*confirm_rounds=*/0);
   AddConfigOrCommand(sub, parser, search);
-  Add(sub, "--method", search.method, "The method whose space is shown")
-      ->check(CLI::IsMember(MethodNames()));
+  TakeOneOf(Add(sub, "--method", search.method, "The method whose space is shown"), MethodNames());
   Add(sub, "--profile FILE", space.profile,
       "Model profile as JSON, as for dsat create; without it the profiling trial runs");
   AddStages(sub, space.zero_stages, "ZeRO stages to search (default: those of the method)");
@@ -258,18 +257,17 @@ void AddCheckCommand(Parser& parser) {
   auto [sub, check] = parser.Add<CheckFlags>(
       "check", "Measure a configuration against the submitted one and what was recorded");
   Add(sub, "ds_config FILE", check.ds_config,
-      "The configuration, such as the OUT/ds_config.json of a search")
-      ->required();
+      "The configuration (default: the OUT/ds_config.json of the newest search)");
   Add(sub, "--config FILE", check.config,
       "The experiment file (default: the one that metrics.json beside the configuration names)");
   Add(sub, "--model-dir DIR", check.model_dir,
       "Base folder of relative paths (default: that of the experiment file)");
   Add(sub, "--against FILE", check.against,
       "Compare with this ds_config (default: that of the experiment file)");
-  Add(sub, "--metric", check.metric,
-      "The metric to compare (default: that of metrics.json, or FLOPS_per_gpu)")
-      ->check(CLI::IsMember(SearchMetrics()));
-  Add(sub, "--tolerance", check.tolerance,
+  TakeOneOf(Add(sub, "--metric", check.metric,
+                "The metric to compare (default: that of metrics.json, or FLOPS_per_gpu)"),
+            SearchMetrics());
+  Add(sub, "--tolerance PERCENT", check.tolerance,
       "Exit with 1 if the configuration is slower than recorded by more than this, and the 95 % "
       "interval of its speed does not contain the recorded one; with 2 if it could not be measured")
       ->transform(Percentage())
@@ -281,6 +279,7 @@ void AddCheckCommand(Parser& parser) {
 }  // namespace
 
 void AddSearchCommands(Parser& parser) {
+  parser.group = "Search";
   for (const MethodInfo& info : Methods()) {
     auto [sub, search] = parser.Add<SearchFlags>(info.name, "Search: " + info.summary);
     search.method = info.name;
@@ -310,9 +309,10 @@ void AddSearchCommands(Parser& parser) {
 }
 
 void AddAskTellCommands(Parser& parser) {
+  parser.group = "Let another program run the trials";
   CLI::App& create = *parser.app.add_subcommand(
       "create", "Create an experiment whose trials are run by other programs (ask and tell)");
-  create.require_subcommand(1);
+  create.require_subcommand(1)->group(parser.group);
   for (const MethodInfo& info : Methods()) {
     auto [sub, flags] = parser.AddTo<CreateFlags>(create, info.name, info.summary);
     flags.method = info.name;

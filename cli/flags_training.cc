@@ -79,7 +79,7 @@ void AddCheckpoint(CLI::App& command, CheckpointFlags& flags) {
   AddConfig(command, flags.config, flags.model_dir);
   Add(command, "--checkpoint DIR", flags.checkpoint_dir,
       "Folder of checkpoints (default: dsat-out/train/checkpoint)");
-  Add(command, "--tag", flags.tag, "Tag of the checkpoint (default: the newest one)");
+  Add(command, "--tag TAG", flags.tag, "Tag of the checkpoint (default: the newest one)");
 }
 
 void AddInferenceCommands(Parser& parser) {
@@ -106,7 +106,7 @@ void AddInferenceCommands(Parser& parser) {
 }
 
 void AddCluster(CLI::App& sub, EstimateFlags& flags) {
-  Add(sub, "--device", flags.device,
+  Add(sub, "--device NAME", flags.device,
       "v100, a100, h100, h200 or cpu: memory and speeds of a node of them (default: cpu for "
       "CONFIG.yaml unless its device is cuda, else a100)");
   AddPositive(sub, "--ranks", flags.ranks,
@@ -114,17 +114,17 @@ void AddCluster(CLI::App& sub, EstimateFlags& flags) {
   AddPositive(sub, "--nodes", flags.nodes, "Number of full nodes, instead of --ranks")
       ->excludes("--ranks");
   AddPositive(sub, "--ranks-per-node", flags.ranks_per_node, "Number of devices of a node");
-  Add(sub, "--device-memory", flags.device_memory, "Memory of a device, such as 32GiB");
-  Add(sub, "--host-memory", flags.host_memory, "Host memory of a node, such as 1.5TB");
-  Add(sub, "--disk-space", flags.disk_space, "Disk space of a node");
+  Add(sub, "--device-memory BYTES", flags.device_memory, "Memory of a device, such as 32GiB");
+  Add(sub, "--host-memory BYTES", flags.host_memory, "Host memory of a node, such as 1.5TB");
+  Add(sub, "--disk-space BYTES", flags.disk_space, "Disk space of a node");
   AddPositive(sub, "--flops", flags.flops, "Peak FLOP/s of a device, such as 312e12");
   // AddPositive refuses a NaN, which Range lets pass.
   AddPositive(sub, "--efficiency", flags.efficiency, "Share of the peak that training reaches")
-      ->check(CLI::Range(0.001, 1.0));
-  Add(sub, "--link", flags.link, "Bytes per second between devices of a node, such as 300GB");
-  Add(sub, "--network", flags.network, "Bytes per second between nodes");
-  Add(sub, "--pcie", flags.pcie, "Bytes per second between a device and host memory");
-  Add(sub, "--disk", flags.disk, "Bytes per second of a node's disk");
+      ->check(CLI::Range(0.001, 1.0).description(""));
+  Add(sub, "--link BYTES", flags.link, "Bytes per second between devices of a node, such as 300GB");
+  Add(sub, "--network BYTES", flags.network, "Bytes per second between nodes");
+  Add(sub, "--pcie BYTES", flags.pcie, "Bytes per second between a device and host memory");
+  Add(sub, "--disk BYTES", flags.disk, "Bytes per second of a node's disk");
 }
 
 void AddEstimateCommand(Parser& parser) {
@@ -135,7 +135,7 @@ void AddEstimateCommand(Parser& parser) {
   Add(sub, "model_dir MODEL_DIR", flags.model_dir,
       "Base folder of its relative paths (default: the file's folder)");
   CLI::Option* const model =
-      Add(sub, "--model", flags.model,
+      Add(sub, "--model JSON|PRESET", flags.model,
           "A model block as JSON (docs/models.md), or a preset such as 1558M");
   Add(sub, "--params", flags.params, "A GPT with about this many parameters, such as 40e9")
       ->excludes(model);
@@ -149,13 +149,13 @@ void AddEstimateCommand(Parser& parser) {
   AddPositive(sub, "--micro-batch", flags.micro_batch, "Override train_micro_batch_size_per_gpu");
   AddPositive(sub, "--seq-len", flags.seq_len,
               "Sequence length (default: the data's, or the model's longest)");
-  sub.add_option_function<std::string>(
-         "--stages",
-         [&all_stages = flags.all_stages](const std::string& value) {
-           all_stages = value == "all";
-         },
-         "\"all\": a row for every ZeRO stage and offload")
-      ->check(CLI::IsMember({"all"}));
+  TakeOneOf(sub.add_option_function<std::string>(
+                "--stages",
+                [&all_stages = flags.all_stages](const std::string& value) {
+                  all_stages = value == "all";
+                },
+                "A row for every ZeRO stage and offload"),
+            {"all"});
   AddCluster(sub, flags);
 }
 
@@ -167,9 +167,8 @@ void AddCollateCommand(Parser& parser) {
       ->required();
   Add(collate, "out OUT", flags.out, "The file to write, whose name ends in .safetensors")
       ->required();
-  Add(collate, "--tag", flags.tag, "Tag of the checkpoint (default: the newest one)");
-  Add(collate, "--dtype", flags.dtype, "Type of the numbers: fp32, bf16 or fp16")
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+  Add(collate, "--tag TAG", flags.tag, "Tag of the checkpoint (default: the newest one)");
+  TakeOneOf(Add(collate, "--dtype", flags.dtype, "Type of the numbers"), {"fp32", "bf16", "fp16"});
   collate.add_flag("--force", flags.force, "Replace OUT if it exists");
 }
 
@@ -177,19 +176,23 @@ void AddAioBench(Parser& parser) {
   auto [sub, bench] = parser.Add<AioBenchFlags>(
       "aio-bench", "Measure the best `aio` settings for a folder (docs/io.md)", /*uses_db=*/false);
   Add(sub, "folder PATH", bench.folder, "Folder of the nvme tier")->required();
-  Add(sub, "--size", bench.size,
+  Add(sub, "--size BYTES", bench.size,
       "Size of the file that is written and read, and of the buffer in memory");
-  Add(sub, "--repeats", bench.repeats, "Runs of each setting; the median is reported")
-      ->check(CLI::Range(1, 1000));
-  Add(sub, "--block-sizes", bench.block_sizes, "Values of block_size to try")->delimiter(',');
-  Add(sub, "--queue-depths", bench.queue_depths, "Values of queue_depth to try")->delimiter(',');
-  Add(sub, "--intra-op-parallelism", bench.parallelisms, "Values of intra_op_parallelism to try")
+  Add(sub, "--repeats N", bench.repeats, "Runs of each setting; the median is reported")
+      ->check(CLI::Range(1, 1000).description(""));
+  Add(sub, "--block-sizes BYTES,...", bench.block_sizes, "Values of block_size to try")
+      ->delimiter(',');
+  Add(sub, "--queue-depths N,...", bench.queue_depths, "Values of queue_depth to try")
+      ->delimiter(',');
+  Add(sub, "--intra-op-parallelism N,...", bench.parallelisms,
+      "Values of intra_op_parallelism to try")
       ->delimiter(',');
 }
 
 }  // namespace
 
 void AddTrainingCommands(Parser& parser) {
+  parser.group = "Train and predict";
   AddTrainCommand(parser);
   AddInferenceCommands(parser);
   AddEstimateCommand(parser);

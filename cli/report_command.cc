@@ -1,8 +1,10 @@
 // Writes the page of an experiment.
 #include <fmt/format.h>
 
+#include <chrono>
 #include <filesystem>
 #include <optional>
+#include <thread>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -40,6 +42,9 @@ void CheckTarget(const std::string& path, const std::string& db) {
   }
 }
 
+// How often --watch writes the page.
+constexpr int64_t kWatchSeconds = 5;
+
 // The content of the page; `experiment` is nullptr if it does not replay, because of `why_not`.
 Report ContentOf(const Store& store, ExperimentId id, const Experiment* experiment,
                  const std::string& why_not) {
@@ -51,6 +56,26 @@ Report ContentOf(const Store& store, ExperimentId id, const Experiment* experime
   return read;
 }
 
+// An experiment with its report, which refers to it.
+struct Shown {
+  std::optional<Experiment> experiment;
+  Report report;
+
+  Shown(Store& store, ExperimentId id) {
+    std::string why_not;
+    try {
+      experiment.emplace(Experiment::Open(store, id));
+    } catch (const Error& error) {
+      // The measurements can be shown all the same.
+      if (error.code() != ErrorCode::kDataLoss) throw;
+      why_not = error.what();
+    }
+    report = ContentOf(store, id, experiment ? &*experiment : nullptr, why_not);
+  }
+  Shown(const Shown&) = delete;
+  Shown& operator=(const Shown&) = delete;
+};
+
 }  // namespace
 
 void WriteReport(const Experiment& experiment, const std::string& path) {
@@ -61,31 +86,32 @@ void WriteReport(const Experiment& experiment, const std::string& path) {
 int RunCommand(const Flags& flags, const ReportFlags& report) {
   Store store = Store::Open(flags.db, Store::Mode::kReadOnly);
   const ExperimentId id = store.FindExperiment(report.experiment);
-  const std::string out = report.out.empty() ? fmt::format("dsat-report-{}.html", id) : report.out;
+  std::optional<ExperimentId> other;
+  if (!report.other.empty()) other = store.FindExperiment(report.other);
+  const std::string name = other ? fmt::format("{}-{}", id, *other) : std::to_string(id);
+  const std::string out = report.out.empty() ? "dsat-report-" + name + ".html" : report.out;
   CheckTarget(out, flags.db);
-  std::optional<Experiment> experiment;
-  std::string why_not;
-  try {
-    experiment.emplace(Experiment::Open(store, id));
-  } catch (const Error& error) {
-    // The measurements can be shown all the same.
-    if (error.code() != ErrorCode::kDataLoss) throw;
-    why_not = error.what();
+  for (;; std::this_thread::sleep_for(std::chrono::seconds(kWatchSeconds))) {
+    Shown shown(store, id);
+    const bool runs = report.watch && IsRunning(store, shown.report.row);
+    shown.report.refresh_s = runs ? kWatchSeconds : 0;
+    const std::string page = other ? ComparisonPage(shown.report, Shown(store, *other).report)
+                                   : ReportPage(shown.report);
+    WriteFileAtomic(out, page);
+    if (runs) continue;
+    if (flags.json) {
+      fmt::print("{}\n", Json{{"experiment", id},
+                              {"compared_with", other ? Json(*other) : Json()},
+                              {"file", fs::absolute(out).string()},
+                              {"bytes", page.size()},
+                              {"trials", shown.report.trials.size()},
+                              {"trials_left_out", shown.report.num_left_out}}
+                             .dump(2));
+    } else {
+      fmt::print("{}\n", out);
+    }
+    return 0;
   }
-  const Report read = ContentOf(store, id, experiment ? &*experiment : nullptr, why_not);
-  const std::string page = ReportPage(read);
-  WriteFileAtomic(out, page);
-  if (flags.json) {
-    fmt::print("{}\n", Json{{"experiment", id},
-                            {"file", fs::absolute(out).string()},
-                            {"bytes", page.size()},
-                            {"trials", read.trials.size()},
-                            {"trials_left_out", read.num_left_out}}
-                           .dump(2));
-  } else {
-    fmt::print("{}\n", out);
-  }
-  return 0;
 }
 
 }  // namespace dsat::cli

@@ -1,5 +1,5 @@
 // auto: predicts the memory and the time of every configuration, measures those that promise the
-// most, and stops when the best one is known well enough (docs/auto.md).
+// most, and stops when the best one is known well enough (docs/dev/auto.md).
 #ifndef DSAT_METHODS_AUTO_H_
 #define DSAT_METHODS_AUTO_H_
 

@@ -72,7 +72,7 @@ AutoMemory::Place AutoMemory::PlaceOf(const StageSpace& stage) const {
   return out;
 }
 
-// As the formulas of the memory model say (docs/methods.md).
+// As the formulas of the memory model say (docs/dev/methods.md).
 double AutoMemory::Buffers(int stage, const AutoKnobs& knobs) const {
   const Workload& workload = space_.workload;
   if (workload.device_memory_bytes <= 0) return 0;

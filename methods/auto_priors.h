@@ -1,8 +1,8 @@
 // Every prior and threshold of auto, with its unit and its source:
 //   [bench]  It was chosen by hand, by comparing runs of bench/search_quality on its fourteen
 //            families of simulated machines, or on drawn machines of seeds below 100,000;
-//            docs/benchmarks.md has the figures that were kept.
-//   [script] It comes from measured scripts (docs/benchmarks.md).
+//            docs/dev/benchmarks.md has the figures that were kept.
+//   [script] It comes from measured scripts (docs/dev/benchmarks.md).
 //   [guess]  It is a judgement: nothing was compared. Most of these are wide or matter little.
 // Units: "log" is the natural logarithm of a time or of a factor on it; a share is one of a step's
 // time, or of the device's memory; a sample is the time in which a device computes one sample.

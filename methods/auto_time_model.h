@@ -1,7 +1,7 @@
 // auto's model of the time of an optimizer step: a sum of terms with unknown factors.
 //
 // All terms count in units of the time that a device computes one sample, so that the model knows
-// how the terms compare before anything was measured. docs/auto.md has the formulas.
+// how the terms compare before anything was measured. docs/dev/auto.md has the formulas.
 #ifndef DSAT_METHODS_AUTO_TIME_MODEL_H_
 #define DSAT_METHODS_AUTO_TIME_MODEL_H_
 

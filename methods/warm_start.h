@@ -1,7 +1,7 @@
 // The evidence of an earlier experiment, which auto uses as a prior of a new search.
 //
 // The evidence itself is recorded, not what follows from it: how much it counts for another model,
-// machine or number of ranks is up to the method (docs/auto.md), which also drops it if its own
+// machine or number of ranks is up to the method (docs/dev/auto.md), which also drops it if its own
 // measurements contradict it.
 #ifndef DSAT_METHODS_WARM_START_H_
 #define DSAT_METHODS_WARM_START_H_

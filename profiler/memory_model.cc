@@ -1,4 +1,4 @@
-// The formulas of docs/methods.md; what is sharded comes from the placement table.
+// The formulas of docs/dev/methods.md; what is sharded comes from the placement table.
 #include "profiler/memory_model.h"
 
 #include <algorithm>

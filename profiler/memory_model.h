@@ -2,7 +2,7 @@
 // micro-batch that fits.
 //
 // The sizes of model states are those of Rajbhandari et al., "ZeRO" (2020), section 5;
-// docs/methods.md has the formulas.
+// docs/dev/methods.md has the formulas.
 #ifndef DSAT_PROFILER_MEMORY_MODEL_H_
 #define DSAT_PROFILER_MEMORY_MODEL_H_
 

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "base/files.h"
@@ -112,6 +113,24 @@ std::string DescribeLeftOut(const Search& search) {
   const size_t left_out = search.space()->left_out.size();
   if (left_out == 0) return "";
   return fmt::format("\nleft out: {} (dsat space and dsat show --json say why)", left_out);
+}
+
+Factor RatioOfSpeeds(const Center& one, const Center& other, int64_t rounds) {
+  Factor ratio{.value = std::exp(one.mean - other.mean)};
+  if (one.dof <= 0) return ratio;
+  const bool has_error = other.dof > 0;
+  const double others = has_error ? other.variance : one.variance * static_cast<double>(rounds);
+  const double variance = one.variance + others;
+  double dof = static_cast<double>(one.dof);
+  if (has_error && variance > 0) {
+    dof = variance * variance /
+          (one.variance * one.variance / dof + others * others / static_cast<double>(other.dof));
+  }
+  const double half = StudentQuantile(0.975, std::max<int64_t>(std::llround(std::floor(dof)), 1)) *
+                      std::sqrt(variance);
+  ratio.low = ratio.value * std::exp(-half);
+  ratio.high = ratio.value * std::exp(half);
+  return ratio;
 }
 
 }  // namespace dsat::cli

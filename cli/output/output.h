@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "base/statistics.h"
 #include "db/store.h"
 #include "proto/trial.h"
 #include "searcher/search/experiment.h"
@@ -27,6 +28,11 @@ std::string DescribeProfile(const Search& search);
 // How much of the space is left out, as a line of its own; "" if nothing is. REQUIRES: as above.
 std::string DescribeLeftOut(const Search& search);
 
+// The one speed over the other, whose logarithms are given, with its interval (Welch 1947, "The
+// Generalization of Student's Problem when Several Different Population Variances are Involved"). A
+// speed without an error is taken to be that of a single launch; `rounds` is how many there are of
+// the one.
+Factor RatioOfSpeeds(const Center& one, const Center& other, int64_t rounds);
 // " (1.08 to 1.12)", the 95 % interval; "" if there is none.
 std::string IntervalText(const Factor& factor);
 

@@ -11,24 +11,24 @@
 #include "base/version.h"
 #include "cli/output/output.h"
 #include "searcher/results.h"
-#include "searcher/search/config_change.h"
 #include "searcher/stated_defaults.h"
 
 namespace dsat::cli {
 namespace {
 
-void DrawHead(const Report& report, Markup& page) {
+void DrawHead(const std::string& title, int64_t refresh_s, Markup& page) {
   const std::string policy = fmt::format(
       "default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{}'; base-uri 'none'; "
       "form-action 'none'",
       kScriptHash);
   page.Open("head").Empty("meta", {{"charset", "utf-8"}});
   page.Empty("meta", {{"http-equiv", "Content-Security-Policy"}, {"content", policy}});
+  if (refresh_s > 0)
+    page.Empty("meta", {{"http-equiv", "refresh"}, {"content", std::to_string(refresh_s)}});
   page.Empty("meta", {{"name", "viewport"}, {"content", "width=device-width, initial-scale=1"}});
   page.Empty("meta", {{"name", "color-scheme"}, {"content", "light dark"}});
   page.Empty("meta", {{"name", "generator"}, {"content", fmt::format("dsat {}", kVersion)}});
-  page.Element("title",
-               fmt::format("{}: dsat experiment {}", Clipped(report.spec.name), report.row.id));
+  page.Element("title", title);
   page.Open("style").Raw(kStyleSheet).Close().Close();
 }
 
@@ -92,17 +92,8 @@ void DrawChanges(const Report& report, Markup& page) {
   const std::vector<KeyChange> changes =
       ChangesOf(SubmittedConfig(report.spec), report.ConfigOf(pick));
   if (changes.empty()) return;
-  page.Element("h3", "What the pick changes").Open("div", {{"class", "scroll"}});
-  page.Open("table", {{"class", "changes"}}).Open("thead").Open("tr");
-  for (const char* title : {"setting", "submitted", "pick"})
-    page.Element("th", title, {{"scope", "col"}});
-  page.Close().Close().Open("tbody");
-  for (const KeyChange& change : changes) {
-    page.Open("tr").Element("th", change.name, {{"scope", "row"}});
-    page.Element("td", change.was.empty() ? "(default)" : Clipped(change.was));
-    page.Element("td", Clipped(change.is)).Close();
-  }
-  page.Close().Close().Close();
+  DrawDifferences("What the pick changes", {"setting", "submitted", "pick"}, DifferencesOf(changes),
+                  page);
 }
 
 void DrawCommand(const Report& report, Markup& page) {
@@ -192,8 +183,30 @@ std::string PlainText(const Json& value) {
   return text;
 }
 
-// The facts on the search's machine, software and options: name and text.
-std::vector<std::pair<std::string, std::string>> Facts(const Report& report) {
+void DrawAbout(const Report& report, Markup& page) {
+  page.Open("section", {{"id", "about"}, {"aria-label", "Machine and search"}});
+  page.Element("h2", "Machine and search");
+  page.Open("dl", {{"class", "about"}});
+  for (const auto& [name, text] : FactsOf(report)) {
+    if (text.empty()) continue;
+    const bool is_wide = text.find('\n') != text.npos;
+    page.Open("div", {{"class", is_wide ? "wide" : "fact"}});
+    page.Element("dt", name).Element("dd", Clipped(text)).Close();
+  }
+  page.Close();
+  Json options = ToJson(report.spec.options);
+  options.erase("prior");  // The trials of another experiment.
+  for (const auto& [name, json] : {std::pair{"options of the search", std::move(options)},
+                                   {"submitted ds_config", report.spec.ds_config}}) {
+    page.Open("details").Element("summary", name);
+    page.Element("pre", json.dump(2), {{"tabindex", "0"}}).Close();
+  }
+  page.Close();
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> FactsOf(const Report& report) {
   const ExperimentSpec& spec = report.spec;
   std::vector<std::pair<std::string, std::string>> facts = {
       {"experiment", fmt::format("{} in {}", report.row.id, report.db)},
@@ -225,48 +238,60 @@ std::vector<std::pair<std::string, std::string>> Facts(const Report& report) {
   return facts;
 }
 
-void DrawAbout(const Report& report, Markup& page) {
-  page.Open("section", {{"id", "about"}, {"aria-label", "Machine and search"}});
-  page.Element("h2", "Machine and search");
-  page.Open("dl", {{"class", "about"}});
-  for (const auto& [name, text] : Facts(report)) {
-    if (text.empty()) continue;
-    const bool is_wide = text.find('\n') != text.npos;
-    page.Open("div", {{"class", is_wide ? "wide" : "fact"}});
-    page.Element("dt", name).Element("dd", Clipped(text)).Close();
+void DrawDifferences(const std::string& heading, const Difference& titles,
+                     const std::vector<Difference>& rows, Markup& page) {
+  page.Element("h3", heading);
+  if (rows.empty()) {
+    page.Element("p", "Nothing.");
+    return;
   }
-  page.Close();
-  Json options = ToJson(report.spec.options);
-  options.erase("prior");  // The trials of another experiment.
-  for (const auto& [name, json] : {std::pair{"options of the search", std::move(options)},
-                                   {"submitted ds_config", report.spec.ds_config}}) {
-    page.Open("details").Element("summary", name);
-    page.Element("pre", json.dump(2), {{"tabindex", "0"}}).Close();
+  page.Open("div", {{"class", "scroll"}}).Open("table", {{"class", "changes"}});
+  page.Open("thead").Open("tr");
+  for (const std::string& title : titles)
+    page.Element("th", title, {{"scope", "col"}});
+  page.Close().Close().Open("tbody");
+  for (const Difference& row : rows) {
+    page.Open("tr").Element("th", row[0], {{"scope", "row"}});
+    page.Element("td", Clipped(row[1])).Element("td", Clipped(row[2])).Close();
   }
-  page.Close();
+  page.Close().Close().Close();
 }
 
-}  // namespace
+std::vector<Difference> DifferencesOf(const std::vector<KeyChange>& changes) {
+  std::vector<Difference> rows;
+  for (const KeyChange& change : changes)
+    rows.push_back({change.name, change.was.empty() ? "(default)" : change.was, change.is});
+  return rows;
+}
 
-std::string ReportPage(const Report& report) {
+std::string FramedPage(const std::string& title, const Report& report, int64_t refresh_s,
+                       const std::function<void(Markup&)>& draw) {
   Markup page;
   page.Raw("<!DOCTYPE html>\n");
   page.Open("html", {{"xmlns", "http://www.w3.org/1999/xhtml"}, {"lang", "en"}});
-  DrawHead(report, page);
+  DrawHead(title, refresh_s, page);
   page.Open("body");
-  DrawHeader(report, page);
-  page.Open("main");
-  DrawAnswer(report, page);
-  DrawPlots(report, page);
-  DrawTable(report, page);
-  DrawAbout(report, page);
-  page.Close();
+  draw(page);
   page.Element("footer",
                fmt::format("Made by dsat {} at {} from {}.", kVersion, report.made_at, report.db));
   page.Open("script").Raw(kScript).Close();
   page.Close().Close().Raw("\n");
   DSAT_CHECK(page.text().starts_with(kPageBegin));
   return page.text();
+}
+
+std::string ReportPage(const Report& report) {
+  const std::string title =
+      fmt::format("{}: dsat experiment {}", Clipped(report.spec.name), report.row.id);
+  return FramedPage(title, report, report.refresh_s, [&](Markup& page) {
+    DrawHeader(report, page);
+    page.Open("main");
+    DrawAnswer(report, page);
+    DrawPlots(report, page);
+    DrawTable(report, page);
+    DrawAbout(report, page);
+    page.Close();
+  });
 }
 
 }  // namespace dsat::cli

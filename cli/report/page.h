@@ -2,6 +2,9 @@
 #ifndef DSAT_CLI_REPORT_PAGE_H_
 #define DSAT_CLI_REPORT_PAGE_H_
 
+#include <array>
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -10,6 +13,7 @@
 #include "cli/report/markup.h"
 #include "cli/report/report.h"
 #include "cli/report/svg_plot.h"
+#include "searcher/search/config_change.h"
 
 namespace dsat::cli {
 
@@ -19,6 +23,21 @@ inline constexpr std::string_view kPageBegin = "<!DOCTYPE html>\n<html xmlns=";
 // HTML that is also XML. All of it can be read without scripts; the one script sorts the table, and
 // the page's own policy lets no other run.
 std::string ReportPage(const Report& report);
+// The same for two experiments: both answers, and what differs between them.
+std::string ComparisonPage(const Report& before, const Report& after);
+
+// A page with the style sheet, the script and a footer; `draw` draws the rest. Browsers load it
+// again every `refresh_s` seconds; 0 = never.
+std::string FramedPage(const std::string& title, const Report& report, int64_t refresh_s,
+                       const std::function<void(Markup&)>& draw);
+// A name, and what two configurations or experiments have of it.
+using Difference = std::array<std::string, 3>;
+// A heading with a table of differences, whose columns have these titles.
+void DrawDifferences(const std::string& heading, const Difference& titles,
+                     const std::vector<Difference>& rows, Markup& page);
+std::vector<Difference> DifferencesOf(const std::vector<KeyChange>& changes);
+// The facts on a search's machine, software and options: name and text.
+std::vector<std::pair<std::string, std::string>> FactsOf(const Report& report);
 
 // The parts of the page, each in a file of its own.
 

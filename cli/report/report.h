@@ -29,10 +29,11 @@ struct Span {
 struct Report {
   ExperimentSpec spec;
   ExperimentRow row;
-  std::string state;     // For people: "completed", "interrupted", ...
-  std::string ended_at;  // "" if it has not ended.
-  std::string db;        // The path of the database.
-  std::string made_at;   // UTC.
+  std::string state;      // For people: "completed", "interrupted", ...
+  std::string ended_at;   // "" if it has not ended.
+  std::string db;         // The path of the database.
+  std::string made_at;    // UTC.
+  int64_t refresh_s = 0;  // The page of a search that runs loads itself again after this time.
   // The folder with the results of the search, absolute, and whether its ds_config.json is there.
   std::string out_dir;
   bool has_results = false;

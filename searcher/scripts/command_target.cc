@@ -355,8 +355,9 @@ std::optional<Outcome> CommandTarget::OutcomeOf(const LaunchRequest& request,
     return Outcome{TrialState::kSucceeded, ""};
   }
   if (!reports[0].problem.empty()) {
-    return Outcome{TrialState::kFailed, fmt::format("{}: {}; docs/python.md describes its keys",
-                                                    FilesOf(request).hook(0), reports[0].problem)};
+    return Outcome{TrialState::kFailed,
+                   fmt::format("{}: {}; docs/dev/scripts.md describes its keys",
+                               FilesOf(request).hook(0), reports[0].problem)};
   }
   if (reports[0].steps.empty()) return std::nullopt;
   const std::string misfit = Misfit(request, reports);
@@ -413,7 +414,7 @@ Outcome CommandTarget::WhyNothing(const LaunchRequest& request) const {
     constexpr size_t kMostQuoted = 100;
     return {TrialState::kFailed,
             fmt::format("{}: holds \"{}\"; expected the JSON object that dsat.report() writes; "
-                        "docs/python.md describes its keys",
+                        "docs/dev/scripts.md describes its keys",
                         path, Printable(ValidUtf8(ReadOrEmpty(path).substr(0, kMostQuoted))))};
   }
   const int64_t steps = reports.empty() ? 0 : reports[0].num_steps;

@@ -1,5 +1,5 @@
 // The file in which a rank of a script tells dsat what it ran and measured: hook-rank<R>.json in
-// the attempt's folder (docs/python.md).
+// the attempt's folder (docs/dev/scripts.md).
 #ifndef DSAT_SEARCHER_SCRIPTS_HOOK_REPORT_H_
 #define DSAT_SEARCHER_SCRIPTS_HOOK_REPORT_H_
 

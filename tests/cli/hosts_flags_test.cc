@@ -141,7 +141,7 @@ TEST_F(HostsFlagsTest, ANumberThatDoesNotFitIsRefusedWithWhatIsExpected) {
     ExpectRefused(refused, 2);
   }
   EXPECT_THAT(work_.Dsat({"asha", "--help"}).out,
-              ContainsRegex("--max-trials INT(.|\n)*\\(default: 50\\)"));
+              ContainsRegex("--max-trials N(.|\n)*\\(default: 50\\)"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// docs/schema.md and the comments in the schema name every table, view and column.
+// docs/schema.md, docs/dev/schema.md and the comments in the schema name every table and column.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -44,7 +44,8 @@ class SchemaTest : public ::testing::Test {
   }
 
   const Store store_ = Store::InMemory();
-  const std::string docs_ = ReadFile(DSAT_SOURCE_DIR "/docs/schema.md");
+  const std::string docs_ = ReadFile(DSAT_SOURCE_DIR "/docs/schema.md") +
+                            ReadFile(DSAT_SOURCE_DIR "/docs/dev/schema.md");
 };
 
 // The part of the page under the relation's heading.

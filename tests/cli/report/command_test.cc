@@ -113,6 +113,44 @@ TEST_F(ReportCommandTest, ASearchThatRunsAndOneThatWasKilledHavePages) {
     EXPECT_NE(killed.find(part), std::string::npos) << part;
 }
 
+TEST_F(ReportCommandTest, APageThatIsWatchedRefreshesItselfUntilTheSearchEnds) {
+  const pid_t search = work.StartDsat(
+      {"grid", "deepspeed.yaml", "--max-trials", "12", "--confirm", "0", "--out", "out"}, "search");
+  ASSERT_TRUE(work.WaitUntilSaid("search.err", "as submitted"));
+  const pid_t watch = work.StartDsat({"report", "--watch", "--out", "page.html"}, "watch");
+  EXPECT_TRUE(work.WaitUntilSaid("page.html", "http-equiv=\"refresh\""));
+  WaitFor(search);
+  EXPECT_EQ(WaitFor(watch), 0);
+  const std::string page = ReadFile(work.Path("page.html"));
+  EXPECT_EQ(page.find("http-equiv=\"refresh\""), std::string::npos);
+  EXPECT_NE(page.find("class=\"state completed\""), std::string::npos);
+  EXPECT_EQ(ReadFile(work.Path("watch.out")), "page.html\n");
+}
+
+TEST_F(ReportCommandTest, TwoExperimentsAreComparedOnOnePage) {
+  for (const char* size : {"1", "4"}) {
+    std::string config = kDsConfig;
+    config.replace(config.find("\": 1,") + 3, 1, size);
+    work.Write("ds_config.json", config);
+    const Finished search =
+        work.Dsat({"random", "deepspeed.yaml", "--max-trials", "3", "--confirm", "2"});
+    ASSERT_EQ(search.exit_code, 0) << search.err;
+  }
+  const Finished report = work.Dsat({"report", "1", "2"});
+  EXPECT_EQ(report.exit_code, 0) << report.err;
+  EXPECT_EQ(report.out, "dsat-report-1-2.html\n");
+  const std::string page = ReadFile(work.Path("dsat-report-1-2.html"));
+  for (const char* part :
+       {"The pick of experiment 2 is ", " times as fast as that of experiment 1",
+        "<th scope=\"col\">experiment 1</th><th scope=\"col\">experiment 2</th>",
+        "<th scope=\"row\">train_micro_batch_size_per_gpu</th><td>1</td><td>4</td>"})
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+  EXPECT_EQ(page.find("<img"), std::string::npos);
+  if (HasPython()) EXPECT_TRUE(ReadPage(work.Path("dsat-report-1-2.html")).is_object());
+  EXPECT_EQ(Json::parse(work.Dsat({"report", "1", "2", "--json"}).out)["compared_with"], 2);
+  ExpectRefused({"report", "1", "7"}, "7");
+}
+
 TEST_F(ReportCommandTest, ALogThatDoesNotReplayHasAPageWithoutAnAnswer) {
   {
     Store store = Store::Open(work.Path("old.db"), Store::Mode::kCreate);

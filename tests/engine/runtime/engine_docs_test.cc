@@ -1,4 +1,4 @@
-// The C++ of docs/engine.md, compiled and run: what stands there stands here, line by line.
+// The C++ of docs/dev/engine.md, compiled and run: what stands there stands here, line by line.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -95,7 +95,7 @@ TEST_F(EngineDocsTest, AnEngineIsInitializedAsItIsWritten) {
 // The lines of the docs' C++, in their order, without indentation.
 std::vector<std::string> DocumentedLines() {
   std::vector<std::string> lines;
-  std::istringstream docs(ReadFile(DSAT_SOURCE_DIR "/docs/engine.md"));
+  std::istringstream docs(ReadFile(DSAT_SOURCE_DIR "/docs/dev/engine.md"));
   bool inside = false;
   for (std::string line; std::getline(docs, line);) {
     if (line.starts_with("```")) {

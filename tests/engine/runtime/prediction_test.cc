@@ -100,8 +100,8 @@ TEST(PredictionTest, StateBytesFollowTheFormulasOfZero) {
   }
 }
 
-// docs/engine.md, "Memory": 8 and 4 bytes of optimizer state where the parameter serves, 10 and 6
-// beside it.
+// docs/dev/engine.md, "Memory": 8 and 4 bytes of optimizer state where the parameter serves, 10 and
+// 6 beside it.
 TEST(PredictionTest, Bf16StateCostsWhatItsDocumentationSays) {
   const Model model = TinyGpt2();
   constexpr int kP = 2;
@@ -128,7 +128,7 @@ TEST(PredictionTest, Bf16StateCostsWhatItsDocumentationSays) {
   }
 }
 
-// docs/engine.md, "Traffic": bytes a rank sends per step, in f32, for one unit that is fetched,
+// docs/dev/engine.md, "Traffic": bytes a rank sends per step, in f32, for one unit that is fetched,
 // reduced and gathered whole.
 TEST(PredictionTest, TrafficFollowsTheFormulasOfZero) {
   const Model model = TinyMlp();
