@@ -222,7 +222,7 @@ class ProfileReader {
   }
   void operator()(const char* key, Json& object) const {
     object = json_.value(key, Json::object());
-    CheckObject(object, what_ + "/" + key);
+    JsonBlock(object, what_ + "/" + key);  // Throws unless it is an object.
   }
 
  private:
