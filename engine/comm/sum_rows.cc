@@ -7,38 +7,14 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstring>
 
-#include "engine/core/half.h"
+#include "engine/core/elements.h"
 
 namespace dsat::engine {
 namespace {
 
 constexpr int64_t kTileElems = 2048;  // 8 KiB of f32.
-
-using Bf16 = uint16_t;
-
-float ToFloat(float x) {
-  return x;
-}
-float ToFloat(Bf16 x) {
-  return std::bit_cast<float>(static_cast<uint32_t>(x) << 16);
-}
-
-void Store(float* out, float x) {
-  *out = x;
-}
-void Store(Bf16* out, float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x);
-  // Rounding could turn a NaN into infinity, so that a NaN is truncated and made quiet instead.
-  const bool is_nan = (bits & 0x7fffffffU) > 0x7f800000U;
-  const uint32_t rounded = bits + 0x7fffU + ((bits >> 16) & 1U);
-  *out = static_cast<Bf16>((is_nan ? bits | 0x400000U : rounded) >> 16);
-}
-void Store(F16* out, float x) {
-  *out = ToF16(x);
-}
 
 // Sums elements [begin, begin + count) of `num_rows` rows without an intermediate result in memory.
 // `sum` may be one of the rows, because no iteration reads what another has written (ivdep).
@@ -52,7 +28,7 @@ void SumFewRows(T* sum, std::span<const void* const> rows, int64_t begin, int64_
     float total = ToFloat(addends[0][i]);
     for (size_t row = 1; row < num_rows; ++row)
       total += ToFloat(addends[row][i]);
-    Store(sum + i, total);
+    sum[i] = FromFloat<T>(total);
   }
 }
 
@@ -67,7 +43,7 @@ void SumManyRows(T* sum, std::span<const void* const> rows, int64_t begin, int64
   }
 #pragma GCC ivdep
   for (int64_t i = 0; i < count; ++i)
-    Store(sum + i, total[i]);
+    sum[i] = FromFloat<T>(total[i]);
 }
 
 // Sums as the functions above, but only types that the instruction set converts. Returns the number
@@ -119,14 +95,7 @@ void SumRowsOf(std::span<void* const> sums, std::span<const void* const> rows, i
 void SumRows(std::span<void* const> sums, std::span<const void* const> rows, DType dtype,
              int64_t num_elems) {
   DSAT_CHECK(!rows.empty() && !sums.empty());
-  switch (dtype) {
-    case DType::kF32:
-      return SumRowsOf<float>(sums, rows, num_elems);
-    case DType::kBF16:
-      return SumRowsOf<Bf16>(sums, rows, num_elems);
-    case DType::kF16:
-      return SumRowsOf<F16>(sums, rows, num_elems);
-  }
+  VisitDType(dtype, [&]<typename T>(T) { SumRowsOf<T>(sums, rows, num_elems); });
 }
 
 }  // namespace dsat::engine

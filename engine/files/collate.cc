@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "engine/core/elements.h"
 #include "engine/files/checkpoint_manifest.h"
-#include "engine/files/convert.h"
 #include "engine/files/published.h"
 #include "engine/files/safetensors.h"
 

@@ -2,13 +2,18 @@
 #ifndef DSAT_ENGINE_FILES_CRC32_H_
 #define DSAT_ENGINE_FILES_CRC32_H_
 
+#include <zlib.h>
+
 #include <cstdint>
 #include <string_view>
 
 namespace dsat::engine {
 
 // The checksum of data with the checksum `crc` (0 if there is none) followed by `data`.
-uint32_t Crc32(uint32_t crc, std::string_view data);
+inline uint32_t Crc32(uint32_t crc, std::string_view data) {
+  return static_cast<uint32_t>(
+      crc32_z(crc, reinterpret_cast<const Bytef*>(data.data()), data.size()));
+}
 
 }  // namespace dsat::engine
 

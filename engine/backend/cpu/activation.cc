@@ -25,8 +25,7 @@ float GeluDerivative(float x) {
 // y[i] = fn(x[i]...).
 template <typename Fn, typename... X>
 void Map(int num_threads, const Tensor& y, const Fn& fn, const X&... x) {
-  VisitDType(y.dtype, [&](auto type) {
-    using T = decltype(type);
+  VisitDType(y.dtype, [&]<typename T>(T) {
     ParallelBlocks(num_threads, y.num_elems, kBlockElems, [&](int64_t begin, int64_t end) {
       MapFloats(end - begin, Data<T>(y) + begin, fn, Data<T>(x) + begin...);
     });

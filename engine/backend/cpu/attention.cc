@@ -83,8 +83,7 @@ struct Head {
   // Rounds what was written to a View of `t` into it.
   void Store(const Tensor& t, int64_t offset, int64_t stride, const Slice<float>& view) const {
     if (t.dtype == DType::kF32) return;
-    VisitDType(t.dtype, [&](auto type) {
-      using Out = decltype(type);
+    VisitDType(t.dtype, [&]<typename Out>(Out) {
       Out* out = Data<Out>(t) + offset;
       for (int64_t row = 0; row < T; ++row)
         Convert(out + row * stride, view.row(row), hd);
@@ -309,8 +308,7 @@ int64_t CpuLayers::AttentionScratchBytes(const AttentionShape& shape) const {
 void CpuLayers::Run(const op::AttentionForward& op) {
   const auto& [out, lse, qkv, scratch, shape] = op;
   const int64_t C = shape.C;
-  const auto run = [&](auto elem) {
-    using Elem = decltype(elem);
+  const auto run = [&]<typename Elem>(Elem) {
     const auto work = [&](const Head<Elem>& head, const Group& group) {
       ForwardSlices<Elem> s;
       s.k = head.Load(qkv, group.k, group.stride, 1);
@@ -330,8 +328,7 @@ void CpuLayers::Run(const op::AttentionForward& op) {
 void CpuLayers::Run(const op::AttentionBackward& op) {
   const auto& [dqkv, dout, out, qkv, lse, scratch, shape] = op;
   const int64_t C = shape.C;
-  const auto run = [&](auto elem) {
-    using Elem = decltype(elem);
+  const auto run = [&]<typename Elem>(Elem) {
     const auto work = [&](const Head<Elem>& head, const Group& group) {
       BackwardSlices<Elem> s;
       s.k = head.Load(qkv, group.k, group.stride, 1);

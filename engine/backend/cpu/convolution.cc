@@ -1,6 +1,9 @@
 // Convolutions on CPU: oneDNN primitives over pieces of the batch.
-#include "engine/backend/cpu/convolution.h"
-
+//
+// The size of a batch alone determines how it is divided into pieces of images, and each piece is
+// one oneDNN call on one thread. Results do not depend on the number of threads, and the gradients
+// of the weights are summed over the pieces in order. bf16 is multiplied natively if the processor
+// supports it; otherwise, and for f16, pieces are converted to f32.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -8,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/backend/cpu/cpu_kernels.h"
 #include "engine/backend/cpu/onednn.h"
 #include "engine/backend/cpu/onednn_version.h"
 #include "engine/backend/cpu/partial_sums.h"
@@ -57,8 +61,7 @@ void ToF32(float* out, const Tensor& t) {
 }
 
 void FromF32(const Tensor& t, const float* in) {
-  VisitDType(t.dtype, [&](auto type) {
-    using T = decltype(type);
+  VisitDType(t.dtype, [&]<typename T>(T) {
     for (int64_t i = 0; i < t.num_elems; ++i)
       Data<T>(t)[i] = FromFloat<T>(in[i]);
   });
@@ -66,7 +69,7 @@ void FromF32(const Tensor& t, const float* in) {
 
 }  // namespace
 
-class ConvRunner::Impl : private OneDnnThreads {
+class ConvRunner : private OneDnnThreads {
  public:
   using OneDnnThreads::OneDnnThreads;
 
@@ -110,7 +113,7 @@ class ConvRunner::Impl : private OneDnnThreads {
   std::map<Key, Primitive> primitives_;
 };
 
-Primitive ConvRunner::Impl::Make(Pass pass, DType dtype, int64_t images, const ConvShape& s) const {
+Primitive ConvRunner::Make(Pass pass, DType dtype, int64_t images, const ConvShape& s) const {
   const OneThread one_thread;  // The blocking is chosen for this many threads.
   const auto type = ToDnnl(dtype);
   const auto nhwc = memory::format_tag::nhwc;
@@ -143,8 +146,7 @@ Primitive ConvRunner::Impl::Make(Pass pass, DType dtype, int64_t images, const C
           desc.scratchpad_desc()};
 }
 
-const Primitive& ConvRunner::Impl::Find(Pass pass, DType dtype, int64_t images,
-                                        const ConvShape& s) {
+const Primitive& ConvRunner::Find(Pass pass, DType dtype, int64_t images, const ConvShape& s) {
   const Key key = {static_cast<int64_t>(pass),
                    static_cast<int64_t>(dtype),
                    images,
@@ -163,7 +165,7 @@ const Primitive& ConvRunner::Impl::Find(Pass pass, DType dtype, int64_t images,
 
 // Calls fn(piece, primitive, thread), in parallel.
 template <typename Fn>
-void ConvRunner::Impl::ForEachPiece(Pass pass, DType dtype, const ConvShape& shape, const Fn& fn) {
+void ConvRunner::ForEachPiece(Pass pass, DType dtype, const ConvShape& shape, const Fn& fn) {
   const int64_t size = PieceImages(shape.N);
   const int64_t num_pieces = NumPieces(shape.N);
   const int64_t rest = shape.N % size;
@@ -177,8 +179,8 @@ void ConvRunner::Impl::ForEachPiece(Pass pass, DType dtype, const ConvShape& sha
   }
 }
 
-void ConvRunner::Impl::Reorder(const memory::desc& to, void* dst, const memory::desc& from,
-                               void* src, int thread) {
+void ConvRunner::Reorder(const memory::desc& to, void* dst, const memory::desc& from, void* src,
+                         int thread) {
   const OneThread one_thread;
   memory source(from, engine_, src);
   memory target(to, engine_, dst);
@@ -186,9 +188,8 @@ void ConvRunner::Impl::Reorder(const memory::desc& to, void* dst, const memory::
 }
 
 // The weights in the primitive's layout and the type it computes in.
-void* ConvRunner::Impl::ReorderedWeights(const Primitive& primitive, DType dtype,
-                                         const Tensor& weight, const ConvShape& shape,
-                                         Scratch& scratch) {
+void* ConvRunner::ReorderedWeights(const Primitive& primitive, DType dtype, const Tensor& weight,
+                                   const ConvShape& shape, Scratch& scratch) {
   void* source = weight.data;
   if (weight.dtype != dtype) {
     auto* converted = converted_weights_.GetArray<float>(weight.num_elems);
@@ -200,8 +201,8 @@ void* ConvRunner::Impl::ReorderedWeights(const Primitive& primitive, DType dtype
   return out;
 }
 
-ConvRunner::Impl::Work ConvRunner::Impl::WorkOf(int thread, const Primitive& primitive,
-                                                int64_t first_elems, int64_t second_elems) {
+ConvRunner::Work ConvRunner::WorkOf(int thread, const Primitive& primitive, int64_t first_elems,
+                                    int64_t second_elems) {
   const auto bytes =
       (static_cast<int64_t>(primitive.scratchpad.get_size()) + primitive.overrun + 63) / 64 * 64;
   Scratch& scratch = scratch_[static_cast<size_t>(thread)];
@@ -210,15 +211,15 @@ ConvRunner::Impl::Work ConvRunner::Impl::WorkOf(int thread, const Primitive& pri
   return {data, first, first + first_elems};
 }
 
-void ConvRunner::Impl::Execute(const Primitive& primitive, int thread, const Work& work,
-                               std::unordered_map<int, memory> operands) {
+void ConvRunner::Execute(const Primitive& primitive, int thread, const Work& work,
+                         std::unordered_map<int, memory> operands) {
   const OneThread one_thread;
   operands.emplace(DNNL_ARG_SCRATCHPAD, memory(primitive.scratchpad, engine_, work.scratchpad));
   primitive.primitive.execute(streams_[static_cast<size_t>(thread)], operands);
 }
 
-void ConvRunner::Impl::Map(Pass pass, const Tensor& out, const Tensor& in, const Tensor& weight,
-                           const ConvShape& shape) {
+void ConvRunner::Map(Pass pass, const Tensor& out, const Tensor& in, const Tensor& weight,
+                     const ConvShape& shape) {
   const DType dtype = ComputeType(in.dtype);
   const bool convert = dtype != in.dtype;
   const bool forward = pass == Pass::kForward;
@@ -252,8 +253,8 @@ void ConvRunner::Impl::Map(Pass pass, const Tensor& out, const Tensor& in, const
   });
 }
 
-void ConvRunner::Impl::WeightGrad(const Tensor& dweight, const Tensor& dy, const Tensor& x,
-                                  const ConvShape& shape) {
+void ConvRunner::WeightGrad(const Tensor& dweight, const Tensor& dy, const Tensor& x,
+                            const ConvShape& shape) {
   const DType dtype = ComputeType(x.dtype);
   const bool convert = dtype != x.dtype;
   const int64_t x_elems = shape.NumIn() / shape.N;
@@ -288,19 +289,20 @@ void ConvRunner::Impl::WeightGrad(const Tensor& dweight, const Tensor& dy, const
   });
 }
 
-ConvRunner::ConvRunner(int num_threads) : impl_(std::make_unique<Impl>(num_threads)) {}
-ConvRunner::~ConvRunner() = default;
-
-void ConvRunner::Forward(Tensor y, Tensor x, Tensor weight, const ConvShape& shape) {
-  impl_->Map(Pass::kForward, y, x, weight, shape);
+std::shared_ptr<ConvRunner> MakeConvRunner(int num_threads) {
+  return std::make_shared<ConvRunner>(num_threads);
 }
 
-void ConvRunner::InputGrad(Tensor dx, Tensor dy, Tensor weight, const ConvShape& shape) {
-  impl_->Map(Pass::kInputGrad, dx, dy, weight, shape);
+void CpuLayers::Run(const op::ConvForward& op) {
+  conv_->Map(Pass::kForward, op.y, op.x, op.weight, op.shape);
 }
 
-void ConvRunner::WeightGrad(Tensor dweight, Tensor dy, Tensor x, const ConvShape& shape) {
-  impl_->WeightGrad(dweight, dy, x, shape);
+void CpuLayers::Run(const op::ConvInputGrad& op) {
+  conv_->Map(Pass::kInputGrad, op.dx, op.dy, op.weight, op.shape);
+}
+
+void CpuLayers::Run(const op::ConvWeightGrad& op) {
+  conv_->WeightGrad(op.dweight, op.dy, op.x, op.shape);
 }
 
 }  // namespace dsat::engine

@@ -33,7 +33,7 @@ class CpuStream final : public Stream {
 }  // namespace
 
 CpuLayers::CpuLayers(int num_threads)
-    : num_threads_(num_threads), matmul_(num_threads), conv_(num_threads) {}
+    : num_threads_(num_threads), matmul_(num_threads), conv_(MakeConvRunner(num_threads)) {}
 
 std::unique_ptr<Stream> MakeCpuStream(int num_threads) {
   return std::make_unique<CpuStream>(num_threads);

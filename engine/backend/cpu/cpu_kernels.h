@@ -3,15 +3,36 @@
 #define DSAT_ENGINE_BACKEND_CPU_CPU_KERNELS_H_
 
 #include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
 
-#include "engine/backend/cpu/convolution.h"
 #include "engine/backend/cpu/matmul.h"
-#include "engine/backend/cpu/rotary.h"
 #include "engine/backend/cpu/scratch.h"
 #include "engine/backend/kernels.h"
 #include "engine/backend/optimizer_kernels.h"
 
 namespace dsat::engine {
+
+class ConvRunner;  // convolution.cc
+std::shared_ptr<ConvRunner> MakeConvRunner(int num_threads);
+
+// The cosines and sines of the rotary position embedding, kept from call to call: every block of a
+// model rotates by the same angles.
+class RotaryTable {
+ public:
+  // Makes the rows of positions [0, T).
+  void Prepare(std::span<const float> frequencies, int64_t T);
+  // The cosines of position t, then its sines: one of each per frequency. REQUIRES: t < T.
+  const float* Row(int64_t t) const {
+    return values_.data() + t * 2 * static_cast<int64_t>(frequencies_.size());
+  }
+
+ private:
+  std::vector<float> frequencies_;
+  int64_t T_ = 0;
+  std::vector<float> values_;
+};
 
 // Results of both do not depend on num_threads. Not thread-safe: one per rank.
 class CpuLayers final : public LayerKernels {
@@ -54,10 +75,12 @@ class CpuLayers final : public LayerKernels {
   // rotary.cc
   void Run(const op::RotateInPlace& op) override;
 
-  // image.cc
+  // convolution.cc
   void Run(const op::ConvForward& op) override;
   void Run(const op::ConvInputGrad& op) override;
   void Run(const op::ConvWeightGrad& op) override;
+
+  // image.cc
   void Run(const op::MeanPoolForward& op) override;
   void Run(const op::MeanPoolBackward& op) override;
 
@@ -82,7 +105,7 @@ class CpuLayers final : public LayerKernels {
 
   int num_threads_;
   MatmulRunner matmul_;
-  ConvRunner conv_;
+  std::shared_ptr<ConvRunner> conv_;
   RotaryTable rotary_table_;
   Scratch scratch_;  // Partial sums and row indices of one kernel call.
 };

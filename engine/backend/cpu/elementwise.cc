@@ -1,6 +1,7 @@
 // Kernels that treat a tensor as a flat list of numbers.
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <type_traits>
 
 #include "engine/backend/cpu/cpu_kernels.h"
@@ -29,67 +30,54 @@ double SumOfSquaresOfBlock(const T* data, int64_t n) {
   return sum;
 }
 
+// out[i] = fn(in[i]...) in f32.
+template <typename Out, typename Fn, typename... In>
+void Map(int num_threads, int64_t n, Out* out, const Fn& fn, const In*... in) {
+  ParallelBlocks(num_threads, n, kBlockElems, [=](int64_t begin, int64_t end) {
+#pragma omp simd
+    for (int64_t i = begin; i < end; ++i)
+      out[i] = FromFloat<Out>(fn(ToFloat(in[i])...));
+  });
+}
+
 }  // namespace
 
 void CpuLayers::Run(const op::Fill& op) {
-  const auto& [t, value] = op;
-  VisitDType(t.dtype, [&](auto type) {
-    using T = decltype(type);
-    T* out = Data<T>(t);
-    const T converted = FromFloat<T>(value);
-    ParallelBlocks(num_threads_, t.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
-      std::fill(out + begin, out + end, converted);
-    });
+  VisitDType(op.t.dtype, [&]<typename T>(T) {
+    Map(num_threads_, op.t.num_elems, Data<T>(op.t), [value = op.value] { return value; });
   });
 }
 
 void CpuLayers::Run(const op::Cast& op) {
-  const auto& [dst, src] = op;
-  VisitDType(dst.dtype, [&](auto dst_type) {
-    VisitDType(src.dtype, [&](auto src_type) {
-      using Dst = decltype(dst_type);
-      using Src = decltype(src_type);
-      Dst* out = Data<Dst>(dst);
-      const Src* in = Data<Src>(src);
-      ParallelBlocks(num_threads_, dst.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
-        if constexpr (std::is_same_v<Dst, Src>) {
+  const int64_t n = op.dst.num_elems;
+  VisitDType(op.dst.dtype, [&]<typename Dst>(Dst) {
+    VisitDType(op.src.dtype, [&]<typename Src>(Src) {
+      Dst* out = Data<Dst>(op.dst);
+      const Src* in = Data<Src>(op.src);
+      if constexpr (std::is_same_v<Dst, Src>) {
+        ParallelBlocks(num_threads_, n, kBlockElems, [=](int64_t begin, int64_t end) {
           std::memmove(out + begin, in + begin, static_cast<size_t>(end - begin) * sizeof(Dst));
-        } else {
-          for (int64_t i = begin; i < end; ++i)
-            out[i] = FromFloat<Dst>(ToFloat(in[i]));
-        }
-      });
+        });
+      } else {
+        Map(num_threads_, n, out, std::identity(), in);
+      }
     });
   });
 }
 
 void CpuLayers::Run(const op::Accumulate& op) {
-  const auto& [dst, src] = op;
-  VisitDType(dst.dtype, [&](auto dst_type) {
-    VisitDType(src.dtype, [&](auto src_type) {
-      using Dst = decltype(dst_type);
-      Dst* out = Data<Dst>(dst);
-      const auto* in = Data<decltype(src_type)>(src);
-      ParallelBlocks(num_threads_, dst.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
-#pragma omp simd
-        for (int64_t i = begin; i < end; ++i) {
-          out[i] = FromFloat<Dst>(ToFloat(out[i]) + ToFloat(in[i]));
-        }
-      });
+  VisitDType(op.dst.dtype, [&]<typename Dst>(Dst) {
+    VisitDType(op.src.dtype, [&]<typename Src>(Src) {
+      Map(num_threads_, op.dst.num_elems, Data<Dst>(op.dst), std::plus<float>(), Data<Dst>(op.dst),
+          Data<Src>(op.src));
     });
   });
 }
 
 void CpuLayers::Run(const op::Scale& op) {
-  const auto& [t, factor] = op;
-  VisitDType(t.dtype, [&](auto type) {
-    using T = decltype(type);
-    T* data = Data<T>(t);
-    ParallelBlocks(num_threads_, t.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
-#pragma omp simd
-      for (int64_t i = begin; i < end; ++i)
-        data[i] = FromFloat<T>(ToFloat(data[i]) * factor);
-    });
+  VisitDType(op.t.dtype, [&]<typename T>(T) {
+    const auto scaled = [factor = op.factor](float x) { return x * factor; };
+    Map(num_threads_, op.t.num_elems, Data<T>(op.t), scaled, Data<T>(op.t));
   });
 }
 
@@ -110,18 +98,9 @@ void CpuLayers::Run(const op::SumOfSquares& op) {
 }
 
 void CpuLayers::Run(const op::Add& op) {
-  const auto& [y, a, b] = op;
-  VisitDType(y.dtype, [&](auto type) {
-    using T = decltype(type);
-    T* out = Data<T>(y);
-    const T* left = Data<T>(a);
-    const T* right = Data<T>(b);
-    ParallelBlocks(num_threads_, y.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
-#pragma omp simd
-      for (int64_t i = begin; i < end; ++i) {
-        out[i] = FromFloat<T>(ToFloat(left[i]) + ToFloat(right[i]));
-      }
-    });
+  VisitDType(op.y.dtype, [&]<typename T>(T) {
+    Map(num_threads_, op.y.num_elems, Data<T>(op.y), std::plus<float>(), Data<T>(op.a),
+        Data<T>(op.b));
   });
 }
 

@@ -43,8 +43,7 @@ void SortRowsByToken(int32_t* order, const int32_t* tokens, int64_t N) {
 void CpuLayers::Run(const op::EmbeddingForward& op) {
   const auto& [y, tokens, wte, wpe, B, T, C] = op;
   const int64_t V = wte.num_elems / C;
-  VisitDType(y.dtype, [&](auto type) {
-    using Elem = decltype(type);
+  VisitDType(y.dtype, [&]<typename Elem>(Elem) {
     const Elem* positions = wpe.data == nullptr ? nullptr : Data<Elem>(wpe);
     ParallelFor(num_threads_, B * T, B * T * C, [&](int64_t row) {
       const int64_t token = tokens[row];
@@ -72,8 +71,7 @@ void CpuLayers::Run(const op::EmbeddingBackward& op) {
   SortRowsByToken(order, tokens, N);
   DSAT_CHECK(N == 0 || (tokens[order[0]] >= 0 && tokens[order[N - 1]] < V), "tokens {}..{} of {}",
              tokens[order[0]], tokens[order[N - 1]], V);
-  VisitDType(dy.dtype, [&](auto type) {
-    using Elem = decltype(type);
+  VisitDType(dy.dtype, [&]<typename Elem>(Elem) {
     const Elem* grad = Data<Elem>(dy);
     // The iteration of a token's first row adds up all rows of the token, so that no two iterations
     // write the same row of dwte.

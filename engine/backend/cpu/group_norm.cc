@@ -126,8 +126,7 @@ void BackwardImage(const GroupNormShape& s, T* dx, float* dw, float* db, const T
 void CpuLayers::Run(const op::GroupNormForward& op) {
   const auto& [y, mean, rstd, x, weight, bias, shape] = op;
   auto* work = scratch_.GetArray<double>(shape.N * Workspace::Doubles(shape.C));
-  VisitDType(x.dtype, [&](auto type) {
-    using T = decltype(type);
+  VisitDType(x.dtype, [&]<typename T>(T) {
     const int64_t size = shape.P * shape.C;
     ParallelFor(num_threads_, shape.N, shape.NumElems(), [&](int64_t n) {
       ForwardImage(shape, Data<T>(y) + n * size, mean.f32() + n * shape.G, rstd.f32() + n * shape.G,
@@ -143,8 +142,7 @@ void CpuLayers::Run(const op::GroupNormBackward& op) {
   const int64_t work_doubles = shape.N * Workspace::Doubles(C);
   auto* work = scratch_.GetArray<double>(work_doubles + shape.N * C);
   auto* partial = reinterpret_cast<float*>(work + work_doubles);  // (N, [dw (C) | db (C)])
-  VisitDType(x.dtype, [&](auto type) {
-    using T = decltype(type);
+  VisitDType(x.dtype, [&]<typename T>(T) {
     const int64_t size = shape.P * C;
     ParallelFor(num_threads_, shape.N, shape.NumElems(), [&](int64_t n) {
       float* dw = partial + n * 2 * C;

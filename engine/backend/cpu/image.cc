@@ -1,4 +1,4 @@
-// The kernels of image models besides normalization: convolutions and the mean over pixels.
+// The mean over the pixels of images.
 #include <algorithm>
 
 #include "engine/backend/cpu/cpu_kernels.h"
@@ -12,25 +12,9 @@ constexpr int64_t kColumns = 256;  // Channels that are summed at a time.
 
 }  // namespace
 
-void CpuLayers::Run(const op::ConvForward& op) {
-  const auto& [y, x, weight, shape] = op;
-  conv_.Forward(y, x, weight, shape);
-}
-
-void CpuLayers::Run(const op::ConvInputGrad& op) {
-  const auto& [dx, dy, weight, shape] = op;
-  conv_.InputGrad(dx, dy, weight, shape);
-}
-
-void CpuLayers::Run(const op::ConvWeightGrad& op) {
-  const auto& [dweight, dy, x, shape] = op;
-  conv_.WeightGrad(dweight, dy, x, shape);
-}
-
 void CpuLayers::Run(const op::MeanPoolForward& op) {
   const auto& [y, x, N, P, C] = op;
-  VisitDType(x.dtype, [&](auto type) {
-    using T = decltype(type);
+  VisitDType(x.dtype, [&]<typename T>(T) {
     ParallelFor(num_threads_, N, N * P * C, [&](int64_t n) {
       for (int64_t begin = 0; begin < C; begin += kColumns) {
         const int64_t count = std::min(kColumns, C - begin);
@@ -50,8 +34,7 @@ void CpuLayers::Run(const op::MeanPoolForward& op) {
 void CpuLayers::Run(const op::MeanPoolBackward& op) {
   const auto& [dx, dy, N, P, C] = op;
   const float factor = 1.0F / static_cast<float>(P);
-  VisitDType(dx.dtype, [&](auto type) {
-    using T = decltype(type);
+  VisitDType(dx.dtype, [&]<typename T>(T) {
     ParallelFor(num_threads_, N * P, N * P * C, [&](int64_t row) {
       const T* in = Data<T>(dy) + row / P * C;
       T* out = Data<T>(dx) + row * C;

@@ -57,22 +57,12 @@ LambSums CpuOptimizers::Run(const op::LambMoments& args) {
 }
 
 void CpuOptimizers::Run(const op::LambApply& args) {
-  const float* m = args.m.f32();
-  const float* v = args.v.f32();
-  const AdamArgs f = args;
   const float step_size = StepSize(args) * args.trust_ratio;
-  VisitUpdate(args, [&]<typename Param>(Param* param, float* master, const auto*) {
-    ParallelBlocks(num_threads_, f.param.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
-#pragma omp simd
-      for (int64_t i = begin; i < end; ++i) {
-        const float before = master[i];
-        const float after =
-            before - step_size * Direction(m[i], v[i], before, f.eps, f.weight_decay);
-        master[i] = after;
-        param[i] = FromFloat<Param>(after);
-      }
-    });
-  });
+  const float *m = args.m.f32(), *v = args.v.f32();
+  Update(num_threads_, args,
+         [=, eps = args.eps, weight_decay = args.weight_decay](int64_t i, float, float before) {
+           return before - step_size * Direction(m[i], v[i], before, eps, weight_decay);
+         });
 }
 
 }  // namespace dsat::engine

@@ -44,8 +44,7 @@ void CpuLayers::Run(const op::Matmul& args) {
 }
 
 void CpuLayers::AddColumnSums(Tensor sums, Tensor x, int64_t M, int64_t N) {
-  VisitDType(x.dtype, [&](auto type) {
-    using T = decltype(type);
+  VisitDType(x.dtype, [&]<typename T>(T) {
     T* out = Data<T>(sums);
     const T* in = Data<T>(x);
     ParallelFor(num_threads_, (N + kColumns - 1) / kColumns, M * N, [=](int64_t piece) {

@@ -80,8 +80,7 @@ void LoadBlock(float* dst, int64_t ld, const Tensor& src, int64_t offset, int64_
 // The reverse, from a dense block.
 void StoreBlock(const Tensor& dst, int64_t offset, int64_t stride, const float* src, int64_t rows,
                 int64_t cols) {
-  VisitDType(dst.dtype, [&](auto type) {
-    using T = decltype(type);
+  VisitDType(dst.dtype, [&]<typename T>(T) {
     T* block = Data<T>(dst) + offset;
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t c = 0; c < cols; ++c)

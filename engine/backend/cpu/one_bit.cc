@@ -48,26 +48,10 @@ void CpuOptimizers::Run(const op::MomentumStep& args) {
 }
 
 void CpuOptimizers::Run(const op::FrozenAdamStep& args) {
-  const float* m = args.m.f32();
-  const float* v = args.v.f32();
-  float* master = args.master.f32();
-  const float lr = args.lr;
-  const float eps = args.eps;
-  const float weight_decay = args.weight_decay;
-  VisitDType(args.param.dtype, [&](auto type) {
-    using Param = decltype(type);
-    Param* param = Data<Param>(args.param);
-    ParallelBlocks(num_threads_, args.param.num_elems, kBlockElems,
-                   [=](int64_t begin, int64_t end) {
-#pragma omp simd
-                     for (int64_t i = begin; i < end; ++i) {
-                       const float before = master[i];
-                       const float direction = v[i] > 0.0F ? m[i] / (std::sqrt(v[i]) + eps) : 0.0F;
-                       const float after = before - lr * (direction + weight_decay * before);
-                       master[i] = after;
-                       param[i] = FromFloat<Param>(after);
-                     }
-                   });
+  const float *m = args.m.f32(), *v = args.v.f32();
+  Update(num_threads_, args, [m, v, f = AdamArgs(args)](int64_t i, float, float before) {
+    const float direction = v[i] > 0.0F ? m[i] / (std::sqrt(v[i]) + f.eps) : 0.0F;
+    return before - f.lr * (direction + f.weight_decay * before);
   });
 }
 

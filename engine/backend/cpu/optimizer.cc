@@ -4,17 +4,21 @@
 #include <type_traits>
 
 #include "engine/backend/cpu/cpu_kernels.h"
-#include "engine/backend/cpu/parallel.h"
 #include "engine/backend/cpu/vec.h"
 #include "engine/backend/cpu/visit_update.h"
 
 namespace dsat::engine {
 namespace {
 
-// Factors of one Adam step (Kingma and Ba 2015; Loshchilov and Hutter 2019 for AdamW).
-struct AdamFactors {
-  explicit AdamFactors(const AdamArgs& args)
-      : beta1(args.beta1), beta2(args.beta2), eps(args.eps), grad_scale(GradScale(args)) {
+// Adam (Kingma and Ba 2015), and AdamW (Loshchilov and Hutter 2019).
+template <typename Moment>
+struct Adam {
+  explicit Adam(const AdamArgs& args)
+      : m(Data<Moment>(args.m)),
+        v(Data<Moment>(args.v)),
+        beta1(args.beta1),
+        beta2(args.beta2),
+        eps(args.eps) {
     shrink = args.decoupled_weight_decay ? 1.0F - args.lr * args.weight_decay : 1.0F;
     l2 = args.decoupled_weight_decay ? 0.0F : args.weight_decay;
     const auto step = static_cast<double>(args.step);
@@ -24,16 +28,21 @@ struct AdamFactors {
     v_scale = static_cast<float>(1 / std::sqrt(correction2));
   }
 
-  float beta1, beta2, eps, grad_scale;
+  float operator()(int64_t i, float grad, float before) const {
+    const float g = grad + l2 * before;
+    const float mean = beta1 * ToFloat(m[i]) + (1.0F - beta1) * g;
+    const float square = beta2 * ToFloat(v[i]) + (1.0F - beta2) * g * g;
+    m[i] = FromFloat<Moment>(mean);
+    v[i] = FromFloat<Moment>(square);
+    return shrink * before - step_size * mean / (std::sqrt(square) * v_scale + eps);
+  }
+
+  Moment *m, *v;
+  float beta1, beta2, eps;
   float shrink = 1;     // Decoupled weight decay multiplies the parameter.
   float l2 = 0;         // The other kind is added to the gradient.
   float step_size = 0;  // lr / (1 - beta1^step)
   float v_scale = 0;    // 1 / sqrt(1 - beta2^step)
-};
-
-// As FromFloat rounds.
-struct Nearest {
-  float operator()(float x, int64_t) const { return x; }
 };
 
 // To bf16.
@@ -43,47 +52,6 @@ struct AtRandom {
   }
   RoundingBits bits;
 };
-
-// The elements of AdamArgs' tensors.
-template <typename Param, typename Master, typename Grad, typename Moment>
-struct AdamElements {
-  Param* param;
-  Master* master;
-  const Grad* grad;
-  Moment *m, *v;
-};
-
-// A master copy in the parameter's type is rounded with it.
-template <typename Param, typename Master, typename Grad, typename Moment, typename Round>
-void UpdateAdam(int num_threads, int64_t num_elems, const AdamFactors& f,
-                const AdamElements<Param, Master, Grad, Moment>& e, const Round& round) {
-  ParallelBlocks(num_threads, num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
-#pragma omp simd
-    for (int64_t i = begin; i < end; ++i) {
-      const float before = ToFloat(e.master[i]);
-      const float g = ToFloat(e.grad[i]) * f.grad_scale + f.l2 * before;
-      const float mean = f.beta1 * ToFloat(e.m[i]) + (1.0F - f.beta1) * g;
-      const float square = f.beta2 * ToFloat(e.v[i]) + (1.0F - f.beta2) * g * g;
-      const float after =
-          f.shrink * before - f.step_size * mean / (std::sqrt(square) * f.v_scale + f.eps);
-      e.m[i] = FromFloat<Moment>(mean);
-      e.v[i] = FromFloat<Moment>(square);
-      const float rounded = round(after, i);
-      e.master[i] = FromFloat<Master>(std::is_same_v<Master, Param> ? rounded : after);
-      e.param[i] = FromFloat<Param>(rounded);
-    }
-  });
-}
-
-// Updates a bf16 parameter, rounded as `args` say. `master` and `grad` belong to its elements.
-template <typename Master, typename Grad, typename Moment>
-void UpdateBf16Adam(int num_threads, const AdamArgs& args, Master* master, const Grad* grad) {
-  const AdamFactors f(args);
-  const AdamElements<Bf16, Master, Grad, Moment> e{args.param.bf16(), master, grad,
-                                                   Data<Moment>(args.m), Data<Moment>(args.v)};
-  args.rounding ? UpdateAdam(num_threads, args.param.num_elems, f, e, AtRandom{*args.rounding})
-                : UpdateAdam(num_threads, args.param.num_elems, f, e, Nearest());
-}
 
 }  // namespace
 
@@ -100,90 +68,62 @@ void CpuOptimizers::Run(const op::FindStepScale& op) {
 
 void CpuOptimizers::Run(const op::AdamStep& args) {
   if (Skips(args)) return;
+  const auto update = [&]<typename Param>(const auto& step, Param* param, auto* master,
+                                          const auto* grad) {
+    if constexpr (std::is_same_v<Param, Bf16>) {
+      if (args.rounding) {
+        return UpdateElements(num_threads_, args, step, param, master, grad,
+                              AtRandom{*args.rounding});
+      }
+    }
+    UpdateElements(num_threads_, args, step, param, master, grad);
+  };
   if (args.master.dtype == DType::kBF16) {
-    const auto update = args.m.dtype == DType::kBF16 ? UpdateBf16Adam<Bf16, Bf16, Bf16>
-                                                     : UpdateBf16Adam<Bf16, Bf16, float>;
-    return update(num_threads_, args, args.master.bf16(), args.grad.bf16());
+    const auto update_bf16 = [&](const auto& step) {
+      update(step, args.param.bf16(), args.master.bf16(), args.grad.bf16());
+    };
+    return args.m.dtype == DType::kBF16 ? update_bf16(Adam<Bf16>(args))
+                                        : update_bf16(Adam<float>(args));
   }
-  VisitUpdate(args,
-              [&]<typename Param, typename Grad>(Param* param, float* master, const Grad* grad) {
-                if constexpr (std::is_same_v<Param, Bf16>) {
-                  UpdateBf16Adam<float, Grad, float>(num_threads_, args, master, grad);
-                } else {
-                  UpdateAdam(num_threads_, args.param.num_elems, AdamFactors(args),
-                             AdamElements<Param, float, Grad, float>{param, master, grad,
-                                                                     args.m.f32(), args.v.f32()},
-                             Nearest());
-                }
-              });
+  VisitUpdate(args, [&](auto* param, float* master, const auto* grad) {
+    update(Adam<float>(args), param, master, grad);
+  });
 }
 
 void CpuOptimizers::Run(const op::SgdStep& args) {
-  const bool has_buffer = args.momentum != 0;
-  float* buffer = has_buffer ? args.momentum_buffer.f32() : nullptr;
+  float* buffer = args.momentum == 0 ? nullptr : args.momentum_buffer.f32();
   // The buffer starts as the first gradient, undampened, as in PyTorch.
   const bool first = args.step == 1;
-  const float keep = args.momentum;
   const float take = 1.0F - args.dampening;
-  const float grad_scale = GradScale(args);
-  VisitUpdate(args, [&]<typename Param>(Param* param, float* master, const auto* grad) {
-    ParallelBlocks(num_threads_, args.param.num_elems, kBlockElems,
-                   [&](int64_t begin, int64_t end) {
-                     for (int64_t i = begin; i < end; ++i) {
-                       const float before = master[i];
-                       const float g = ToFloat(grad[i]) * grad_scale + args.weight_decay * before;
-                       float direction = g;
-                       if (has_buffer) {
-                         buffer[i] = first ? g : keep * buffer[i] + take * g;
-                         direction = args.nesterov ? g + keep * buffer[i] : buffer[i];
-                       }
-                       const float after = before - args.lr * direction;
-                       master[i] = after;
-                       param[i] = FromFloat<Param>(after);
-                     }
-                   });
+  Update(num_threads_, args, [=, f = args](int64_t i, float grad, float before) {
+    const float g = grad + f.weight_decay * before;
+    float direction = g;
+    if (buffer != nullptr) {
+      buffer[i] = first ? g : f.momentum * buffer[i] + take * g;
+      direction = f.nesterov ? g + f.momentum * buffer[i] : buffer[i];
+    }
+    return before - f.lr * direction;
   });
 }
 
 void CpuOptimizers::Run(const op::AdagradStep& args) {
   float* sum = args.sum.f32();
-  const op::AdagradStep f =
-      args;  // By value: through a reference it would be loaded in every turn.
-  const float grad_scale = GradScale(args);
-  VisitUpdate(args, [&]<typename Param>(Param* param, float* master, const auto* grad) {
-    ParallelBlocks(num_threads_, f.param.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
-#pragma omp simd
-      for (int64_t i = begin; i < end; ++i) {
-        const float before = master[i];
-        const float g = ToFloat(grad[i]) * grad_scale + f.weight_decay * before;
-        const float squares = sum[i] + g * g;
-        const float after = before - f.lr * g / (std::sqrt(squares) + f.eps);
-        sum[i] = squares;
-        master[i] = after;
-        param[i] = FromFloat<Param>(after);
-      }
-    });
+  Update(num_threads_, args, [sum, f = args](int64_t i, float grad, float before) {
+    const float g = grad + f.weight_decay * before;
+    const float squares = sum[i] + g * g;
+    sum[i] = squares;
+    return before - f.lr * g / (std::sqrt(squares) + f.eps);
   });
 }
 
 void CpuOptimizers::Run(const op::LionStep& args) {
   float* m = args.m.f32();
-  const op::LionStep f = args;
-  const float grad_scale = GradScale(args);
-  const float shrink = 1.0F - f.lr * f.weight_decay;
-  VisitUpdate(args, [&]<typename Param>(Param* param, float* master, const auto* grad) {
-    ParallelBlocks(num_threads_, f.param.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
-#pragma omp simd
-      for (int64_t i = begin; i < end; ++i) {
-        const float g = ToFloat(grad[i]) * grad_scale;
-        const float c = f.beta1 * m[i] + (1.0F - f.beta1) * g;
-        const float step = c > 0.0F ? f.lr : (c < 0.0F ? -f.lr : 0.0F);
-        const float after = shrink * master[i] - step;
-        m[i] = f.beta2 * m[i] + (1.0F - f.beta2) * g;
-        master[i] = after;
-        param[i] = FromFloat<Param>(after);
-      }
-    });
+  const float shrink = 1.0F - args.lr * args.weight_decay;
+  Update(num_threads_, args, [m, shrink, f = args](int64_t i, float g, float before) {
+    const float c = f.beta1 * m[i] + (1.0F - f.beta1) * g;
+    const float step = c > 0.0F ? f.lr : (c < 0.0F ? -f.lr : 0.0F);
+    m[i] = f.beta2 * m[i] + (1.0F - f.beta2) * g;
+    return shrink * before - step;
   });
 }
 

@@ -1,5 +1,4 @@
 // Root mean square normalization (Zhang and Sennrich 2019) over the last dimension.
-#include <algorithm>
 #include <cmath>
 
 #include "engine/backend/cpu/cpu_kernels.h"
@@ -10,10 +9,6 @@
 
 namespace dsat::engine {
 namespace {
-
-// Rows whose parameter gradients form one partial sum. At most kMaxPieces partial sums exist.
-constexpr int64_t kMinPieceRows = 16;
-constexpr int64_t kMaxPieces = 64;
 
 template <typename T>
 void ForwardRow(T* y, float* rstd, const T* x, const float* weight, int64_t C, float eps) {
@@ -55,8 +50,7 @@ void BackwardRow(T* dx, float* dw, const T* dy, const T* x, const float* weight,
 void CpuLayers::Run(const op::RmsNormForward& op) {
   const auto& [y, rstd, x, weight, N, C, eps] = op;
   auto* space = scratch_.GetArray<float>(C);
-  VisitDType(x.dtype, [&](auto type) {
-    using T = decltype(type);
+  VisitDType(x.dtype, [&]<typename T>(T) {
     const float* w = AsFloats<T>(weight, space);
     ParallelFor(num_threads_, N, N * C, [&](int64_t row) {
       ForwardRow(Data<T>(y) + row * C, rstd.f32() + row, Data<T>(x) + row * C, w, C, eps);
@@ -66,25 +60,13 @@ void CpuLayers::Run(const op::RmsNormForward& op) {
 
 void CpuLayers::Run(const op::RmsNormBackward& op) {
   const auto& [dx, dweight, dy, x, weight, rstd, N, C, accumulate_dx] = op;
-  const int64_t piece_rows = std::max(kMinPieceRows, (N + kMaxPieces - 1) / kMaxPieces);
-  const int64_t num_pieces = (N + piece_rows - 1) / piece_rows;
-  auto* partial = scratch_.GetArray<float>((num_pieces * 3 + 1) * C);  // (num_pieces, dw),
-  float* rows = partial + num_pieces * C;                              // (num_pieces, 2 C),
-  float* space = rows + num_pieces * 2 * C;                            // the weight (C)
-  VisitDType(x.dtype, [&](auto type) {
-    using T = decltype(type);
-    const float* w = AsFloats<T>(weight, space);
+  VisitDType(x.dtype, [&]<typename T>(T) {
     const auto add_row = accumulate_dx ? BackwardRow<true, T> : BackwardRow<false, T>;
-    ParallelFor(num_threads_, num_pieces, N * C, [&](int64_t piece) {
-      float* dw = partial + piece * C;
-      std::fill(dw, dw + C, 0.0F);
-      const int64_t end = std::min(N, (piece + 1) * piece_rows);
-      for (int64_t row = piece * piece_rows; row < end; ++row) {
-        add_row(Data<T>(dx) + row * C, dw, Data<T>(dy) + row * C, Data<T>(x) + row * C, w,
-                rstd.f32()[row], C, rows + piece * 2 * C);
-      }
-    });
-    AddPartialSums<T>(dweight, partial, num_pieces, C, C);
+    SumOverRows<T, 1>(scratch_, num_threads_, N, C, {dweight}, weight,
+                      [&](int64_t row, float* sums, const float* w, float* space) {
+                        add_row(Data<T>(dx) + row * C, sums, Data<T>(dy) + row * C,
+                                Data<T>(x) + row * C, w, rstd.f32()[row], C, space);
+                      });
   });
 }
 

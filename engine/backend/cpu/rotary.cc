@@ -51,8 +51,7 @@ void CpuLayers::Run(const op::RotateInPlace& op) {
   const int64_t half = shape.head_channels / 2;
   const int64_t rows = shape.B * shape.T;
   rotary_table_.Prepare(frequencies, shape.T);
-  VisitDType(x.dtype, [&](auto type) {
-    using T = decltype(type);
+  VisitDType(x.dtype, [&]<typename T>(T) {
     ParallelFor(num_threads_, rows, rows * shape.stride, [&](int64_t row) {
       const float* cosines = rotary_table_.Row(row % shape.T);
       RotateRow(Data<T>(x) + row * shape.stride, cosines, cosines + half, negative ? -1.0F : 1.0F,

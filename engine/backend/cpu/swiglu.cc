@@ -8,8 +8,7 @@ namespace dsat::engine {
 
 void CpuLayers::Run(const op::SwigluForward& op) {
   const auto& [y, x, N, F] = op;
-  VisitDType(x.dtype, [&](auto type) {
-    using T = decltype(type);
+  VisitDType(x.dtype, [&]<typename T>(T) {
     ParallelFor(num_threads_, N, N * F, [&](int64_t row) {
       const T* a = Data<T>(x) + row * 2 * F;
       const T* b = a + F;
@@ -22,8 +21,7 @@ void CpuLayers::Run(const op::SwigluForward& op) {
 
 void CpuLayers::Run(const op::SwigluBackward& op) {
   const auto& [dx, dy, x, N, F] = op;
-  VisitDType(x.dtype, [&](auto type) {
-    using T = decltype(type);
+  VisitDType(x.dtype, [&]<typename T>(T) {
     ParallelFor(num_threads_, N, N * F, [&](int64_t row) {
       const T* a = Data<T>(x) + row * 2 * F;
       const T* b = a + F;

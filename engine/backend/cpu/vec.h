@@ -6,43 +6,11 @@
 #include <bit>
 #include <cstdint>
 
-#include "engine/core/half.h"
-#include "engine/core/tensor.h"
+#include "engine/core/elements.h"
 
 namespace dsat::engine {
 
-// bf16 is stored as its bits.
-using Bf16 = uint16_t;
-
-inline float ToFloat(float x) {
-  return x;
-}
-inline float ToFloat(Bf16 x) {
-  return std::bit_cast<float>(static_cast<uint32_t>(x) << 16);
-}
-
-// `x` as T, rounded to nearest, ties to even; NaN stays NaN (quiet).
-template <typename T>
-T FromFloat(float x);
-template <>
-inline float FromFloat<float>(float x) {
-  return x;
-}
-template <>
-inline Bf16 FromFloat<Bf16>(float x) {
-  const auto bits = std::bit_cast<uint32_t>(x);
-  // All in 32 bits: of a choice between 16-bit values compilers make three conversions.
-  const bool is_nan = x != x;
-  const uint32_t up = is_nan ? 0U : 0x7FFFU + ((bits >> 16) & 1U);
-  const uint32_t quiet = is_nan ? 0x400000U : 0U;
-  return static_cast<Bf16>(((bits + up) | quiet) >> 16);
-}
-template <>
-inline F16 FromFloat<F16>(float x) {
-  return ToF16(x);
-}
-
-// The same for the result of arithmetic on numbers of type T, and twice as fast for bf16 without
+// FromFloat for the result of arithmetic on numbers of type T, and twice as fast for bf16 without
 // instructions for it: a NaN has then come from T or from an invalid operation, and the lower half
 // of its bits is 0, so that rounding leaves it as it is.
 template <typename T>
@@ -85,30 +53,6 @@ inline float Exp(float x) {
 // 1 / (1 + exp(-x)).
 inline float Sigmoid(float x) {
   return 1.0F / (1.0F + Exp(-x));
-}
-
-// Calls `fn` with a value of the C++ type that stores `dtype`.
-template <typename Fn>
-decltype(auto) VisitDType(DType dtype, const Fn& fn) {
-  if (dtype == DType::kF32) return fn(float{});
-  if (dtype == DType::kF16) return fn(F16{});
-  return fn(Bf16{});
-}
-
-// The elements of a tensor, whose dtype must be T's.
-template <typename T>
-T* Data(const Tensor& t);
-template <>
-inline float* Data<float>(const Tensor& t) {
-  return t.f32();
-}
-template <>
-inline Bf16* Data<Bf16>(const Tensor& t) {
-  return t.bf16();
-}
-template <>
-inline F16* Data<F16>(const Tensor& t) {
-  return t.f16();
 }
 
 }  // namespace dsat::engine

@@ -16,8 +16,13 @@ Updater::Updater(const Model& model, const Plan& plan, UnitStates& states, Proce
       host_needs_scale_ = true;
   }
   if (plan.num_trust_ratios > 0) lamb_.emplace(plan, states, pieces_, group);
-  if (!plan.reduces_grads) one_bit_adam_.emplace(plan, states, group);
-  if (lamb_ || one_bit_adam_) host_needs_scale_ = true;
+  if (lamb_ || !plan.reduces_grads) host_needs_scale_ = true;
+  if (plan.reduces_grads || group.size() == 1) return;
+  const Memory& memory = states.memory();
+  for (const SubGroup& sub_group : plan.sub_groups) {
+    averages_.try_emplace(sub_group.unit, sub_group.num_elems, group, memory.kernels,
+                          memory.device);
+  }
 }
 
 void Updater::TrustRatios() {
@@ -25,7 +30,16 @@ void Updater::TrustRatios() {
 }
 
 void Updater::AverageMomentum(int sub_group) {
-  one_bit_adam_->AverageMomentum(inputs_.optimizer, sub_group, inputs_.step, inputs_.scales.device);
+  const SubGroup& group = plan_.sub_groups[sub_group];
+  const OptimizerView view = states_.Optimizer(group, sub_group);
+  states_.memory().kernels.Run(
+      op::MomentumStep{MakeAdamArgs(inputs_.optimizer, view, inputs_.step, inputs_.scales.device)});
+  if (!averages_.empty()) averages_.at(group.unit).Run(view.moments[0]);
+}
+
+void Updater::ResetCompressionErrors() {
+  for (auto& [unit, average] : averages_)
+    average.ResetErrors();
 }
 
 void Updater::Step(Kernels& kernels, int sub_group, const OptimizerView& view) {
@@ -43,8 +57,8 @@ void Updater::Step(Kernels& kernels, int sub_group, const OptimizerView& view) {
 // Some elements of a sub-group.
 void Updater::StepElems(Kernels& kernels, const OptimizerConfig& optimizer,
                         const OptimizerView& view, const StepScale* scale) {
-  if (one_bit_adam_) return one_bit_adam_->Apply(kernels, optimizer, view, inputs_.step);
-  OptimizerStep(kernels, optimizer, view, inputs_.step, scale);
+  if (plan_.reduces_grads) return OptimizerStep(kernels, optimizer, view, inputs_.step, scale);
+  kernels.Run(op::FrozenAdamStep{MakeAdamArgs(optimizer, view, inputs_.step, nullptr)});
 }
 
 void Updater::Update(int sub_group) {

@@ -6,8 +6,8 @@
 
 #include "base/files.h"
 #include "base/json.h"
+#include "engine/core/elements.h"
 #include "engine/files/collate.h"
-#include "engine/files/convert.h"
 #include "engine/files/safetensors.h"
 #include "tests/engine/runtime/training.h"
 

@@ -10,9 +10,9 @@
 #include <map>
 
 #include "base/files.h"
+#include "engine/core/elements.h"
 #include "engine/files/checkpoint_manifest.h"
 #include "engine/files/collate.h"
-#include "engine/files/convert.h"
 #include "engine/files/crc32.h"
 #include "engine/files/safetensors.h"
 #include "tests/base/error_code.h"
