@@ -60,8 +60,12 @@ void DrawHero(const Report& before, const Report& after, Markup& page) {
   }
   const Factor ratio = RatioOfSpeeds(*is, *was, after.verdict.num_rounds);
   const bool is_alike = ratio.has_interval() && ratio.low <= 1 && ratio.high >= 1;
-  page.Open("div", {{"class", "hero"}}).Open("p", {{"class", "factor"}});
-  page.Text(fmt::format("{:.2f}", ratio.value)).Element("span", "\u00d7").Close().Open("div");
+  page.Open("div", {{"class", "hero"}});
+  if (!is_alike) {
+    page.Open("p", {{"class", "factor"}}).Text(fmt::format("{:.2f}", ratio.value));
+    page.Element("span", "\u00d7").Close();
+  }
+  page.Open("div");
   page.Element("h2", fmt::format("The pick of experiment {} is {:.2f} times as fast as that of "
                                  "experiment {}{}",
                                  after.row.id, ratio.value, before.row.id, IntervalText(ratio)));
@@ -83,7 +87,8 @@ std::string ComparisonPage(const Report& before, const Report& after) {
     page.Open("header").Element("p", "dsat report", {{"class", "brand"}});
     page.Element("h1", Clipped(after.spec.name));
     page.Element("p", both, {{"class", "facts"}}).Close();
-    page.Open("main").Open("section", {{"id", "answer"}, {"aria-label", "Answers"}});
+    page.Open("main", {{"class", "comparison"}});
+    page.Open("section", {{"id", "answer"}, {"aria-label", "Answers"}});
     DrawHero(before, after, page);
     DrawDifferences("Answers", titles, Join(AnswerOf(before), AnswerOf(after), false), page);
     if (before.verdict.pick && after.verdict.pick)
@@ -94,7 +99,7 @@ std::string ComparisonPage(const Report& before, const Report& after) {
         DifferencesOf(ChangesOf(SubmittedConfig(before.spec), SubmittedConfig(after.spec))), page);
     std::vector<Difference> facts = Join(FactsOf(before), FactsOf(after), true);
     std::erase_if(facts, [](const Difference& row) {
-      return row[0] == "experiment" || row[0].ends_with("(UTC)");
+      return row[0] == "experiment" || row[0] == "profile" || row[0].ends_with("(UTC)");
     });
     DrawDifferences("What differs between machines, versions and options", titles, facts, page);
     page.Close().Close();

@@ -63,6 +63,7 @@ class WheelTest(unittest.TestCase):
     def test_the_documents_that_messages_name_are_there(self):
         for name in ("README.md", "docs/experiment-file.md"):
             self.assertTrue((self.folder / "venv/share/doc/dsat" / name).exists())
+        self.assertTrue((self.folder / "venv/share/man/man1/dsat-auto.1").exists())
 
     def test_the_package_drives_the_program_of_the_wheel(self):
         (self.folder / "experiment.yaml").write_text("""

@@ -146,7 +146,9 @@ TEST_F(ReportCommandTest, TwoExperimentsAreComparedOnOnePage) {
         "<th scope=\"row\">train_micro_batch_size_per_gpu</th><td>1</td><td>4</td>"})
     EXPECT_NE(page.find(part), std::string::npos) << part;
   EXPECT_EQ(page.find("<img"), std::string::npos);
-  if (HasPython()) EXPECT_TRUE(ReadPage(work.Path("dsat-report-1-2.html")).is_object());
+  if (HasPython()) {
+    EXPECT_TRUE(ReadPage(work.Path("dsat-report-1-2.html")).is_object());
+  }
   EXPECT_EQ(Json::parse(work.Dsat({"report", "1", "2", "--json"}).out)["compared_with"], 2);
   ExpectRefused({"report", "1", "7"}, "7");
 }
