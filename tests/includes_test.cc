@@ -303,7 +303,6 @@ TEST(TidyTest, EveryImplementationHasAHeader) {
       {"cli/report/", "cli/report/page.h"},
       {"cli/", "cli/commands.h"},
       {"engine/backend/cpu/cpu_device.cc", "engine/backend/device.h"},
-      {"engine/backend/cuda/open_device.cc", "engine/backend/device.h"},
       // The kernels of one class, by what they compute.
       {"engine/backend/cpu/", "engine/backend/cpu/cpu_kernels.h"},
       // One interface, of which each file is an implementation.

@@ -2,6 +2,9 @@
 #ifndef DSAT_ENGINE_BACKEND_OPEN_LIBRARY_H_
 #define DSAT_ENGINE_BACKEND_OPEN_LIBRARY_H_
 
+#include <dlfcn.h>
+#include <fmt/format.h>
+
 #include <string>
 
 namespace dsat::engine {
@@ -9,7 +12,16 @@ namespace dsat::engine {
 struct OpenedLibrary {
   void* handle = nullptr;  // nullptr: not found. It is never closed.
   std::string path;
-  std::string problem;  // Why it was not found: the loader's reason, and where else was looked.
+  // Why it was not found: the loader's reason, and where else was looked; or what it lacks.
+  std::string problem;
+
+  // Sets `function` to the library's function of this name, or to nullptr if there is none; then
+  // `problem`, if it is empty, says so. REQUIRES: it was found.
+  template <typename Function>
+  void Find(const char* name, Function& function) {
+    function = reinterpret_cast<Function>(dlsym(handle, name));
+    if (function == nullptr && problem.empty()) problem = fmt::format("{} has no {}", path, name);
+  }
 };
 
 // The names of those that several places look for.

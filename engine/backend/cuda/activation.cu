@@ -33,27 +33,6 @@ struct ReluGrad {
   __device__ float operator()(float dy, float x) const { return x > 0.0F ? dy : 0.0F; }
 };
 
-template <typename T, typename Fn>
-__global__ void MapKernel(T* y, const T* x, int64_t n, Fn fn) {
-  for (int64_t i = FirstOctet(); i < n; i += OctetStride()) {
-    Octet values = LoadOctet(x, i, n);
-    for (float& value : values.x)
-      value = fn(value);
-    StoreOctet(y, i, n, values);
-  }
-}
-
-template <typename T, typename Fn>
-__global__ void MapGradKernel(T* dx, const T* dy, const T* x, int64_t n, Fn fn) {
-  for (int64_t i = FirstOctet(); i < n; i += OctetStride()) {
-    Octet grads = LoadOctet(dy, i, n);
-    const Octet values = LoadOctet(x, i, n);
-    for (int j = 0; j < kOctet; ++j)
-      grads[j] = fn(grads[j], values[j]);
-    StoreOctet(dx, i, n, grads);
-  }
-}
-
 // Octets of a row of F numbers, the last one perhaps in part; octet i is in row i / OctetsOf(F).
 __host__ __device__ int64_t OctetsOf(int64_t F) {
   return (F + kOctet - 1) / kOctet;
@@ -91,66 +70,40 @@ __global__ void SwigluGradKernel(T* dx, const T* dy, const T* x, int64_t N, int6
   }
 }
 
-template <typename Fn>
-void Map(const op::Activation& op, const Fn& fn) {
-  const int64_t n = op.y.num_elems;
-  if (n == 0) return;
-  Visit(op.y.dtype, [&](auto type) {
-    using T = decltype(type);
-    Launch(MapKernel<T, Fn>, {NumOctetBlocks(n), kThreads}, Data<T>(op.y), Data<T>(op.x), n, fn);
-  });
-}
-
-template <typename Fn>
-void MapGrad(const op::ActivationGrad& op, const Fn& fn) {
-  const int64_t n = op.dx.num_elems;
-  if (n == 0) return;
-  Visit(op.dx.dtype, [&](auto type) {
-    using T = decltype(type);
-    Launch(MapGradKernel<T, Fn>, {NumOctetBlocks(n), kThreads}, Data<T>(op.dx), Data<T>(op.dy),
-           Data<T>(op.x), n, fn);
-  });
-}
-
 }  // namespace
 
 template <>
 void RunOp(const op::GeluForward& op, CudaWorkspace&) {
-  Map(op, Gelu());
+  Map(op.y, Gelu(), op.x);
 }
 
 template <>
 void RunOp(const op::GeluBackward& op, CudaWorkspace&) {
-  MapGrad(op, GeluGrad());
+  Map(op.dx, GeluGrad(), op.dy, op.x);
 }
 
 template <>
 void RunOp(const op::ReluForward& op, CudaWorkspace&) {
-  Map(op, Relu());
+  Map(op.y, Relu(), op.x);
 }
 
 template <>
 void RunOp(const op::ReluBackward& op, CudaWorkspace&) {
-  MapGrad(op, ReluGrad());
+  Map(op.dx, ReluGrad(), op.dy, op.x);
 }
 
 template <>
 void RunOp(const op::SwigluForward& op, CudaWorkspace&) {
-  if (op.N * op.F == 0) return;
-  Visit(op.y.dtype, [&](auto type) {
-    using T = decltype(type);
-    Launch(SwigluKernel<T>, {NumBlocks(op.N * OctetsOf(op.F)), kThreads}, Data<T>(op.y),
-           Data<T>(op.x), op.N, op.F);
+  Visit(op.y.dtype, [&]<typename T>(T) {
+    Launch(SwigluKernel<T>, {NumBlocks(op.N * OctetsOf(op.F)), kThreads}, op.y, op.x, op.N, op.F);
   });
 }
 
 template <>
 void RunOp(const op::SwigluBackward& op, CudaWorkspace&) {
-  if (op.N * op.F == 0) return;
-  Visit(op.dx.dtype, [&](auto type) {
-    using T = decltype(type);
-    Launch(SwigluGradKernel<T>, {NumBlocks(op.N * OctetsOf(op.F)), kThreads}, Data<T>(op.dx),
-           Data<T>(op.dy), Data<T>(op.x), op.N, op.F);
+  Visit(op.dx.dtype, [&]<typename T>(T) {
+    Launch(SwigluGradKernel<T>, {NumBlocks(op.N * OctetsOf(op.F)), kThreads}, op.dx, op.dy, op.x,
+           op.N, op.F);
   });
 }
 

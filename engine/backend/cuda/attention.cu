@@ -248,29 +248,25 @@ int SharedBytes(Kernel kernel, int num_tiles, int64_t hd) {
 }
 
 void Forward(const AttentionArgs& args) {
-  if (args.B * args.T == 0) return;
   if (TensorCoresTake(args)) return TensorAttentionForward(args);
   const Heads heads = HeadsOf(args);
-  Visit(args.qkv.dtype, [&](auto type) {
-    using Elem = decltype(type);
+  Visit(args.qkv.dtype, [&]<typename Elem>(Elem) {
     const int bytes = SharedBytes(ForwardKernel<Elem>, 3, heads.hd);
-    Launch(ForwardKernel<Elem>, {Grid(args, args.H, kTile), kWarps * kWarp, bytes},
-           Data<Elem>(args.out), Data<float>(args.lse), Data<Elem>(args.qkv), heads);
+    Launch(ForwardKernel<Elem>, {Grid(args, args.H, kTile), kWarps * kWarp, bytes}, args.out,
+           args.lse, args.qkv, heads);
   });
 }
 
 void Backward(const AttentionArgs& args) {
-  if (args.B * args.T == 0) return;
   if (TensorCoresTake(args)) return TensorAttentionBackward(args);
   const Heads heads = HeadsOf(args);
-  Visit(args.qkv.dtype, [&](auto type) {
-    using Elem = decltype(type);
+  Visit(args.qkv.dtype, [&]<typename Elem>(Elem) {
     float* delta = Data<float>(args.delta);
     const float* lse = Data<float>(args.lse);
     Elem* dqkv = Data<Elem>(args.dqkv);
     const Elem *qkv = Data<Elem>(args.qkv), *dout = Data<Elem>(args.dout);
-    Launch(DeltaKernel<Elem>, {Grid(args, args.H, kWarps), kWarps * kWarp}, delta,
-           Data<Elem>(args.out), dout, heads);
+    Launch(DeltaKernel<Elem>, {Grid(args, args.H, kWarps), kWarps * kWarp}, delta, args.out, dout,
+           heads);
     int bytes = SharedBytes(QueryGradKernel<Elem>, kTilesOfGrad, heads.hd);
     Launch(QueryGradKernel<Elem>, {Grid(args, args.H, kTile), kWarps * kWarp, bytes}, dqkv, qkv,
            dout, lse, delta, heads);

@@ -259,8 +259,7 @@ void Run(const AttentionArgs& args) {
 }  // namespace
 
 void TensorAttentionBackward(const AttentionArgs& args) {
-  Visit(args.qkv.dtype, [&](auto type) {
-    using Elem = decltype(type);
+  Visit(args.qkv.dtype, [&]<typename Elem>(Elem) {
     if constexpr (kIsTensorType<Elem>) {
       args.C / args.H <= 64 ? Run<Elem, 64>(args) : Run<Elem, 128>(args);
     }

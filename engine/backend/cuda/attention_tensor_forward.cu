@@ -144,15 +144,14 @@ void Run(const AttentionArgs& args) {
   const auto num_tiles = static_cast<unsigned>((args.T + kRows - 1) / kRows);
   const dim3 grid(static_cast<unsigned>(args.H), static_cast<unsigned>(args.B), num_tiles);
   Launch(ForwardKernel<Elem, kD>,
-         {grid, kBlockThreads, AllowShared(ForwardKernel<Elem, kD>, bytes)}, Data<Elem>(args.out),
-         Data<float>(args.lse), Data<Elem>(args.qkv), HeadsOf(args));
+         {grid, kBlockThreads, AllowShared(ForwardKernel<Elem, kD>, bytes)}, args.out, args.lse,
+         args.qkv, HeadsOf(args));
 }
 
 }  // namespace
 
 void TensorAttentionForward(const AttentionArgs& args) {
-  Visit(args.qkv.dtype, [&](auto type) {
-    using Elem = decltype(type);
+  Visit(args.qkv.dtype, [&]<typename Elem>(Elem) {
     if constexpr (kIsTensorType<Elem>) {
       args.C / args.H <= 64 ? Run<Elem, 64>(args) : Run<Elem, 128>(args);
     }

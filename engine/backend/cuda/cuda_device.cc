@@ -1,14 +1,15 @@
 // GPUs as devices: the library's kernels and memory, put together.
-#include "engine/backend/cuda/cuda_device.h"
-
 #include <algorithm>
 #include <string>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "engine/backend/cuda/cuda_status.h"
 #include "engine/backend/cuda/nccl_group.h"
+#include "engine/backend/cuda/plugin.h"
 #include "engine/backend/cuda/watches.h"
+#include "engine/backend/device.h"
 #include "engine/backend/staged_group.h"
 #include "engine/core/device_kind.h"
 #include "engine/core/memory_source.h"
@@ -70,6 +71,17 @@ std::unique_ptr<Device> OpenCudaDevice(const CudaPlugin& plugin, int local_rank,
   if (!status.problem.empty()) Throw(ErrorCode::kUnavailable, "{}", status.problem);
   const int gpu = local_rank % static_cast<int>(status.gpus.size());
   return std::make_unique<CudaDevice>(plugin, status, gpu, num_threads);
+}
+
+std::unique_ptr<Device> OpenDevice(const std::string& name, int local_rank, int num_threads) {
+  if (name == "cpu") return MakeCpuDevice(num_threads);
+  if (name != "cuda" && name != "auto") {
+    Throw(ErrorCode::kInvalidArgument, "device is \"{}\"; expected cpu, cuda or auto", name);
+  }
+  const CudaStatus status = ProbeCuda();
+  if (status.problem.empty()) return OpenCudaDevice(LoadCudaPlugin(), local_rank, num_threads);
+  if (name == "auto") return MakeCpuDevice(num_threads);
+  Throw(ErrorCode::kUnavailable, "device is \"cuda\": {}", status.problem);
 }
 
 }  // namespace dsat::engine

@@ -18,8 +18,8 @@ inline void CheckCuda(cudaError_t error, std::string_view call) {
         cudaGetErrorName(error));
 }
 
-// Calls cudaMalloc. Throws OutOfMemory if the GPU lacks memory.
-inline void* AllocateOnGpu(size_t bytes, const char* use) {
+// Calls cudaMalloc. Returns nullptr if the GPU lacks memory.
+inline void* TryAllocateOnGpu(size_t bytes) {
   void* block = nullptr;
   const cudaError_t error = cudaMalloc(&block, bytes);
   if (error != cudaErrorMemoryAllocation) {
@@ -27,6 +27,12 @@ inline void* AllocateOnGpu(size_t bytes, const char* use) {
     return block;
   }
   cudaGetLastError();  // Clears the error, which the next call would report again.
+  return nullptr;
+}
+
+// The same, but throws OutOfMemory.
+inline void* AllocateOnGpu(size_t bytes, const char* use) {
+  if (void* block = TryAllocateOnGpu(bytes)) return block;
   size_t free_bytes = 0, total_bytes = 0;
   CheckCuda(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
   throw OutOfMemory(ErrorCode::kResourceExhausted,

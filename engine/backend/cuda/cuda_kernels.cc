@@ -99,13 +99,10 @@ void CudaLayers::Choose(const op::Matmul& args) {
   const int64_t result_bytes = in_place ? args.M * args.N * BytesPerElem(args.c.dtype) : 0;
   char* scratch = nullptr;
   if (result_bytes + sum_bytes > 0) {
-    void* block = nullptr;
     const int64_t sums_end = (sum_bytes + kSlack - 1) / kSlack * kSlack;
-    if (cudaMalloc(&block, static_cast<size_t>(sums_end + kSlack + result_bytes)) != cudaSuccess) {
-      cudaGetLastError();
-      return matmul_.Keep(FusedOf(args));
-    }
-    scratch = static_cast<char*>(block);
+    const auto bytes = static_cast<size_t>(sums_end + kSlack + result_bytes);
+    scratch = static_cast<char*>(TryAllocateOnGpu(bytes));
+    if (scratch == nullptr) return matmul_.Keep(FusedOf(args));
     trial.column_sums.data = scratch;
     // As far from a multiple of the slack as the original.
     const auto offset = reinterpret_cast<uintptr_t>(args.c.data) % kSlack;

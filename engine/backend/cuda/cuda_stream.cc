@@ -55,12 +55,6 @@ StreamEvent CudaStream::RecordTime() {
   return timed_events_->Record(cuda::Stream());
 }
 
-double CudaStream::MsBetween(const StreamEvent& begin, const StreamEvent& end) {
-  float ms = 0;
-  CheckCuda(cudaEventElapsedTime(&ms, EventOf(begin), EventOf(end)), "cudaEventElapsedTime");
-  return double{ms};
-}
-
 std::shared_ptr<Queue> CudaStream::MakeQueue() {
   return std::make_shared<CudaQueue>(gpu_, events_);
 }
@@ -71,21 +65,9 @@ void CudaStream::WaitEvent(const StreamEvent& event) {
   CheckCuda(cudaStreamWaitEvent(cuda::Stream(), EventOf(event), 0), "cudaStreamWaitEvent");
 }
 
-bool CudaStream::QueryEvent(const StreamEvent& event) {
-  return event == nullptr || engine::QueryEvent(event);
-}
-
 void CudaStream::set_trace(Trace* trace) {
   Stream::set_trace(trace);
   times_.set_trace(trace);
-}
-
-void CudaStream::EndSpan(StreamEvent begin, TraceEvent event) {
-  times_.EndSpan(std::move(begin), std::move(event));
-}
-
-void CudaStream::Upload(void* device, const void* host, int64_t bytes) {
-  Copy(device, host, bytes, cudaMemcpyHostToDevice);
 }
 
 CudaStream::~CudaStream() {
@@ -125,10 +107,6 @@ void CudaStream::UploadLater(void* device, const void* host, int64_t bytes) {
   CheckCuda(error, "copy to the device");
 }
 
-void CudaStream::Download(void* host, const void* device, int64_t bytes) {
-  Copy(host, device, bytes, cudaMemcpyDeviceToHost);
-}
-
 // Not by cudaMemcpy, for which all threads' work would have to end.
 void CudaStream::Copy(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind) const {
   const char* call = kind == cudaMemcpyHostToDevice ? "copy to the device" : "copy to the host";
@@ -154,9 +132,7 @@ double MeasureOnGpu(const std::function<void()>& enqueue) {
     enqueue();
   const StreamEvent end = events->Record(cuda::Stream());
   CheckCuda(cudaEventSynchronize(EventOf(end)), "cudaEventSynchronize");
-  float ms = 0;
-  CheckCuda(cudaEventElapsedTime(&ms, EventOf(begin), EventOf(end)), "cudaEventElapsedTime");
-  return double{ms} / kNumRuns;
+  return MsBetween(begin, end) / kNumRuns;
 }
 
 CudaWorkspace::CudaWorkspace(int gpu, CudaStream& stream) : stream_(stream) {

@@ -34,18 +34,28 @@ class CudaStream final : public Stream {
 
   StreamEvent RecordEvent() override;
   void WaitEvent(const StreamEvent& event) override;
-  bool QueryEvent(const StreamEvent& event) override;
+  bool QueryEvent(const StreamEvent& event) override {
+    return event == nullptr || engine::QueryEvent(event);
+  }
   StreamEvent RecordTime() override;
-  double MsBetween(const StreamEvent& begin, const StreamEvent& end) override;
+  double MsBetween(const StreamEvent& begin, const StreamEvent& end) override {
+    return engine::MsBetween(begin, end);
+  }
   std::shared_ptr<Queue> MakeQueue() override;
   Watches* watches() override { return watches_.get(); }
   void set_trace(Trace* trace) override;
   StreamEvent BeginSpan() override { return times_.BeginSpan(); }
-  void EndSpan(StreamEvent begin, TraceEvent event) override;
-  void Upload(void* device, const void* host, int64_t bytes) override;
+  void EndSpan(StreamEvent begin, TraceEvent event) override {
+    times_.EndSpan(std::move(begin), std::move(event));
+  }
+  void Upload(void* device, const void* host, int64_t bytes) override {
+    Copy(device, host, bytes, cudaMemcpyHostToDevice);
+  }
   // By way of page-locked memory of the stream's, which is used again when a copy is done.
   void UploadLater(void* device, const void* host, int64_t bytes) override;
-  void Download(void* host, const void* device, int64_t bytes) override;
+  void Download(void* host, const void* device, int64_t bytes) override {
+    Copy(host, device, bytes, cudaMemcpyDeviceToHost);
+  }
   // If there are watches, waits for all that the calling thread has asked for, and throws what a
   // watch throws. Whoever waits by a call of CUDA, which watches nothing, calls this before.
   void WaitWatched() const;

@@ -247,7 +247,7 @@ void AddTokenGrads(const op::EmbeddingBackward& op, const Workspace& workspace) 
   const Entry* entries = SortEntries(workspace, op.tokens, N, op.dwte.num_elems / op.C);
   T* dwte = Data<T>(op.dwte);
   Launch(SumRunsKernel<T>, {static_cast<unsigned>(N), kRunTile}, dwte, workspace.parts, entries,
-         Data<T>(op.dy), N, op.C);
+         op.dy, N, op.C);
   Launch(SumPartsKernel<T>, {static_cast<unsigned>(NumTiles(N, kRunTile)), kRunTile}, dwte,
          workspace.parts, entries, N, op.C);
 }
@@ -277,30 +277,26 @@ __global__ void WindowsKernel(int32_t* windows, const int32_t* tokens, int64_t n
 
 template <>
 void RunOp(const op::EmbeddingForward& op, CudaWorkspace&) {
-  if (op.B * op.T == 0) return;
-  Visit(op.y.dtype, [&](auto type) {
-    using Elem = decltype(type);
-    Launch(ForwardKernel<Elem>, {static_cast<unsigned>(op.B * op.T), kThreads}, Data<Elem>(op.y),
-           op.tokens, Data<Elem>(op.wte), Data<Elem>(op.wpe), op.T, op.C);
+  Visit(op.y.dtype, [&]<typename Elem>(Elem) {
+    Launch(ForwardKernel<Elem>, {static_cast<unsigned>(op.B * op.T), kThreads}, op.y, op.tokens,
+           op.wte, op.wpe, op.T, op.C);
   });
 }
 
 template <>
 void RunOp(const op::EmbeddingBackward& op, CudaWorkspace& workspace) {
   if (op.B * op.T == 0) return;
-  Visit(op.dy.dtype, [&](auto type) {
-    using Elem = decltype(type);
+  Visit(op.dy.dtype, [&]<typename Elem>(Elem) {
     AddTokenGrads<Elem>(op, Workspace(workspace, op.B * op.T, op.C));
     if (op.dwpe.data == nullptr) return;
-    Launch(PositionGradKernel<Elem>, {static_cast<unsigned>(op.T), kThreads}, Data<Elem>(op.dwpe),
-           Data<Elem>(op.dy), op.B, op.T, op.C);
+    Launch(PositionGradKernel<Elem>, {static_cast<unsigned>(op.T), kThreads}, op.dwpe, op.dy, op.B,
+           op.T, op.C);
   });
 }
 
 template <>
 void RunOp(const op::TokenWindows& op, CudaWorkspace&) {
   const int64_t n = op.B * op.T * op.context;
-  if (n == 0) return;
   Launch(WindowsKernel, {NumBlocks(n), kThreads}, op.windows, op.tokens, n, op.T, op.context);
 }
 

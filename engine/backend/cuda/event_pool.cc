@@ -37,6 +37,12 @@ StreamEvent EventPool::Take() {
           }};
 }
 
+double MsBetween(const StreamEvent& begin, const StreamEvent& end) {
+  float ms = 0;
+  CheckCuda(cudaEventElapsedTime(&ms, EventOf(begin), EventOf(end)), "cudaEventElapsedTime");
+  return double{ms};
+}
+
 bool QueryEvent(const StreamEvent& event) {
   const cudaError_t state = cudaEventQuery(EventOf(event));
   if (state != cudaErrorNotReady) {

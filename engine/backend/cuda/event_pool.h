@@ -39,6 +39,8 @@ class EventPool : public std::enable_shared_from_this<EventPool> {
 inline cudaEvent_t EventOf(const StreamEvent& event) {
   return static_cast<cudaEvent_t>(event.get());
 }
+// The milliseconds between two events that have timing. REQUIRES: both are done.
+double MsBetween(const StreamEvent& begin, const StreamEvent& end);
 // As Stream::QueryEvent. REQUIRES: not nullptr.
 bool QueryEvent(const StreamEvent& event);
 

@@ -89,25 +89,22 @@ struct ParamGrads {
 template <>
 void RunOp(const op::GroupNormForward& op, CudaWorkspace&) {
   const GroupNormShape& shape = op.shape;
-  Visit(op.x.dtype, [&](auto type) {
-    using T = decltype(type);
-    Launch(ForwardKernel<T>, {static_cast<unsigned>(shape.N * shape.G), kThreads}, Data<T>(op.y),
-           Data<float>(op.mean), Data<float>(op.rstd), Data<T>(op.x), Data<T>(op.weight),
-           Data<T>(op.bias), Group{shape}, kNormEpsilon);
+  Visit(op.x.dtype, [&]<typename T>(T) {
+    Launch(ForwardKernel<T>, {static_cast<unsigned>(shape.N * shape.G), kThreads}, op.y, op.mean,
+           op.rstd, op.x, op.weight, op.bias, Group{shape}, kNormEpsilon);
   });
 }
 
 template <>
 void RunOp(const op::GroupNormBackward& op, CudaWorkspace& workspace) {
   const GroupNormShape& shape = op.shape;
-  Visit(op.x.dtype, [&](auto type) {
-    using T = decltype(type);
+  Visit(op.x.dtype, [&]<typename T>(T) {
     const auto *mean = Data<float>(op.mean), *rstd = Data<float>(op.rstd);
     const ParamGrads<T> grads{Data<T>(op.dy), Data<T>(op.x), mean, rstd, shape};
     // First: dx may take dy's place.
     SumColumns<T>(op.dweight, op.dbias, shape.N * shape.P, shape.C, grads, workspace);
-    Launch(InputGradKernel<T>, {static_cast<unsigned>(shape.N * shape.G), kThreads}, Data<T>(op.dx),
-           Data<T>(op.dy), Data<T>(op.x), Data<T>(op.weight), mean, rstd, Group{shape});
+    Launch(InputGradKernel<T>, {static_cast<unsigned>(shape.N * shape.G), kThreads}, op.dx, op.dy,
+           op.x, op.weight, mean, rstd, Group{shape});
   });
 }
 

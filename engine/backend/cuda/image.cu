@@ -101,54 +101,41 @@ __global__ void MeanGradKernel(T* dx, const T* dy, int64_t n, int64_t P, int64_t
 template <>
 void RunOp(const op::ConvForward& op, CudaWorkspace&) {
   const int64_t n = op.shape.NumOut();
-  if (n == 0) return;
-  Visit(op.y.dtype, [&](auto type) {
-    using T = decltype(type);
-    Launch(ForwardKernel<T>, {NumBlocks(n), kThreads}, Data<T>(op.y), Data<T>(op.x),
-           Data<T>(op.weight), ConvOf(op.shape));
+  Visit(op.y.dtype, [&]<typename T>(T) {
+    Launch(ForwardKernel<T>, {NumBlocks(n), kThreads}, op.y, op.x, op.weight, ConvOf(op.shape));
   });
 }
 
 template <>
 void RunOp(const op::ConvInputGrad& op, CudaWorkspace&) {
   const int64_t n = op.shape.NumIn();
-  if (n == 0) return;
-  Visit(op.dx.dtype, [&](auto type) {
-    using T = decltype(type);
-    Launch(InputGradKernel<T>, {NumBlocks(n), kThreads}, Data<T>(op.dx), Data<T>(op.dy),
-           Data<T>(op.weight), ConvOf(op.shape));
+  Visit(op.dx.dtype, [&]<typename T>(T) {
+    Launch(InputGradKernel<T>, {NumBlocks(n), kThreads}, op.dx, op.dy, op.weight, ConvOf(op.shape));
   });
 }
 
 template <>
 void RunOp(const op::ConvWeightGrad& op, CudaWorkspace&) {
   const int64_t n = op.shape.NumWeights();
-  if (n == 0) return;
-  Visit(op.dweight.dtype, [&](auto type) {
-    using T = decltype(type);
-    Launch(WeightGradKernel<T>, {static_cast<unsigned>(n), kThreads}, Data<T>(op.dweight),
-           Data<T>(op.dy), Data<T>(op.x), ConvOf(op.shape));
+  Visit(op.dweight.dtype, [&]<typename T>(T) {
+    Launch(WeightGradKernel<T>, {static_cast<unsigned>(n), kThreads}, op.dweight, op.dy, op.x,
+           ConvOf(op.shape));
   });
 }
 
 template <>
 void RunOp(const op::MeanPoolForward& op, CudaWorkspace&) {
   const int64_t n = op.N * op.C;
-  if (n == 0) return;
-  Visit(op.y.dtype, [&](auto type) {
-    using T = decltype(type);
-    Launch(MeanKernel<T>, {NumBlocks(n), kThreads}, Data<T>(op.y), Data<T>(op.x), n, op.P, op.C);
+  Visit(op.y.dtype, [&]<typename T>(T) {
+    Launch(MeanKernel<T>, {NumBlocks(n), kThreads}, op.y, op.x, n, op.P, op.C);
   });
 }
 
 template <>
 void RunOp(const op::MeanPoolBackward& op, CudaWorkspace&) {
   const int64_t n = op.N * op.P * op.C;
-  if (n == 0) return;
-  Visit(op.dx.dtype, [&](auto type) {
-    using T = decltype(type);
-    Launch(MeanGradKernel<T>, {NumBlocks(n), kThreads}, Data<T>(op.dx), Data<T>(op.dy), n, op.P,
-           op.C);
+  Visit(op.dx.dtype, [&]<typename T>(T) {
+    Launch(MeanGradKernel<T>, {NumBlocks(n), kThreads}, op.dx, op.dy, n, op.P, op.C);
   });
 }
 

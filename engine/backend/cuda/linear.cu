@@ -60,23 +60,19 @@ __global__ void AddBiasKernel(Y* y, const B* bias, int64_t n, int64_t N) {
 }  // namespace
 
 void BiasGrad(const Tensor& db, const Tensor& dy, int64_t M, int64_t N, CudaWorkspace& workspace) {
-  if (M * N == 0) return;
   const int64_t parts = NumBiasParts(M, N);
   auto* partial = static_cast<float2*>(workspace.Get(parts * N * int64_t{sizeof(float2)}));
-  Visit(dy.dtype, [&](auto type) {
-    using T = decltype(type);
+  Visit(dy.dtype, [&]<typename T>(T) {
     const dim3 grid(BiasBlocks(N), static_cast<unsigned>(parts));
-    Launch(PartialBiasGrad<T>, {grid, dim3(kWarp, kRowLanes)}, partial, Data<T>(dy), M, N);
+    Launch(PartialBiasGrad<T>, {grid, dim3(kWarp, kRowLanes)}, partial, dy, M, N);
     AddPartialSums<T>(db, {}, partial, parts, N);
   });
 }
 
 void AddBias(const Tensor& y, const Tensor& bias, int64_t M, int64_t N) {
-  if (M * N == 0) return;
-  Visit(y.dtype, [&](auto y_type) {
-    Visit(bias.dtype, [&](auto bias_type) {
-      Launch(AddBiasKernel<decltype(y_type), decltype(bias_type)>, {NumBlocks(M * N), kThreads},
-             Data<decltype(y_type)>(y), Data<decltype(bias_type)>(bias), M * N, N);
+  Visit(y.dtype, [&]<typename Y>(Y) {
+    Visit(bias.dtype, [&]<typename B>(B) {
+      Launch(AddBiasKernel<Y, B>, {NumBlocks(M * N), kThreads}, y, bias, M * N, N);
     });
   });
 }

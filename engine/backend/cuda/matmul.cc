@@ -74,16 +74,6 @@ std::optional<cublaslt::Epilogue> EpilogueOf(const op::Matmul& args) {
 
 }  // namespace
 
-struct CudaMatmul::Choices {
-  std::mutex mutex;
-  std::map<Key, std::vector<cublaslt::Algorithm>> algorithms;
-};
-
-CudaMatmul::Choices& CudaMatmul::KeptChoices() {
-  static Choices choices;
-  return choices;
-}
-
 CudaMatmul::~CudaMatmul() {
   if (handle_ == nullptr) return;
   for (const auto& [key, plan] : plans_) {
@@ -137,13 +127,12 @@ CudaMatmul::Plan* CudaMatmul::PlanFor(const op::Matmul& args) {
 
 // Another thread may have kept a choice since the plan was made.
 void CudaMatmul::TakeKept(const Key& key, Plan& plan) {
-  Choices& choices = KeptChoices();
-  const std::lock_guard lock(choices.mutex);
-  const auto kept = choices.algorithms.find(key);
-  if (kept == choices.algorithms.end()) return;
+  const std::lock_guard lock(kept_mutex);
+  const auto choice = kept.find(key);
+  if (choice == kept.end()) return;
   plan.is_kept = true;
   if (plan.state != 0) return;
-  plan.algorithms = kept->second;
+  plan.algorithms = choice->second;
   if (plan.algorithms.empty()) plan.state = cublaslt::kNotSupported;
 }
 
@@ -279,9 +268,8 @@ void CudaMatmul::Avoid(const op::Matmul& args) {
 }
 
 void CudaMatmul::Store(const op::Matmul& args, const std::vector<cublaslt::Algorithm>& algorithms) {
-  Choices& choices = KeptChoices();
-  const std::lock_guard lock(choices.mutex);
-  choices.algorithms[KeyOf(args, *EpilogueOf(args))] = algorithms;
+  const std::lock_guard lock(kept_mutex);
+  kept[KeyOf(args, *EpilogueOf(args))] = algorithms;
 }
 
 }  // namespace dsat::engine

@@ -59,10 +59,9 @@ class CudaMatmul {
     cublaslt::Status state = 0;  // The last status of the choice or of a product that failed.
     bool is_kept = false;        // `algorithms` are the process's choice.
   };
-  // The choices that the process keeps.
-  struct Choices;
-
-  static Choices& KeptChoices();
+  // The choices that the process keeps, and what guards them.
+  static inline std::mutex kept_mutex;
+  static inline std::map<Key, std::vector<cublaslt::Algorithm>> kept;
   static void Store(const op::Matmul& args, const std::vector<cublaslt::Algorithm>& algorithms);
   void Open();
   static Key KeyOf(const op::Matmul& args, cublaslt::Epilogue epilogue);

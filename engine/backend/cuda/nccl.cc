@@ -1,7 +1,6 @@
 // NCCL, looked up when it is first used.
 #include "engine/backend/cuda/nccl.h"
 
-#include "engine/backend/cuda/find_function.h"
 #include "engine/backend/open_library.h"
 
 namespace dsat::engine::nccl {
@@ -12,36 +11,31 @@ constexpr int kLeastVersion = 21400;  // The first with communicators that do no
 }  // namespace
 
 std::string Load(Api& api, const char* name) {
-  const OpenedLibrary opened = OpenLibrary(name);
-  void* const library = opened.handle;
-  if (library == nullptr) return opened.problem;
-  std::string problem;
-  const auto find = [&](const char* call, auto& function) {
-    FindFunction(library, "NCCL", call, function, problem);
-  };
+  OpenedLibrary library = OpenLibrary(name);
+  if (library.handle == nullptr) return library.problem;
   int (*get_version)(int*) = nullptr;
-  find("ncclGetVersion", get_version);
-  if (get_version == nullptr) return problem;
+  library.Find("ncclGetVersion", get_version);
+  if (get_version == nullptr) return library.problem;
   if (get_version(&api.version) != kSuccess) return fmt::format("{} gives no version", name);
   if (api.version < kLeastVersion)
     return fmt::format("{} is NCCL {}; expected 21400 (2.14) or newer", name, api.version);
-  find("ncclGetUniqueId", api.get_unique_id);
-  find("ncclCommInitRankConfig", api.init);
-  find("ncclCommFinalize", api.finalize);
-  find("ncclCommDestroy", api.destroy);
-  find("ncclCommAbort", api.abort);
-  find("ncclCommGetAsyncError", api.get_async_error);
-  find("ncclGetErrorString", api.error_string);
-  find("ncclGetLastError", api.last_error);
-  find("ncclGroupStart", api.group_start);
-  find("ncclGroupEnd", api.group_end);
-  find("ncclAllReduce", api.all_reduce);
-  find("ncclReduceScatter", api.reduce_scatter);
-  find("ncclAllGather", api.all_gather);
-  find("ncclBroadcast", api.broadcast);
-  find("ncclSend", api.send);
-  find("ncclRecv", api.receive);
-  return problem;
+  library.Find("ncclGetUniqueId", api.get_unique_id);
+  library.Find("ncclCommInitRankConfig", api.init);
+  library.Find("ncclCommFinalize", api.finalize);
+  library.Find("ncclCommDestroy", api.destroy);
+  library.Find("ncclCommAbort", api.abort);
+  library.Find("ncclCommGetAsyncError", api.get_async_error);
+  library.Find("ncclGetErrorString", api.error_string);
+  library.Find("ncclGetLastError", api.last_error);
+  library.Find("ncclGroupStart", api.group_start);
+  library.Find("ncclGroupEnd", api.group_end);
+  library.Find("ncclAllReduce", api.all_reduce);
+  library.Find("ncclReduceScatter", api.reduce_scatter);
+  library.Find("ncclAllGather", api.all_gather);
+  library.Find("ncclBroadcast", api.broadcast);
+  library.Find("ncclSend", api.send);
+  library.Find("ncclRecv", api.receive);
+  return library.problem;
 }
 
 }  // namespace dsat::engine::nccl

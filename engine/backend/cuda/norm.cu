@@ -251,32 +251,27 @@ struct ParamGrads {
 // RMS norm has no mean and no bias.
 template <typename Op>
 void Forward(const Op& op, float eps) {
-  if (op.N == 0) return;
   Tensor mean, bias;
   if constexpr (requires { op.mean; }) {
     mean = op.mean;
     bias = op.bias;
   }
-  Visit(op.x.dtype, [&](auto type) {
-    using T = decltype(type);
+  Visit(op.x.dtype, [&]<typename T>(T) {
     T *y = Data<T>(op.y), *x = Data<T>(op.x), *w = Data<T>(op.weight), *b = Data<T>(bias);
     const auto kernel =
         AreWhole(op.C, y, x, w, b) ? ForwardKernel<true, T> : ForwardKernel<false, T>;
-    Launch(kernel, {RowBlocks(op.N), kThreads}, y, Data<float>(mean), Data<float>(op.rstd), x, w, b,
-           op.N, op.C, eps);
+    Launch(kernel, {RowBlocks(op.N), kThreads}, y, mean, op.rstd, x, w, b, op.N, op.C, eps);
   });
 }
 
 template <typename Op>
 void Backward(const Op& op, CudaWorkspace& workspace) {
-  if (op.N == 0) return;
   Tensor mean, dbias;
   if constexpr (requires { op.mean; }) {
     mean = op.mean;
     dbias = op.dbias;
   }
-  Visit(op.x.dtype, [&](auto type) {
-    using T = decltype(type);
+  Visit(op.x.dtype, [&]<typename T>(T) {
     const Rows<T> rows{Data<T>(op.x), Data<T>(op.weight), Data<float>(mean), Data<float>(op.rstd),
                        op.C};
     T *dx = Data<T>(op.dx), *dy = Data<T>(op.dy);

@@ -4,6 +4,7 @@
 #define DSAT_ENGINE_BACKEND_CUDA_OCTET_H_
 
 #include <cstring>
+#include <type_traits>
 
 #include "engine/backend/cuda/device_math.h"
 
@@ -115,6 +116,29 @@ __device__ void StoreOctet(T* data, int64_t i, int64_t n, const Octet& octet) {
     for (int j = 0; j < kOctet; ++j)
       if (i + j < n) data[i + j] = FromFloat<T>(octet[j]);
   }
+}
+
+// out[i] = fn(in[i]...), in f32; `out` may be one of `in`.
+template <typename Out, typename Fn, typename... In>
+__global__ void MapKernel(Out* out, int64_t n, Fn fn, const In*... in) {
+  for (int64_t i = FirstOctet(); i < n; i += OctetStride()) {
+    Octet result;
+    const auto map = [&](const auto&... octets) {
+      for (int j = 0; j < kOctet; ++j)
+        result[j] = fn(octets[j]...);
+    };
+    map(LoadOctet(in, i, n)...);
+    StoreOctet(out, i, n, result);
+  }
+}
+
+// Launches MapKernel. `in` are tensors of the type of `out`.
+template <typename Fn, typename... In>
+void Map(const Tensor& out, const Fn& fn, const In&... in) {
+  Visit(out.dtype, [&]<typename T>(T) {
+    Launch(MapKernel<T, Fn, std::conditional_t<true, T, In>...>,
+           {NumOctetBlocks(out.num_elems), kThreads}, out, out.num_elems, fn, in...);
+  });
 }
 
 }  // namespace dsat::engine::cuda

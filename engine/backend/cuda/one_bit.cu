@@ -61,9 +61,8 @@ void RunOp(const op::CompressSigns& op, CudaWorkspace& workspace) {
 template <>
 void RunOp(const op::DecompressSigns& op, CudaWorkspace&) {
   const int64_t n = op.values.num_elems;
-  if (n == 0) return;
-  Launch(DecompressKernel, {NumBlocks(n), kThreads}, Data<float>(op.values), op.signs, op.scale,
-         op.factor, n, op.accumulate);
+  Launch(DecompressKernel, {NumBlocks(n), kThreads}, op.values, op.signs, op.scale, op.factor, n,
+         op.accumulate);
 }
 
 }  // namespace dsat::engine::cuda

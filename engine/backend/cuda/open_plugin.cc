@@ -15,6 +15,17 @@ namespace {
 // not taken.
 constexpr char kCudaPluginSymbol[] = "DsatCudaPlugin7";
 
+constexpr char kCudaLibrary[] = "libdsat-cuda.so";
+
+// Beside the program in a build, in the lib folder of an installation, or wherever the loader
+// looks.
+std::filesystem::path LibraryPath() {
+  const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  for (const std::filesystem::path& folder : {program, program.parent_path() / "lib"})
+    if (std::filesystem::exists(folder / kCudaLibrary)) return folder / kCudaLibrary;
+  return kCudaLibrary;
+}
+
 }  // namespace
 
 const CudaPlugin& OpenCudaPlugin(const std::filesystem::path& library) {
@@ -30,6 +41,16 @@ const CudaPlugin& OpenCudaPlugin(const std::filesystem::path& library) {
   if (plugin == nullptr)
     Throw(ErrorCode::kUnavailable, "{} is of another build of dsat; expected its own", name);
   return *plugin();
+}
+
+const CudaPlugin& LoadCudaPlugin() {
+  if (!DSAT_WITH_CUDA) {
+    Throw(ErrorCode::kUnavailable,
+          "dsat was built without CUDA; build it with the CUDA toolkit (cmake -DDSAT_CUDA=ON), or "
+          "use device cpu");
+  }
+  static const CudaPlugin& plugin = OpenCudaPlugin(LibraryPath());
+  return plugin;
 }
 
 CudaStatus ProbeCuda() {

@@ -103,18 +103,15 @@ __global__ void UpdateKernel(P* param, W* master, States<G, M> states, int64_t n
 template <typename P, typename W, typename G, typename M, typename Step, typename Round = Nearest>
 void LaunchUpdate(const Update& u, const Step& step, const Round& round = {}) {
   const int64_t n = u.param.num_elems;
-  if (n == 0) return;
-  Launch(UpdateKernel<P, W, G, M, Step, Round>, {NumOctetBlocks(n), kThreads}, Data<P>(u.param),
-         Data<W>(u.master), States<G, M>{Data<M>(u.m), Data<M>(u.v), Data<G>(u.grad)}, n, u.scale,
-         step, round);
+  Launch(UpdateKernel<P, W, G, M, Step, Round>, {NumOctetBlocks(n), kThreads}, u.param, u.master,
+         States<G, M>{Data<M>(u.m), Data<M>(u.v), Data<G>(u.grad)}, n, u.scale, step, round);
 }
 
 // Runs an update with an f32 master copy and f32 moments.
 template <typename Step>
 void Run(const Update& u, const Step& step) {
-  Visit(u.param.dtype, [&](auto param) {
-    Visit(u.grad.dtype,
-          [&](auto grad) { LaunchUpdate<decltype(param), float, decltype(grad), float>(u, step); });
+  Visit(u.param.dtype, [&]<typename P>(P) {
+    Visit(u.grad.dtype, [&]<typename G>(G) { LaunchUpdate<P, float, G, float>(u, step); });
   });
 }
 
@@ -274,8 +271,8 @@ void RunOp(const op::AdamStep& op, CudaWorkspace&) {
   const bool has_copy = op.master.dtype == DType::kF32;
   if (has_copy && !op.rounding) return Run(u, step);
   if (has_copy) {
-    return Visit(op.grad.dtype, [&](auto grad) {
-      LaunchUpdate<B, float, decltype(grad), float>(u, step, AtRandom{*op.rounding});
+    return Visit(op.grad.dtype, [&]<typename G>(G) {
+      LaunchUpdate<B, float, G, float>(u, step, AtRandom{*op.rounding});
     });
   }
   const auto run = [&](const auto& round) {
@@ -307,9 +304,8 @@ LambSums RunOp(const op::LambMoments& op, CudaWorkspace& workspace) {
   double* sums = workspace.sums();
   auto* parts = static_cast<double*>(workspace.Get(2 * kSumWorkspaceBytes));
   const int num_parts = NumSumBlocks(op.param.num_elems);
-  Visit(op.grad.dtype, [&](auto grad) {
-    using G = decltype(grad);
-    Launch(LambMomentsKernel<G>, {num_parts, kThreads}, parts, Data<float>(op.master),
+  Visit(op.grad.dtype, [&]<typename G>(G) {
+    Launch(LambMomentsKernel<G>, {num_parts, kThreads}, parts, op.master,
            States<G>{Data<float>(op.m), Data<float>(op.v), Data<G>(op.grad)}, op.param.num_elems,
            op.scale, LambFactors{op.beta1, op.beta2, op.eps, op.weight_decay});
   });
@@ -333,11 +329,8 @@ void RunOp(const op::LambApply& op, CudaWorkspace&) {
 template <>
 void RunOp(const op::MomentumStep& op, CudaWorkspace&) {
   const int64_t n = op.m.num_elems;
-  if (n == 0) return;
-  Visit(op.grad.dtype, [&](auto grad) {
-    using G = decltype(grad);
-    Launch(MomentumKernel<G>, {NumOctetBlocks(n), kThreads}, Data<float>(op.m), Data<G>(op.grad), n,
-           op.beta1, op.scale);
+  Visit(op.grad.dtype, [&]<typename G>(G) {
+    Launch(MomentumKernel<G>, {NumOctetBlocks(n), kThreads}, op.m, op.grad, n, op.beta1, op.scale);
   });
 }
 

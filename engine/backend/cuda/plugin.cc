@@ -20,14 +20,7 @@ class CudaMemory final : public MemorySource {
 
   void* Allocate(int64_t bytes) override {
     CheckCuda(cudaSetDevice(gpu_), "cudaSetDevice");
-    void* block = nullptr;
-    const cudaError_t error = cudaMalloc(&block, static_cast<size_t>(bytes));
-    if (error == cudaErrorMemoryAllocation) {
-      cudaGetLastError();  // Or the next call would report it again.
-      return nullptr;
-    }
-    CheckCuda(error, "cudaMalloc");
-    return block;
+    return TryAllocateOnGpu(static_cast<size_t>(bytes));
   }
   // Whatever it reports, the block is gone.
   void Free(void* block, int64_t) override {

@@ -12,6 +12,7 @@
 
 namespace dsat::engine {
 
+class Device;   // engine/backend/device.h
 class Watches;  // engine/backend/cuda/watches.h
 
 // Functions of the library; they throw kUnavailable naming the CUDA call that failed. `gpu` is an
@@ -30,6 +31,10 @@ struct CudaPlugin {
 const CudaPlugin& OpenCudaPlugin(const std::filesystem::path& library);
 // Opens libdsat-cuda.so at the first call. Throws kUnavailable also if dsat was built without CUDA.
 const CudaPlugin& LoadCudaPlugin();
+
+// Opens a GPU. Ranks get the GPUs of `plugin` in turn by `local_rank`. Throws kUnavailable saying
+// what is missing.
+std::unique_ptr<Device> OpenCudaDevice(const CudaPlugin& plugin, int local_rank, int num_threads);
 
 }  // namespace dsat::engine
 

@@ -45,13 +45,11 @@ template <>
 void RunOp(const op::RotateInPlace& op, CudaWorkspace&) {
   const RotaryShape& shape = op.shape;
   const int64_t n = shape.B * shape.T * shape.heads * shape.head_channels / 2;
-  if (n == 0) return;
   DSAT_CHECK(std::ssize(op.frequencies) <= kMaxPairs, "{} frequencies", op.frequencies.size());
   Rotation rotation{.shape = shape, .sign = op.negative ? -1.0F : 1.0F};
   std::ranges::copy(op.frequencies, rotation.frequencies);
-  Visit(op.x.dtype, [&](auto type) {
-    using T = decltype(type);
-    Launch(RotateKernel<T>, {NumBlocks(n), kThreads}, Data<T>(op.x), rotation);
+  Visit(op.x.dtype, [&]<typename T>(T) {
+    Launch(RotateKernel<T>, {NumBlocks(n), kThreads}, op.x, rotation);
   });
 }
 

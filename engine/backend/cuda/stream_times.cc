@@ -67,10 +67,8 @@ void StreamTimes::EndSpan(StreamEvent begin, TraceEvent event) {
 }
 
 StreamTimes::Clock::time_point StreamTimes::TimeOf(const StreamEvent& event) const {
-  float ms = 0;
-  CheckCuda(cudaEventElapsedTime(&ms, EventOf(anchor_), EventOf(event)), "cudaEventElapsedTime");
-  return anchored_at_ +
-         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::milli>(ms));
+  const std::chrono::duration<double, std::milli> since(MsBetween(anchor_, event));
+  return anchored_at_ + std::chrono::duration_cast<Clock::duration>(since);
 }
 
 void StreamTimes::Add(Span& span) {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "engine/backend/cuda/cuda_device.h"
 #include "engine/backend/cuda/nccl_group.h"
+#include "engine/backend/cuda/plugin.h"
 #include "engine/core/device_kind.h"
 #include "tests/engine/backend/guarded_device.h"
 
