@@ -19,27 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Throws if a page at `path` would replace something that is no page.
-void CheckTarget(const std::string& path, const std::string& db) {
-  if (fs::is_directory(path)) {
-    Throw(ErrorCode::kInvalidArgument, "report: --out {} is a folder; name a file, such as {}",
-          path, (fs::path(path) / "report.html").string());
-  }
-  if (!fs::exists(path)) return;
-  if (!fs::is_regular_file(path))
-    Throw(ErrorCode::kInvalidArgument, "report: --out {} is not a file that can be replaced", path);
-  if (fs::equivalent(path, db)) {
-    Throw(ErrorCode::kInvalidArgument, "report: --out {} is the database itself; name another file",
-          path);
-  }
-  if (fs::file_size(path) > 0 && !ReadFile(path).starts_with(kPageBegin)) {
-    Throw(ErrorCode::kAlreadyExists,
-          "report: --out {} is not a page that dsat has written, and the report would replace it; "
-          "name another file",
-          path);
-  }
-}
-
 // The content of the page; `experiment` is nullptr if it does not replay, because of `why_not`.
 Report ContentOf(const Store& store, ExperimentId id, const Experiment* experiment,
                  const std::string& why_not) {
@@ -62,7 +41,7 @@ int RunCommand(const Flags& flags, const ReportFlags& report) {
   Store store = Store::Open(flags.db, Store::Mode::kReadOnly);
   const ExperimentId id = store.FindExperiment(report.experiment);
   const std::string out = report.out.empty() ? fmt::format("dsat-report-{}.html", id) : report.out;
-  CheckTarget(out, flags.db);
+  CheckTarget("report: --out", out, "a page", kPageBegin);
   std::optional<Experiment> experiment;
   std::string why_not;
   try {

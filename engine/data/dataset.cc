@@ -56,6 +56,7 @@ class Tokens final : public Dataset {
     source_->Copy(begin + 1, T, targets);
   }
 
+  int64_t size() const override { return source_->size(); }
   int64_t vocab_size() const override { return source_->vocab_size(); }
   int64_t NumSamples(int64_t T) const override {
     return part_.validation ? SamplesPerEpoch(T) : kEndless;
@@ -95,6 +96,7 @@ class Images final : public Dataset {
   }
 
   ImageShape image() const override { return source_->shape(); }
+  int64_t size() const override { return source_->size(); }
   int64_t vocab_size() const override { return source_->num_classes(); }
   int64_t NumSamples(int64_t) const override { return part_.validation ? part_.size() : kEndless; }
 

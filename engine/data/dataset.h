@@ -29,6 +29,8 @@ class Dataset {
   virtual ImageShape image() const { return {}; }
   // Tokens, or classes, are in [0, vocab_size()).
   virtual int64_t vocab_size() const = 0;
+  // The tokens or images of the files that it reads; 0 if it draws them.
+  virtual int64_t size() const { return 0; }
   // The number of samples of T tokens before they repeat; one evaluation reads as many. kEndless
   // for training data.
   virtual int64_t NumSamples(int64_t T) const;
