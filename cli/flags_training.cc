@@ -1,6 +1,7 @@
 // The options of training, and of the commands before and after it.
 #include <fmt/format.h>
 
+#include "base/parse_number.h"
 #include "cli/flags_parser.h"
 
 namespace dsat::cli {
@@ -8,11 +9,6 @@ namespace {
 
 // A limit on the size of a trace.
 constexpr int64_t kMostTracedSteps = 100;
-
-int64_t StepNumber(const std::string& text) {
-  const bool digits = !text.empty() && text.find_first_not_of("0123456789") == text.npos;
-  return digits && text.size() <= 12 ? std::stoll(text) : 0;
-}
 
 void AddTrace(CLI::App& train, TraceTask& trace) {
   CLI::Option* const file =
@@ -24,9 +20,9 @@ void AddTrace(CLI::App& train, TraceTask& trace) {
           "--trace-steps",
           [&trace](const std::string& text) {
             const size_t dash = text.find('-');
-            trace.first_step = StepNumber(text.substr(0, dash));
-            trace.last_step =
-                dash == text.npos ? trace.first_step : StepNumber(text.substr(dash + 1));
+            const std::string last = dash == text.npos ? text : text.substr(dash + 1);
+            trace.first_step = ParseNumber<int32_t>(text.substr(0, dash)).value_or(0);
+            trace.last_step = ParseNumber<int32_t>(last).value_or(0);
             const int64_t num_steps = trace.last_step - trace.first_step + 1;
             if (trace.first_step >= 1 && num_steps >= 1 && num_steps <= kMostTracedSteps) return;
             throw CLI::ValidationError(
@@ -51,7 +47,7 @@ void AddTrainCommand(Parser& parser) {
   AddPositive(train, "--steps", flags.steps, "Optimizer steps (default: searcher.max_length)");
   Add(train, "--out DIR", flags.run.out_dir,
       "Folder for logs and the newest checkpoint; training continues from a checkpoint that is "
-      "already in it (default: dsat-out/train)");
+      "already in it (default: dsat-out/train/NAME for NAME.yaml)");
   TrainingOptions& training = flags.training;
   AddPositive(train, "--checkpoint-interval", training.checkpoint_interval,
               "Save a checkpoint every N steps and at the end (default: a tenth of the steps, and "
@@ -78,7 +74,7 @@ void AddTrainCommand(Parser& parser) {
 void AddCheckpoint(CLI::App& command, CheckpointFlags& flags) {
   AddConfig(command, flags.config, flags.model_dir);
   Add(command, "--checkpoint DIR", flags.checkpoint_dir,
-      "Folder of checkpoints (default: dsat-out/train/checkpoint)");
+      "Folder of checkpoints (default: dsat-out/train/NAME/checkpoint for NAME.yaml)");
   Add(command, "--tag TAG", flags.tag, "Tag of the checkpoint (default: the newest one)");
 }
 
@@ -163,7 +159,7 @@ void AddCollateCommand(Parser& parser) {
   auto [collate, flags] = parser.Add<CollateFlags>(
       "collate", "Convert a checkpoint to one file with the whole parameters", /*uses_db=*/false);
   Add(collate, "checkpoint_dir CHECKPOINT_DIR", flags.checkpoint_dir,
-      "Folder of checkpoints, such as dsat-out/train/checkpoint")
+      "Folder of checkpoints, such as dsat-out/train/NAME/checkpoint")
       ->required();
   Add(collate, "out OUT", flags.out, "The file to write, whose name ends in .safetensors")
       ->required();

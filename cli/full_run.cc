@@ -19,8 +19,6 @@
 #include "cli/interrupt.h"
 #include "cli/output/output.h"
 #include "cli/status_line.h"
-#include "engine/config/batch.h"
-#include "engine/files/checkpoint_manifest.h"
 #include "profiler/planner.h"
 #include "searcher/full_run.h"
 
@@ -218,17 +216,8 @@ void PrintEnd(const ExperimentSpec& spec, const FullRun& run, bool trained,
   }
 }
 
-// The train_batch_size that a checkpoint was trained with; 0 if it does not say.
-int64_t BatchOf(const std::string& checkpoint) {
-  try {
-    return engine::ReadManifest(checkpoint).engine.value("train_batch_size", int64_t{0});
-  } catch (const Error&) {
-    return 0;  // The ranks say what is wrong with it.
-  }
-}
-
 // Says what will be done.
-void PrintBegin(const ExperimentSpec& spec, const Json& ds_config, const std::string& checkpoint) {
+void PrintBegin(const ExperimentSpec& spec, const std::string& checkpoint) {
   const std::string length = IsBuiltin(spec) ? fmt::format(" for {} step{}", spec.max_length_steps,
                                                            spec.max_length_steps == 1 ? "" : "s")
                                              : "";
@@ -237,13 +226,6 @@ void PrintBegin(const ExperimentSpec& spec, const Json& ds_config, const std::st
   if (checkpoint.empty()) return;
   Say(stderr, fmt::format("continuing from {}; another --out starts from the beginning\n",
                           Printable(checkpoint)));
-  const int64_t was = BatchOf(checkpoint);
-  const int64_t is = engine::ResolveBatchSizes(ds_config, spec.ds_config_path, spec.slots_per_trial)
-                         .train_batch_size;
-  if (was == 0 || was == is) return;
-  Say(stderr, fmt::format("warning: train_batch_size was {} and is {} from now on; a learning rate "
-                          "belongs to a batch size\n",
-                          was, is));
 }
 
 }  // namespace
@@ -262,7 +244,7 @@ FullRun RunFull(const ExperimentSpec& spec, const Json& ds_config, const RunnerO
               "\nsaving a checkpoint before the end; a second interrupt ends without one\n");
       },
       OnHangup::kGoOn);
-  PrintBegin(spec, ds_config, builtin ? NewestCheckpoint(options.out_dir) : "");
+  PrintBegin(spec, builtin ? NewestCheckpoint(options.out_dir) : "");
   FullRun run;
   run.out_dir = options.out_dir;
   bool trained = false;

@@ -21,6 +21,14 @@ ExperimentSpec ReadSpec(const std::string& config, const std::string& model_dir,
   return spec;
 }
 
+std::string TrainingFolder(const std::string& config) {
+  const auto file = std::filesystem::absolute(config).lexically_normal();
+  std::string name =
+      file.lexically_relative(std::filesystem::current_path()).replace_extension().string();
+  std::ranges::replace(name, '/', '-');
+  return "dsat-out/train/" + name;
+}
+
 TypedCommand Typed(const std::vector<std::string>& words) {
   return {words, std::filesystem::current_path().string(),
           [] { return static_cast<int64_t>(engine::ProbeCuda().gpus.size()); }};

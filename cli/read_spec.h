@@ -15,6 +15,8 @@ namespace dsat::cli {
 // Reads an experiment file, logs its warnings and returns them in `warnings`.
 ExperimentSpec ReadSpec(const std::string& config, const std::string& model_dir,
                         std::vector<std::string>* warnings);
+// The default folder of the trainings of an experiment file, which no other file has.
+std::string TrainingFolder(const std::string& config);
 // The command behind "--" on this machine.
 TypedCommand Typed(const std::vector<std::string>& words);
 // Writes the experiment file of a search that has a command in its place

@@ -21,27 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Throws if a page at `path` would replace something that is no page.
-void CheckTarget(const std::string& path, const std::string& db) {
-  if (fs::is_directory(path)) {
-    Throw(ErrorCode::kInvalidArgument, "report: --out {} is a folder; name a file, such as {}",
-          path, (fs::path(path) / "report.html").string());
-  }
-  if (!fs::exists(path)) return;
-  if (!fs::is_regular_file(path))
-    Throw(ErrorCode::kInvalidArgument, "report: --out {} is not a file that can be replaced", path);
-  if (fs::equivalent(path, db)) {
-    Throw(ErrorCode::kInvalidArgument, "report: --out {} is the database itself; name another file",
-          path);
-  }
-  if (fs::file_size(path) > 0 && !ReadFile(path).starts_with(kPageBegin)) {
-    Throw(ErrorCode::kAlreadyExists,
-          "report: --out {} is not a page that dsat has written, and the report would replace it; "
-          "name another file",
-          path);
-  }
-}
-
 // How often --watch writes the page.
 constexpr int64_t kWatchSeconds = 5;
 
@@ -90,7 +69,7 @@ int RunCommand(const Flags& flags, const ReportFlags& report) {
   if (!report.other.empty()) other = store.FindExperiment(report.other);
   const std::string name = other ? fmt::format("{}-{}", id, *other) : std::to_string(id);
   const std::string out = report.out.empty() ? "dsat-report-" + name + ".html" : report.out;
-  CheckTarget(out, flags.db);
+  CheckTarget("report: --out", out, "a page", kPageBegin);
   for (;; std::this_thread::sleep_for(std::chrono::seconds(kWatchSeconds))) {
     Shown shown(store, id);
     const bool runs = report.watch && IsRunning(store, shown.report.row);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -81,8 +82,8 @@ void UseSlurm(const HostFlags& flags, RunnerOptions* options) {
 std::string SharedCoresWarning(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts) {
   for (const LaunchHost& host : hosts) {
     const int64_t cores = host.reach.empty() ? NumCores() : host.num_cores;
-    const auto slots = std::min(std::ssize(host.slots),
-                                spec.options.max_concurrent_trials * spec.slots_per_trial);
+    const auto slots =
+        std::min(std::ssize(host.slots), spec.options.max_concurrent_trials * spec.slots_per_trial);
     if (slots <= cores || slots < 2 * spec.slots_per_trial) continue;
     return fmt::format(
         "host {} has {} cores for {} slots, so that trials share them and slow each other down; "
@@ -144,6 +145,18 @@ void PlanSlurm(const ExperimentSpec& spec, RunnerOptions* options) {
   const size_t slots = options->machines.hosts[0].slots.size();
   Say(stderr, fmt::format("each attempt is a job of Slurm: {} node{} with {} slot{}\n", nodes,
                           nodes == 1 ? "" : "s", slots, slots == 1 ? "" : "s"));
+}
+
+void CheckTarget(const std::string& option, const std::string& path, const std::string& kind,
+                 std::string_view mark) {
+  if (!fs::exists(path)) return;
+  std::string begin(256, '\0');
+  std::ifstream(path).read(begin.data(), std::ssize(begin));
+  const bool is_file = fs::is_regular_file(path);
+  if (is_file && (fs::file_size(path) == 0 || begin.find(mark) != begin.npos)) return;
+  Throw(ErrorCode::kAlreadyExists,
+        "{}: {} is {}, and not {} that dsat has written, which it would replace; name another file",
+        option, path, is_file ? "a file" : "no file", kind);
 }
 
 }  // namespace dsat::cli

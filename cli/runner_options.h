@@ -4,6 +4,7 @@
 #define DSAT_CLI_RUNNER_OPTIONS_H_
 
 #include <string>
+#include <string_view>
 
 #include "cli/flags.h"
 #include "searcher/runner.h"
@@ -33,6 +34,10 @@ void PlanSlurm(const ExperimentSpec& spec, RunnerOptions* options);
 ExperimentState RunShown(const RunnerOptions& options, Experiment& experiment);
 // The folder of the experiment's results: that of the command line, else as it was started.
 std::string OutDir(const RunFlags& run, const Experiment& experiment);
+// Throws if the file that `option` names as `path` would replace a folder, or a file that does not
+// have `mark` at its beginning, as dsat's files of this `kind` ("a trace") have.
+void CheckTarget(const std::string& option, const std::string& path, const std::string& kind,
+                 std::string_view mark);
 // Writes the page of dsat report.
 void WriteReport(const Experiment& experiment, const std::string& path);
 

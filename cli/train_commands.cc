@@ -31,8 +31,7 @@ TraceTask PrepareTrace(TraceTask trace, const ExperimentSpec& spec) {
           spec.config_path);
   }
   trace.path = fs::absolute(trace.path).string();
-  if (fs::exists(trace.path) && !fs::is_regular_file(trace.path))
-    Throw(ErrorCode::kInvalidArgument, "--trace {}: expected a file", trace.path);
+  CheckTarget("--trace", trace.path, "a trace", "\"traceEvents\":");
   const FileWriter probe(trace.path);
   fs::remove(trace.path);
   return trace;
@@ -93,8 +92,10 @@ int RunCommand(const Flags& flags, const TrainFlags& train) {
   CheckHosts(spec, options.machines.hosts);
   if (train.training.eval_interval > 0 && IsBuiltin(spec))
     RequireValidation(spec, "--eval-interval: ");
-  const std::string out = train.run.out_dir.empty() ? "dsat-out/train" : train.run.out_dir;
-  options.out_dir = fs::absolute(out).string();
+  const std::string& out = train.run.out_dir;
+  options.out_dir = fs::absolute(out.empty() ? TrainingFolder(train.config) : out).string();
+  if (IsBuiltin(spec))
+    CheckTarget("--out", options.out_dir + "/task.json", "a task", "\"attempt\":");
   options.training = train.training;
   const TraceTask trace = PrepareTrace(train.trace, spec);
   options.trace =

@@ -104,12 +104,15 @@ TrialClient TrialClient::Connect(const std::string& address, const std::string& 
   return TrialClient(std::make_shared<Impl>(address, key, attempt));
 }
 
-bool TrialClient::Progress(int64_t rank, int64_t step, bool begins) {
+bool TrialClient::Progress(int64_t rank, int64_t step, bool begins,
+                           const std::vector<std::string>& warnings) {
   v1::ProgressRequest request;
   *request.mutable_attempt() = ToProto(impl_->attempt);
   request.set_rank(rank);
   request.set_step(step);
   request.set_begins(begins);
+  for (const std::string& warning : warnings)
+    request.add_warnings(ValidUtf8(warning));
   v1::ProgressReply reply;
   impl_->Call(&v1::TrialService::Stub::Progress, request, &reply);
   return reply.stop();

@@ -39,9 +39,11 @@ class TrialClient {
   // server; with a key (PEM, RunKeys::client in searcher/service) the connection is mutual TLS.
   static TrialClient Connect(const std::string& address, const std::string& key,
                              const AttemptRef& attempt);
-  // Reports `step` completed steps, or that training begins after them. Returns true if the runner
-  // has stopped this attempt: the rank must exit with code 0.
-  bool Progress(int64_t rank, int64_t step, bool begins = false);
+  // Reports `step` completed steps, or that training begins after them, with warnings about the
+  // checkpoint. Returns true if the runner has stopped this attempt: the rank must exit with code
+  // 0.
+  bool Progress(int64_t rank, int64_t step, bool begins = false,
+                const std::vector<std::string>& warnings = {});
 
   // Reports from rank 0 that a point is measured (`profile`: by the profiling trial only). Returns
   // the next point to measure, or nullopt if the rank must exit. The measurement is then recorded.

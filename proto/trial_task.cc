@@ -22,7 +22,7 @@ std::string ToString(TrialTask::Mode mode) {
   return NameOf(kModes, mode);
 }
 
-DSAT_FIELDS(GenerateTask, prompt, max_new_tokens, temperature, top_k, num_samples, json)
+DSAT_FIELDS(GenerateTask, prompt, max_new_tokens, temperature, top_k, num_samples)
 
 DSAT_FIELDS(TraceTask, path, first_step, last_step)
 
@@ -40,7 +40,7 @@ static void from_json(const Json& json, TrialTask::Mode& mode) {
 DSAT_FIELDS(TrialTask, mode, experiment, trial, attempt, ds_config, model, data, base_dir, device,
             device_memory_bytes, host_memory_bytes, start_profile_step, end_profile_step,
             fixed_window, give_up_below, train_steps, seed, checkpoint_dir, checkpoint_tag,
-            training, trace, generate, history_path, report_address)
+            training, trace, generate, json, history_path, report_address)
 
 Json ToJson(const TrialTask& task) {
   return fields::Encode(task);

@@ -16,7 +16,6 @@ struct GenerateTask {
   double temperature = 0.8;  // 0: always the most probable token.
   int64_t top_k = 0;         // Draw from the most probable tokens only; 0: from all.
   int64_t num_samples = 1;
-  bool json = false;
 };
 
 // The steps to trace, and the path of the trace (docs/engine.md).
@@ -42,8 +41,9 @@ struct TrialTask {
     kMeasure,   // Report a Measurement of the steps that engine/worker/step_window.h chooses.
     kSoak,      // As kMeasure, of train_steps steps; save a checkpoint halfway and at the end.
     kTrain,     // train_steps steps; report progress, save checkpoints meanwhile and at the end.
-    kEvaluate,  // Print the mean loss of a checkpoint over the validation data: one JSON line.
-    kGenerate,  // Print what a checkpoint's model writes after a prompt: text, or one JSON line.
+    kEvaluate,  // Print the mean loss of a checkpoint over the validation data: text, or one
+                // JSON line.
+    kGenerate,  // Print what a checkpoint's model writes after a prompt, in the same forms.
   };
   Mode mode = Mode::kMeasure;
   int64_t experiment = 0;
@@ -70,6 +70,7 @@ struct TrialTask {
   std::string history_path;    // The path of metrics.jsonl, kTrain only; "" = none.
   TraceTask trace;
   GenerateTask generate;       // kGenerate only.
+  bool json = false;           // kEvaluate, kGenerate: prints JSON.
   std::string report_address;  // gRPC target of the runner's TrialService.
 };
 

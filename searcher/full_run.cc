@@ -103,6 +103,8 @@ struct Listener {
     if (message.attempt.attempt != attempt->request().attempt) return;
     attempt->OnProgress(message.step);
     if (message.rank == 0 && message.begins) history->Begin(message.step);
+    for (const std::string& warning : message.warnings)
+      Log(LogLevel::kWarn, Printable(warning));
   }
   void OnMessage(const InfeasibleMessage& message) {
     if (message.attempt.attempt != attempt->request().attempt) return;
@@ -211,8 +213,10 @@ Outcome FullTraining::TryToRun(const LaunchRequest& request) {
 }  // namespace
 
 std::string NewestCheckpoint(const std::string& out_dir) {
-  const std::string dir = out_dir + "/checkpoint", tag = engine::TagToContinue(dir);
-  return tag.empty() ? "" : dir + "/" + tag;
+  const std::string dir = out_dir + "/checkpoint";
+  const std::vector<std::string> tags = engine::TagsToContinue(dir);
+  if (tags.empty()) return "";
+  return dir + "/" + (tags[0].empty() ? engine::TagIn(dir, "latest") : tags[0]);
 }
 
 Outcome RunFullTraining(const ExperimentSpec& spec, const Json& ds_config,

@@ -26,8 +26,7 @@ Outcome RunFullTraining(const ExperimentSpec& spec, const Json& ds_config,
                         const std::function<void(const TrainingStep&)>& on_progress,
                         const std::function<int64_t()>& num_cancels);
 
-// The checkpoint that a training in `out_dir` continues from, "" if there is none. Throws as
-// engine::TagToContinue.
+// The checkpoint that a training in `out_dir` continues from if it is good; "" if there is none.
 std::string NewestCheckpoint(const std::string& out_dir);
 
 }  // namespace dsat

@@ -24,9 +24,8 @@ std::string MessageOf(const std::exception_ptr& failure) {
 
 }  // namespace
 
-void TellOtherRanks(ProcessGroup& group, const char* what, const std::exception_ptr& failure,
-                    int last_failed) {
-  const std::string own = group.rank() == last_failed ? MessageOf(failure) : "";
+std::string TextOfRank(ProcessGroup& group, int root, const std::string& text) {
+  const std::string own = group.rank() == root ? text : "";
   const auto length = static_cast<size_t>(group.MaxScalar(static_cast<double>(own.size())));
   std::string message;
   for (size_t begin = 0; begin < length; begin += kBytesPerScalar) {
@@ -37,6 +36,13 @@ void TellOtherRanks(ProcessGroup& group, const char* what, const std::exception_
     for (size_t i = begin; i < std::min(begin + kBytesPerScalar, length); ++i)
       message += static_cast<char>(received >> (8 * (i - begin)) & 0xFF);
   }
+  return message;
+}
+
+void TellOtherRanks(ProcessGroup& group, const char* what, const std::exception_ptr& failure,
+                    int last_failed) {
+  const std::string own = group.rank() == last_failed ? MessageOf(failure) : "";
+  const std::string message = TextOfRank(group, last_failed, own);
   if (!failure) Throw(ErrorCode::kAborted, "{}: rank {}: {}", what, last_failed, message);
 }
 

@@ -4,10 +4,14 @@
 #define DSAT_ENGINE_COMM_RUN_TOGETHER_H_
 
 #include <exception>
+#include <string>
 
 #include "engine/comm/process_group.h"
 
 namespace dsat::engine {
+
+// The text that rank `root` has, on every rank. A collective call.
+std::string TextOfRank(ProcessGroup& group, int root, const std::string& text);
 
 // Throws kAborted "<what>: rank R: <message>", with the message of the failed rank R, on the ranks
 // that have not failed; returns on the others. A collective call. `failure` is nullptr on a rank

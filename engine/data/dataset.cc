@@ -54,8 +54,13 @@ class Tokens final : public Dataset {
     const int64_t begin = part_.begin + OffsetOf(index, T);
     source_->Copy(begin, T, tokens);
     source_->Copy(begin + 1, T, targets);
+    for (int64_t t = 0; t < T; ++t) {
+      tokens[t] = TokenOf(tokens[t]);
+      if (targets[t] < 0) targets[t] = kIgnoredTarget;
+    }
   }
 
+  int64_t size() const override { return source_->size(); }
   int64_t vocab_size() const override { return source_->vocab_size(); }
   int64_t NumSamples(int64_t T) const override {
     return part_.validation ? SamplesPerEpoch(T) : kEndless;
@@ -95,6 +100,7 @@ class Images final : public Dataset {
   }
 
   ImageShape image() const override { return source_->shape(); }
+  int64_t size() const override { return source_->size(); }
   int64_t vocab_size() const override { return source_->num_classes(); }
   int64_t NumSamples(int64_t) const override { return part_.validation ? part_.size() : kEndless; }
 

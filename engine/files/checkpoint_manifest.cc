@@ -9,7 +9,9 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <set>
+#include <system_error>
 
 #include "base/files.h"
 #include "base/json_integers.h"
@@ -25,6 +27,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kStepTagBegin = "global_step";
 constexpr char kFormat[] = "dsat-checkpoint-2";
 constexpr char kManifest[] = "manifest.json";
+constexpr char kLatest[] = "latest";
 constexpr size_t kMaxTagBytes = 200;  // File systems allow 255, some of them fewer.
 
 std::string Hex(uint32_t crc) {
@@ -159,33 +162,28 @@ CheckpointManifest Parse(const Json& json) {
   return manifest;
 }
 
-// The folder of the newest whole checkpoint in `dir` besides `other`: of the latest step, or of
-// other names the one that was written last. Empty if there is none.
-fs::path NewestIn(const fs::path& dir, const fs::path& other) {
+// The tags of the whole checkpoints in `dir` but for `other`: by step, the latest first, then those
+// of other names, the one that was written last first.
+std::vector<std::string> NewestFirst(const fs::path& dir, const std::string& other) {
   std::error_code error;
-  fs::path newest;
-  std::pair<int64_t, fs::file_time_type> newest_order;
+  std::multimap<std::pair<int64_t, fs::file_time_type>, std::string, std::greater<>> found;
   for (const auto& entry : fs::directory_iterator(dir, error)) {
     const std::string tag = entry.path().filename();
     const auto time = fs::last_write_time(entry.path() / kManifest, error);
-    const std::pair order(StepOf(tag).value_or(-1), time);
-    if (error || entry.path() == other || tag.starts_with('.')) continue;
-    if (!newest.empty() && order <= newest_order) continue;
-    newest = entry.path();
-    newest_order = order;
+    if (error || tag == other || tag.starts_with('.')) continue;
+    found.emplace(std::pair(StepOf(tag).value_or(-1), time), tag);
   }
-  return newest;
+  std::vector<std::string> tags;
+  for (const auto& [order, tag] : found)
+    tags.push_back(tag);
+  return tags;
 }
 
 // The end of an error about a checkpoint that cannot be used, which names the newest other one; ""
 // if there is none.
 std::string WayOut(const fs::path& folder) {
-  const fs::path dir = folder.parent_path(), newest = NewestIn(dir, folder);
-  if (newest.empty()) return "";
-  return fmt::format(
-      "; the newest other one is {0}: pass --tag {0} or, to continue a training from it, write "
-      "this name to {1}",
-      newest.filename().string(), (dir / "latest").string());
+  const auto others = NewestFirst(folder.parent_path(), folder.filename());
+  return others.empty() ? "" : fmt::format("{0}{1}: pass --tag {1}", kAnotherOne, others[0]);
 }
 
 // `file` of a folder of checkpoints should name one of them.
@@ -198,9 +196,9 @@ std::string WayOut(const fs::path& folder) {
   if (fs::exists(file))
     Throw(ErrorCode::kDataLoss, "{}: names no checkpoint{}", file.string(), WayOut(file));
   // A training continues from the newest one without the file.
-  if (const std::string newest = NewestIn(dir, {}).filename(); !newest.empty())
+  if (const auto tags = NewestFirst(dir, ""); !tags.empty())
     Throw(ErrorCode::kNotFound, "{}: no such file; pass --tag {}, which is the newest one",
-          file.string(), newest);
+          file.string(), tags[0]);
   Throw(ErrorCode::kNotFound,
         "{}: no such file; expected a folder of checkpoints, or the tag of one in it",
         file.string());
@@ -258,7 +256,7 @@ void CheckTag(const std::string& tag) {
   const bool control = std::any_of(tag.begin(), tag.end(), [](char c) {
     return static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
   });
-  if (tag.empty() || tag.size() > kMaxTagBytes || tag.front() == '.' || tag == "latest" ||
+  if (tag.empty() || tag.size() > kMaxTagBytes || tag.front() == '.' || tag == kLatest ||
       tag == kBestTag || tag.find('/') != tag.npos || control) {
     Throw(ErrorCode::kInvalidArgument,
           "checkpoint tag \"{}\": expected a folder name of 1 to {} bytes without '/', which "
@@ -267,13 +265,17 @@ void CheckTag(const std::string& tag) {
   }
 }
 
+std::string TagIn(const std::string& dir, const std::string& file) {
+  std::string tag = ReadOrEmpty(dir + "/" + file);
+  tag.erase(tag.find_last_not_of(" \t\r\n") + 1);
+  return tag;
+}
+
 std::string ResolveTag(const std::string& dir, const std::string& tag) {
   std::string name = tag;
   if (name.empty() || name == kBestTag) {
-    const std::string file = dir + "/" + (name.empty() ? "latest" : name);
-    if (!fs::exists(file)) ThrowNoTag(file);
-    name = ReadFile(file);
-    name.erase(name.find_last_not_of(" \t\r\n") + 1);
+    const std::string in = name.empty() ? kLatest : kBestTag, file = dir + "/" + in;
+    name = TagIn(dir, in);
     if (name.empty()) ThrowNoTag(file);
     try {
       CheckTag(name);
@@ -285,8 +287,14 @@ std::string ResolveTag(const std::string& dir, const std::string& tag) {
   return name;
 }
 
-std::string TagToContinue(const std::string& dir) {
-  return fs::exists(dir + "/latest") ? ResolveTag(dir, "") : NewestIn(dir, {}).filename().string();
+std::vector<std::string> TagsToContinue(const std::string& dir) {
+  const std::string latest = TagIn(dir, kLatest);
+  std::vector<std::string> tags = NewestFirst(dir, latest);
+  const std::optional<int64_t> step = StepOf(latest);
+  if (step && fs::is_directory(dir + "/" + latest))
+    std::erase_if(tags, [&](const std::string& tag) { return StepOf(tag) > step; });
+  if (fs::exists(dir + "/" + kLatest)) tags.insert(tags.begin(), "");
+  return tags;
 }
 
 std::string RankFileName(int rank, int revision) {
@@ -343,11 +351,11 @@ void WriteManifest(const std::string& folder, const CheckpointManifest& manifest
 void VerifyFile(const std::string& folder, const CheckpointFile& file,
                 const std::function<void(int64_t bytes)>& on_read) {
   const std::string path = folder + "/" + file.name;
-  std::ifstream in(path, std::ios::binary);
-  if (!in || !fs::is_regular_file(path)) {
-    Throw(ErrorCode::kNotFound, "{}: no such file, or not readable; {} names it{}", path, kManifest,
-          WayOut(folder));
+  if (!fs::is_regular_file(path)) {
+    Throw(ErrorCode::kNotFound, "{}: no such file; {} names it{}", path, kManifest, WayOut(folder));
   }
+  std::ifstream in(path, std::ios::binary);
+  if (!in) ThrowErrno(path, errno);
   const auto bytes = static_cast<int64_t>(fs::file_size(path));
   if (bytes != file.bytes) {
     Throw(ErrorCode::kDataLoss, "{}: {} bytes, {} says {}: it was cut short or replaced{}", path,
@@ -359,7 +367,10 @@ void VerifyFile(const std::string& folder, const CheckpointFile& file,
     crc = Crc32(crc, {block.data(), static_cast<size_t>(in.gcount())});
     on_read(in.gcount());
   }
-  if (in.bad()) ThrowErrno(path, errno);
+  if (in.bad()) {
+    Throw(ErrorCode::kDataLoss, "{}: cannot be read to its end: {}{}", path,
+          std::generic_category().message(errno), WayOut(folder));
+  }
   if (crc != file.crc32) {
     Throw(ErrorCode::kDataLoss, "{}: was altered: its content has CRC-32 {}, {} says {}{}", path,
           Hex(crc), kManifest, Hex(file.crc32), WayOut(folder));
@@ -375,13 +386,9 @@ bool IsForeign(const std::string& folder) {
 
 void RemoveCheckpoint(const std::string& folder) {
   fs::remove(fs::path(folder) / kManifest);
-  std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    if (IsOurs(entry.path().filename())) files.push_back(entry.path());
-  }
-  for (const fs::path& file : files)
-    fs::remove(file);
-  if (fs::is_empty(folder)) fs::remove(folder);
+  RemoveLeftoversOfTag(folder);
+  std::error_code ignored;
+  if (fs::is_empty(folder, ignored)) fs::remove(folder, ignored);
 }
 
 void RemoveLeftovers(const std::string& dir) {

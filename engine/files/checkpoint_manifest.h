@@ -54,14 +54,21 @@ std::optional<int64_t> StepOf(const std::string& tag);
 // kNotFound, or kDataLoss if it holds no tag, naming that file and the newest checkpoint of the
 // folder.
 std::string ResolveTag(const std::string& dir, const std::string& tag);
-// The tag that a training in `dir` continues from: what <dir>/latest says or, where a process was
-// killed before it wrote this file, the newest one; "" if there is none. Throws as ResolveTag.
-std::string TagToContinue(const std::string& dir);
+// The tag in <dir>/<file>, which is "latest" or "best"; "" if there is none. It may be no tag.
+std::string TagIn(const std::string& dir, const std::string& file);
+// The tags from which a training in `dir` can continue, the first one first: "" for what
+// <dir>/latest says if there is this file, then the other ones, the newest first. If latest names a
+// checkpoint, those of later steps belong to a training that was given up, and are left out.
+std::vector<std::string> TagsToContinue(const std::string& dir);
 
 // "rank_00003.safetensors"; with a number if the revision of the tag replaces another.
 std::string RankFileName(int rank, int revision);
 // The lowest revision of which `folder` has no file.
 int FreeRevision(const std::string& folder);
+
+// The last part of an error about a checkpoint that cannot be used begins so, and names another
+// one.
+inline constexpr char kAnotherOne[] = "; the newest other one is ";
 
 // Throws kNotFound by name (a save into `folder` never ended), kInvalidArgument if the file is not
 // a manifest, kDataLoss if it was altered.
@@ -70,8 +77,8 @@ CheckpointManifest ReadManifest(const std::string& folder);
 // is not UTF-8.
 void WriteManifest(const std::string& folder, const CheckpointManifest& manifest);
 
-// Reads the whole file. Throws kNotFound, or kDataLoss naming both sizes or both checksums. Calls
-// `on_read` with the number of bytes of every read.
+// Reads the whole file. Throws kNotFound, or kDataLoss if it cannot be read to its end, or naming
+// both sizes or both checksums. Calls `on_read` with the number of bytes of every read.
 void VerifyFile(const std::string& folder, const CheckpointFile& file,
                 const std::function<void(int64_t bytes)>& on_read);
 

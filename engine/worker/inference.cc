@@ -105,35 +105,44 @@ ValidationResult Evaluate(Engine& engine, const Dataset* data, int64_t seq_len,
   return {engine.EvaluateSamples(*data, num_samples), num_samples};
 }
 
-void PrintResult(const ValidationResult& result, int64_t step) {
-  const Json line = {{"loss", result.loss},
-                     {"perplexity", std::exp(result.loss)},
-                     {"samples", result.num_samples},
-                     {"step", step}};
-  fmt::print("{}\n", line.dump());
+void PrintResult(const ValidationResult& result, int64_t step, bool json) {
+  const double perplexity = std::exp(result.loss);
+  if (json) {
+    const Json line = {{"loss", result.loss},
+                       {"perplexity", perplexity},
+                       {"samples", result.num_samples},
+                       {"step", step}};
+    fmt::print("{}\n", line.dump());
+  } else {
+    fmt::print("loss {:.4f}, perplexity {:.4g}, over {} samples, after step {}\n", result.loss,
+               perplexity, result.num_samples, step);
+  }
   FlushOutput();
+  if (!std::isfinite(result.loss))
+    Throw(ErrorCode::kFailedPrecondition,
+          "the loss is not finite, because the parameters of the checkpoint are not");
 }
 
 void Generate(Engine& engine, const Model& model, const GenerateTask& task, const TextCodec* codec,
-              uint64_t seed) {
+              uint64_t seed, bool json) {
   const std::vector<int32_t> prompt = PromptTokens(model, task.prompt, codec);
   const bool has_end = codec != nullptr && !codec->tokenizer_path().empty();
   const int32_t end = has_end ? codec->end_of_text() : -1;
   Json samples = Json::array();
   for (int64_t sample = 0; sample < task.num_samples; ++sample) {
     std::vector<int32_t> tokens = prompt;
-    if (!task.json) fmt::print("{}", task.prompt);
+    if (!json) fmt::print("{}", task.prompt);
     Continue(engine, model, task, seed, sample, end, tokens, [&](int32_t token) {
-      if (task.json) return;
+      if (json) return;
       fmt::print(
           "{}", codec != nullptr ? codec->Decode(std::span(&token, 1)) : fmt::format(" {}", token));
       FlushOutput();
     });
-    if (!task.json) fmt::print("\n");
+    if (!json) fmt::print("\n");
     const auto written = std::span(tokens).subspan(prompt.size());
     samples.push_back(codec != nullptr ? Json(codec->Decode(written)) : Json(written));
   }
-  if (task.json) {
+  if (json) {
     // A sample may end within a character.
     const Json line = {{"prompt", task.prompt}, {"samples", samples}};
     fmt::print("{}\n", line.dump(-1, ' ', false, Json::error_handler_t::replace));

@@ -27,8 +27,9 @@ void CheckValidation(const Dataset* data, int64_t seq_len);
 ValidationResult Evaluate(Engine& engine, const Dataset* data, int64_t seq_len,
                           int64_t max_samples = std::numeric_limits<int64_t>::max());
 
-// Prints one JSON line: loss, perplexity, samples and the step of the checkpoint.
-void PrintResult(const ValidationResult& result, int64_t step);
+// Prints loss, perplexity, samples and the step of the checkpoint: text, or one JSON line. Throws
+// kFailedPrecondition then if the loss is not finite.
+void PrintResult(const ValidationResult& result, int64_t step, bool json);
 
 // Prints what the model writes after the prompt: token by token, or one JSON line at the end. The
 // same seed gives the same text. Without `codec` (nullptr), prompt and output are the numbers of
@@ -36,7 +37,7 @@ void PrintResult(const ValidationResult& result, int64_t step);
 // reads the last max_seq_len tokens. Throws kInvalidArgument if the model reads images or cannot
 // read the prompt.
 void Generate(Engine& engine, const Model& model, const GenerateTask& task, const TextCodec* codec,
-              uint64_t seed);
+              uint64_t seed, bool json);
 
 }  // namespace dsat::engine
 

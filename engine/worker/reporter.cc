@@ -35,10 +35,10 @@ void Reporter::Progress(int64_t step) {
   changed_.notify_all();
 }
 
-void Reporter::Begins(int64_t step) {
+void Reporter::Begins(int64_t step, const std::vector<std::string>& warnings) {
   if (!client_) return;
   try {
-    client_->Progress(rank_, step, /*begins=*/true);
+    client_->Progress(rank_, step, /*begins=*/true, warnings);
   } catch (const Error& e) {
     Log(LogLevel::kWarn, "cannot report the begin", {{"error", e.what()}});
   }

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "proto/client.h"
 #include "proto/trial_task.h"
@@ -41,9 +42,9 @@ class Reporter {
    private:
     Reporter& reporter_;
   };
-  // Reports from rank 0 that training begins after `step` steps. Waits for the answer; if the
-  // runner gives none, this is logged.
-  void Begins(int64_t step);
+  // Reports from rank 0 that training begins after `step` steps, with warnings about its
+  // checkpoint. Waits for the answer; if the runner gives none, this is logged.
+  void Begins(int64_t step, const std::vector<std::string>& warnings);
   // True after the runner has decided to stop this trial.
   bool stop_requested() const { return stop_requested_; }
 

@@ -6,16 +6,17 @@
 #include <functional>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "base/files.h"
+#include "base/log.h"
+#include "engine/comm/run_together.h"
 #include "engine/files/checkpoint_manifest.h"
+#include "engine/worker/run_record.h"
 
 namespace dsat::engine {
-namespace {
 
 namespace fs = std::filesystem;
-
-}  // namespace
 
 TrainingCheckpoints::TrainingCheckpoints(std::string dir, int64_t keep, int rank)
     : dir_(std::move(dir)), keep_(keep), rank_(rank) {}
@@ -44,12 +45,58 @@ void TrainingCheckpoints::CheckNoneIsForeign() const {
   }
 }
 
+std::vector<std::string> TrainingCheckpoints::Continue(Engine& engine, ProcessGroup& group,
+                                                       Json record) {
+  record_ = std::move(record);
+  std::vector<std::string> tags;
+  if (rank_ == 0 && !dir_.empty()) tags = TagsToContinue(dir_);
+  std::string reasons;
+  for (size_t i = 0;; ++i) {
+    // All ranks try the tags that rank 0 has found.
+    const std::string line = TextOfRank(group, 0, i < tags.size() ? tags[i] + "\n" : "");
+    if (line.empty()) break;
+    const std::string tag = line.substr(0, line.size() - 1);
+    const std::string name = tag.empty() ? TagIn(dir_, "latest") : tag;
+    try {
+      std::string changes;
+      RunTogether(group, "comparing a checkpoint with the training", [&] {
+        const std::string folder = dir_ + "/" + ResolveTag(dir_, tag);
+        changes = ChangesSince(ReadManifest(folder), record_, folder);
+      });
+      engine.LoadCheckpoint(dir_, tag);
+      std::vector<std::string> warnings;
+      if (!reasons.empty())
+        warnings.push_back(
+            fmt::format("left out as not good: {}: continuing from {}/{}", reasons, dir_, name));
+      if (!changes.empty()) warnings.push_back("changed from now on: " + changes);
+      for (const std::string& warning : warnings)
+        Log(LogLevel::kWarn, warning);
+      Log(LogLevel::kInfo, "continuing",
+          {{"checkpoint", dir_ + "/" + name}, {"step", engine.num_steps()}});
+      return warnings;
+    } catch (const Error& error) {
+      const bool is_bad = error.code() == ErrorCode::kNotFound ||
+                          error.code() == ErrorCode::kDataLoss ||
+                          error.code() == ErrorCode::kAborted;  // Another rank says.
+      if (group.MaxScalar(is_bad ? 0 : 1) > 0) throw;
+      const std::string reason = error.what();
+      reasons += (reasons.empty() ? "" : "; ") + reason.substr(0, reason.find(kAnotherOne));
+      damaged_.insert(name);
+    }
+  }
+  if (reasons.empty()) return {};
+  Throw(ErrorCode::kDataLoss,
+        "no checkpoint of {} is good: {}: move this folder away to train from the beginning", dir_,
+        reasons);
+}
+
 void TrainingCheckpoints::Save(Engine& engine, bool wait) {
   if (dir_.empty()) return;
   Finish(/*wait=*/true);
   const auto began = std::chrono::steady_clock::now();
-  save_ = engine.BeginCheckpoint(dir_, TagOf(engine.num_steps()));
+  save_ = engine.BeginCheckpoint(dir_, TagOf(engine.num_steps()), {{"training", record_}});
   newest_ = engine.num_steps();
+  damaged_.erase(TagOf(engine.num_steps()));
   if (wait) Finish(wait);
   saved_ = std::chrono::steady_clock::now();
   save_ms_ = std::chrono::duration<double, std::milli>(saved_ - began).count();
@@ -72,7 +119,7 @@ void TrainingCheckpoints::Finish(bool wait) {
 }
 
 bool TrainingCheckpoints::HasBest() const {
-  const std::string best = Trimmed(ReadOrEmpty(dir_ + "/" + kBestTag));
+  const std::string best = TagIn(dir_, kBestTag);
   return !best.empty() && fs::exists(dir_ + "/" + best);
 }
 
@@ -89,8 +136,7 @@ void TrainingCheckpoints::SaveBest(Engine& engine) {
 // Considers the steps up to the newest one: a later step belongs to a run that this one does not
 // continue.
 void TrainingCheckpoints::RemoveOld() const {
-  const std::string best_file = dir_ + "/" + kBestTag;
-  const std::string best = fs::exists(best_file) ? ResolveTag(dir_, kBestTag) : "";
+  const std::string best = TagIn(dir_, kBestTag);
   std::set<int64_t, std::greater<>> steps;
   for (const fs::directory_entry& entry : fs::directory_iterator(dir_)) {
     const std::optional<int64_t> other = StepOf(entry.path().filename());
@@ -98,8 +144,9 @@ void TrainingCheckpoints::RemoveOld() const {
   }
   int64_t num_kept = 0;
   for (const int64_t each : steps) {
-    if (num_kept++ < keep_ || TagOf(each) == best) continue;
-    RemoveCheckpoint(dir_ + "/" + TagOf(each));
+    const std::string tag = TagOf(each);
+    if (!damaged_.contains(tag) && (num_kept++ < keep_ || tag == best)) continue;
+    RemoveCheckpoint(dir_ + "/" + tag);
   }
 }
 

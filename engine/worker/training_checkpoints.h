@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "engine/comm/process_group.h"
 #include "engine/runtime/checkpoint/checkpoint.h"
@@ -27,6 +29,12 @@ class TrainingCheckpoints {
   void SaveOnlyIfShared(ProcessGroup& group);
   // Throws kAlreadyExists if a folder of one of these names holds what dsat has not saved.
   void CheckNoneIsForeign() const;
+  // Loads the newest checkpoint that is good on all ranks, if there is one. Returns, and logs:
+  // which ones are not good, and what has changed since in the training that `record` describes
+  // (engine/worker/run_record.h), which the checkpoints that are saved keep. Throws kDataLoss if
+  // none is good, and kInvalidArgument if the first good one is of another training. A collective
+  // call.
+  std::vector<std::string> Continue(Engine& engine, ProcessGroup& group, Json record);
   // Saves the state after engine.num_steps() steps; unless `wait`, training continues before it is
   // on disk. A collective call.
   void Save(Engine& engine, bool wait);
@@ -51,7 +59,9 @@ class TrainingCheckpoints {
   std::string dir_;
   int64_t keep_;
   int rank_;
+  Json record_ = Json::object();
   std::optional<int64_t> newest_;         // The step that was saved last.
+  std::set<std::string> damaged_;         // The tags that Continue has found not to be good.
   std::unique_ptr<CheckpointSave> save_;  // Null if none is under way.
   double save_ms_ = 0;
   std::chrono::steady_clock::time_point saved_ = std::chrono::steady_clock::now();

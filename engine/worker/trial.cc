@@ -14,7 +14,6 @@
 #include "engine/config/ds_config.h"
 #include "engine/core/device_kind.h"
 #include "engine/data/model_fit.h"
-#include "engine/files/checkpoint_manifest.h"
 #include "engine/model/models.h"
 #include "engine/runtime/cluster.h"
 #include "engine/runtime/engine.h"
@@ -26,6 +25,7 @@
 #include "engine/worker/inference.h"
 #include "engine/worker/metrics.h"
 #include "engine/worker/monitors.h"
+#include "engine/worker/run_record.h"
 #include "engine/worker/step_history.h"
 #include "engine/worker/step_tracer.h"
 #include "engine/worker/step_window.h"
@@ -282,14 +282,14 @@ class Trial {
     Engine engine(MakeResources(), config_, Seed());
     engine.LoadCheckpoint(task_.checkpoint_dir, task_.checkpoint_tag);
     const ValidationResult result = engine::Evaluate(engine, validation_.get(), seq_len_);
-    if (environment_.rank == 0) PrintResult(result, engine.num_steps());
+    if (environment_.rank == 0) PrintResult(result, engine.num_steps(), task_.json);
   }
 
   void Generate() {
     Engine engine(MakeResources(), config_, Seed());
     engine.LoadCheckpoint(task_.checkpoint_dir, task_.checkpoint_tag);
     const auto codec = TextCodec::Open(task_.data, task_.base_dir, "/hyperparameters/data");
-    engine::Generate(engine, model_, task_.generate, codec.get(), Seed());
+    engine::Generate(engine, model_, task_.generate, codec.get(), Seed(), task_.json);
   }
 
   StepWindowOptions WindowAt(const Point& point) {
@@ -364,16 +364,16 @@ class Trial {
     if (monitors_) monitors_->Add(step, engine.num_samples());
   }
 
-  // Continues from the newest checkpoint of the folder, if there is one. A validation comes after
-  // the checkpoint of its step; a run that ended between the two left it to this one.
+  // Continues from the newest good checkpoint of the folder, if there is one. A validation comes
+  // after the checkpoint of its step; a run that ended between the two left it to this one.
   void BeginTraining(Engine& engine) {
     if (task_.training.eval_interval > 0) CheckValidation(validation_.get(), seq_len_);
-    const std::string& dir = task_.checkpoint_dir;
     checkpoints_.CheckNoneIsForeign();
-    if (const std::string tag = dir.empty() ? "" : TagToContinue(dir); !tag.empty()) {
+    std::vector<std::string> warnings;
+    {
       const Reporter::LongWork loading(reporter_);
-      engine.LoadCheckpoint(dir, tag);
-      Log(LogLevel::kInfo, "continuing", {{"checkpoint", dir}, {"step", engine.num_steps()}});
+      const Json record = RecordOf(task_, config_, *data_, SeedOf(task_, config_));
+      warnings = checkpoints_.Continue(engine, *group_, record);
     }
     engine.set_on_work([this] { reporter_.Alive(); });
     const bool records = environment_.rank == 0 && !task_.history_path.empty();
@@ -382,7 +382,7 @@ class Trial {
       if (!checkpoints_.HasBest()) history_->ForgetLowest();  // Nothing was kept of it.
       monitors_.emplace(config_, engine.num_samples());
     }
-    if (environment_.rank == 0) reporter_.Begins(engine.num_steps());
+    if (environment_.rank == 0) reporter_.Begins(engine.num_steps(), warnings);
     const bool lacks = records && ValidatesAfter(engine.num_steps()) && !history_->has_validation();
     if (group_->MaxScalar(lacks ? 1 : 0) > 0) Validate(engine);
   }

@@ -29,7 +29,8 @@ int Main(const char* task_path) {
   const char* key = std::getenv(kEnvReportKey);
   Reporter reporter(task, key != nullptr ? key : "", environment.rank);
   try {
-    return RunTrial(task, environment, reporter);
+    const int code = RunTrial(task, environment, reporter);
+    return IsCommand(task) && code != kExitOk ? kExitError : code;
   } catch (const std::exception& e) {
     if (!IsCommand(task)) throw;
     std::fprintf(stderr, "dsat: %s\n", MessageOf(e).c_str());

@@ -60,7 +60,11 @@ class TrialServiceImpl final : public v1::TrialService::Service {
       const AttemptRef attempt = FromProto(request->attempt());
       reply->set_stop(!IsAdmitted(attempt));
       if (reply->stop()) return;
-      queue_->Push(ProgressMessage{attempt, request->rank(), request->step(), request->begins()});
+      queue_->Push(ProgressMessage{attempt,
+                                   request->rank(),
+                                   request->step(),
+                                   request->begins(),
+                                   {request->warnings().begin(), request->warnings().end()}});
     });
   }
 

@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "proto/client.h"
 #include "proto/trial.h"
@@ -26,6 +27,7 @@ struct ProgressMessage {
   int64_t rank = 0;
   int64_t step = 0;
   bool begins = false;  // Training begins after `step`.
+  std::vector<std::string> warnings = {};
 };
 struct MeasuredMessage {
   AttemptRef attempt;

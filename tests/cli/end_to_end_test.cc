@@ -373,12 +373,12 @@ TEST_F(EndToEndTest, TrainThatIsInterruptedSavesACheckpointAndGoesOnFromIt) {
   const std::vector<std::string> train = {"train",  "deepspeed.yaml",        "--steps",
                                           "100000", "--checkpoint-interval", "7"};
   const pid_t pid = work.StartDsat(train, "train");
-  const std::string latest = work.Path("dsat-out/train/checkpoint/latest");
-  EXPECT_TRUE(work.WaitUntilSaid("dsat-out/train/checkpoint/latest"));
+  const std::string latest = work.Path("dsat-out/train/deepspeed/checkpoint/latest");
+  EXPECT_TRUE(work.WaitUntilSaid("dsat-out/train/deepspeed/checkpoint/latest"));
   kill(pid, SIGTERM);
   EXPECT_EQ(WaitFor(pid), 130);
   const std::string tag = ReadFile(latest);
-  const std::string newest = work.Path("dsat-out/train/checkpoint/" + tag);
+  const std::string newest = work.Path("dsat-out/train/deepspeed/checkpoint/" + tag);
   EXPECT_THAT(ReadFile(work.Path("train.err")), HasSubstr("continues from " + newest));
   EXPECT_TRUE(std::filesystem::exists(newest));
 

@@ -7,10 +7,9 @@
 #include <signal.h>
 #include <sys/stat.h>
 
-#include <chrono>
+#include <array>
 #include <filesystem>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/files.h"
@@ -23,15 +22,7 @@ namespace dsat {
 namespace {
 
 using testing::HasSubstr;
-
-// Waits until the file is empty, or not there, or neither.
-bool WaitUntilEmpty(const std::string& path, bool empty) {
-  for (int i = 0; i < 1000; ++i) {
-    if (ReadOrEmpty(path).empty() == empty) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  return false;
-}
+using testing::Not;
 
 // Leaves a checkpoint where dsat generate looks for one.
 void TrainOneStep(const Workspace& work) {
@@ -39,19 +30,6 @@ void TrainOneStep(const Workspace& work) {
   work.Write("ds_config.json", R"({"train_batch_size": 2, "optimizer": {"type": "SGD"}})");
   const Finished trained = work.Dsat({"train", "deepspeed.yaml", "--steps", "1"});
   ASSERT_EQ(trained.exit_code, 0) << trained.err;
-}
-
-TEST(InferenceTest, NothingSurvivesACommandThatIsKilled) {
-  const Workspace work;
-  ASSERT_NO_FATAL_FAILURE(TrainOneStep(work));
-  const pid_t dsat = work.StartDsat(
-      {"generate", "deepspeed.yaml", "--prompt", "The ", "--max-new-tokens", "100000000"}, "text");
-  const std::string children = fmt::format("/proc/{}/task/{}/children", dsat, dsat);
-  ASSERT_TRUE(WaitUntilEmpty(children, false));
-  const std::string child = Trimmed(ReadFile(children));
-  kill(dsat, SIGKILL);
-  EXPECT_EQ(WaitFor(dsat), 128 + SIGKILL);
-  EXPECT_TRUE(WaitUntilEmpty("/proc/" + child + "/cmdline", true));  // A zombie's is empty.
 }
 
 TEST(InferenceTest, TextThatCannotBeWrittenIsAnErrorUnlessItsReaderHasGone) {
@@ -74,7 +52,7 @@ TEST(InferenceTest, TextThatCannotBeWrittenIsAnErrorUnlessItsReaderHasGone) {
   pollfd written{reader.get(), POLLIN, 0};
   ASSERT_EQ(poll(&written, 1, 60'000), 1);
   reader.Reset();
-  EXPECT_EQ(WaitFor(dsat), 1);
+  EXPECT_EQ(WaitFor(dsat), 128 + SIGPIPE);
   EXPECT_EQ(ReadFile(work.Path("gone.err")), "");
 }
 
@@ -120,7 +98,89 @@ TEST(TrainingStartTest, WithoutTheFileLatestTheCommandKnowsWhatTheRanksContinueF
   EXPECT_EQ(done.at("checkpoint"), checkpoint + "2");
   const std::string said = train(4, {"3"}).err;
   EXPECT_THAT(said, HasSubstr("continuing from " + checkpoint + "2;"));
-  EXPECT_THAT(said, HasSubstr("warning: train_batch_size was 2 and is 4 from now on"));
+  EXPECT_THAT(said, HasSubstr("train_batch_size was 2 and is 4"));
+}
+
+TEST(TrainingStartTest, ADamagedCheckpointIsNamedAndTheOneBeforeItContinues) {
+  const Workspace work;
+  work.Write("deepspeed.yaml", std::string("entrypoint: builtin") + kSmallTraining);
+  work.Write("ds_config.json", R"({"train_batch_size": 2, "optimizer": {"type": "SGD"}})");
+  const auto train = [&](const std::string& steps) {
+    return work.Dsat({"train", "deepspeed.yaml", "--steps", steps, "--json", "--keep", "2",
+                      "--checkpoint-interval", "2"});
+  };
+  ASSERT_EQ(train("4").exit_code, 0);
+  const std::string dir = work.Path("dsat-out/train/deepspeed/checkpoint/");
+  std::filesystem::resize_file(dir + "global_step4/rank_00000.safetensors", 100);
+  const Finished trained = train("5");
+  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+  EXPECT_THAT(trained.err, HasSubstr("left out as not good: " + dir +
+                                     "global_step4/rank_00000.safetensors: 100 bytes, "));
+  EXPECT_THAT(trained.err, HasSubstr(": continuing from " + dir + "global_step2\n"));
+  EXPECT_EQ(CountLines(ReadFile(work.Path("dsat-out/train/deepspeed/metrics.jsonl"))), 5);
+  for (const char* tag : {"global_step4", "global_step5"})
+    std::filesystem::remove(dir + tag + "/rank_00000.safetensors");
+  const Finished none = train("6");
+  EXPECT_EQ(none.exit_code, 1);
+  EXPECT_THAT(none.err, HasSubstr("move this folder away to train from the beginning"));
+}
+
+TEST(TrainingStartTest, AnotherTrainingDoesNotContinueACheckpointUnnoticed) {
+  const Workspace work;
+  std::string training = kSmallTraining;
+  const auto write = [&](const std::string& was, const std::string& is, const std::string& lr) {
+    const size_t at = training.find(was);
+    ASSERT_NE(at, std::string::npos);
+    work.Write("deepspeed.yaml",
+               "entrypoint: builtin" + std::string(training).replace(at, was.size(), is));
+    work.Write("ds_config.json",
+               fmt::format(R"({{"train_batch_size": 2, "optimizer": {{"type": "AdamW",
+                           "params": {{"lr": {}}}}}}})",
+                           lr));
+  };
+  const auto train = [&](const std::string& config, const std::string& steps) {
+    return work.Dsat({"train", config, "--steps", steps});
+  };
+  write("n_head: 2", "n_head: 2", "0.001");
+  ASSERT_EQ(train("deepspeed.yaml", "1").exit_code, 0);
+  const std::string folder = work.Path("dsat-out/train/deepspeed/checkpoint/global_step1");
+  for (const auto& [was, is, what] : std::vector<std::array<std::string, 3>>{
+           {"n_head: 2", "n_head: 4", "/model/n_head was 2 and is 4"},
+           {"seq_len: 32", "seq_len: 16", "/data/seq_len was 32 and is 16"},
+           {"common-licenses", "common-licenses/GPL-2",
+            "/data/path was \"/usr/share/common-licenses\" and is "
+            "\"/usr/share/common-licenses/GPL-2\""}}) {
+    write(was, is, "0.001");
+    const Finished refused = train("deepspeed.yaml", "2");
+    EXPECT_EQ(refused.exit_code, 1);
+    EXPECT_THAT(refused.err, HasSubstr(folder + " is of another training: " + what)) << what;
+    EXPECT_THAT(refused.err, HasSubstr("set this back, or train into another folder"));
+  }
+  write("n_head: 2", "n_head: 2", "0.5");
+  const Finished changed = train("deepspeed.yaml", "2");
+  EXPECT_EQ(changed.exit_code, 0) << changed.err;
+  EXPECT_THAT(changed.err,
+              HasSubstr("changed from now on: /optimizer/params/lr was 0.001 and is 0.5\n"));
+  std::filesystem::copy_file(work.Path("deepspeed.yaml"), work.Path("other.yaml"));
+  EXPECT_THAT(train("other.yaml", "1").err, Not(HasSubstr("continuing")));
+  EXPECT_THAT(
+      work.Dsat({"generate", "other.yaml", "--prompt", "The ", "--tag", "global_step2"}).err,
+      HasSubstr("dsat-out/train/other/checkpoint/global_step2"));
+}
+
+TEST(TrainingStartTest, FilesOfOthersAreNotReplaced) {
+  const Workspace work;
+  ASSERT_NO_FATAL_FAILURE(TrainOneStep(work));
+  const auto expect_refused = [&](const std::string& option, const std::string& value,
+                                  const std::string& file) {
+    work.Write(file, "{\"mine\": 1}");
+    const Finished refused = work.Dsat({"train", "deepspeed.yaml", option, value});
+    EXPECT_EQ(refused.exit_code, 1);
+    EXPECT_THAT(refused.err, HasSubstr(option + ": " + work.Path(file) + " is a file, and not "));
+    EXPECT_EQ(ReadFile(work.Path(file)), "{\"mine\": 1}");
+  };
+  expect_refused("--trace", "dsat.db", "dsat.db");
+  expect_refused("--out", "out", "out/task.json");
 }
 
 TEST(TrainingStartTest, AScriptHasNoResultsOfATrainingThatWasInItsFolder) {

@@ -106,7 +106,7 @@ TEST_F(TrainTraceTest, ARunThatIsInterruptedLeavesWhatItHasTraced) {
                                        "other", "--trace", "some.json", "--trace-steps", "1-100"},
                                       "traced");
   // Only the start of both runs matters, not their end.
-  for (const char* log : {"dsat-out/train/rank0.log", "other/rank0.log"})
+  for (const char* log : {"dsat-out/train/deepspeed/rank0.log", "other/rank0.log"})
     EXPECT_TRUE(work.WaitUntilSaid(log, "step="));
   kill(pid, SIGTERM);
   kill(traced, SIGTERM);
@@ -128,7 +128,7 @@ TEST_F(TrainTraceTest, WhatCannotBeTracedIsRefusedBeforeTheRun) {
   };
   for (const Case& c : std::vector<Case>{
            {{"--trace", "nowhere/trace.json"}, 1, "nowhere/trace.json: No such file"},
-           {{"--trace", "."}, 1, "expected a file"},
+           {{"--trace", "."}, 1, "is no file, and not a trace that dsat has written"},
            {{"--trace", "t.json", "--trace-steps", "6-4"}, 2, "6-4: expected FIRST-LAST"},
            {{"--trace", "t.json", "--trace-steps", "0-2"}, 2, "0-2: expected FIRST-LAST"},
            {{"--trace", "t.json", "--trace-steps", "1-101"}, 2, "at most 100 steps"},
@@ -138,7 +138,7 @@ TEST_F(TrainTraceTest, WhatCannotBeTracedIsRefusedBeforeTheRun) {
     EXPECT_EQ(run.exit_code, c.exit_code) << c.what;
     EXPECT_EQ(CountLines(run.err), 1) << run.err;
     EXPECT_THAT(run.err, HasSubstr(c.what));
-    EXPECT_FALSE(std::filesystem::exists(work.Path("dsat-out/train/rank0.log")));
+    EXPECT_FALSE(std::filesystem::exists(work.Path("dsat-out/train/deepspeed/rank0.log")));
   }
   work.Write("deepspeed.yaml", R"(
 entrypoint: python3 train.py --deepspeed_config ds_config.json

@@ -139,11 +139,6 @@ void Publish(const std::string& dir, const std::string& tag, const CheckpointMan
   RemoveLeftovers(dir);  // Files that the new manifest has replaced.
 }
 
-// Adam and AdamW differ in what they do with the same moments.
-std::string MomentsOf(const std::string& optimizer) {
-  return optimizer == "adamw" ? "adam" : optimizer;
-}
-
 void CheckFits(const CheckpointManifest& manifest, const std::string& folder, const Model& model,
                const UnitStates& states, const std::string& optimizer) {
   constexpr char kWayOut[] =
@@ -222,7 +217,7 @@ void ReadRankFiles(const std::string& folder, const CheckpointManifest& manifest
       num_read += ReadPiece(file, piece, states.memory());
     if (num_read == piece.data.num_elems) return;
     Throw(
-        ErrorCode::kDataLoss,
+        ErrorCode::kInvalidArgument,
         "{}: {} of {} elements of {} are there; it was saved with another optimizer, or with this "
         "parameter frozen: continue with the config and model that it was trained with",
         folder, num_read, piece.data.num_elems, piece.name);
@@ -248,6 +243,10 @@ void CheckClientState(const Json& client_state) {
 }
 
 }  // namespace
+
+std::string MomentsOf(const std::string& optimizer) {
+  return optimizer == "adamw" ? "adam" : optimizer;
+}
 
 CheckpointSave::CheckpointSave(std::string dir, std::string tag, const Model& model,
                                UnitStates& states, const CheckpointNotes& notes,

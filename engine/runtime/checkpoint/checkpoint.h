@@ -52,14 +52,17 @@ class CheckpointSave {
   std::future<void> on_disk_;  // The last member: its end waits for the thread.
 };
 
+// The type of an optimizer, in lower case, or the other type that has the same moments: Adam and
+// AdamW differ in what they do with them.
+std::string MomentsOf(const std::string& optimizer);
+
 // Overwrites `states`. `optimizer` is the type whose moments they have, "" if they have none; what
 // was saved must be of the same, except that Adam's are AdamW's. Converts states that were saved in
 // another dtype: moments, and master copies from and to parameters without one. An empty `tag` is
 // the one in <dir>/latest. A collective call; each rank verifies the checksums of some of the
 // files. Throws kNotFound naming the file, kInvalidArgument naming what does not fit this model,
-// dtype or optimizer, kDataLoss naming a file that is damaged, with both sums, or a parameter that
-// is not whole; the other ranks then throw kAborted. The states are undefined if it threw kDataLoss
-// or kAborted.
+// dtype or optimizer, or a parameter that is not whole, kDataLoss naming a file that is damaged,
+// with both sums; the other ranks then throw kAborted. The states are undefined if it threw.
 CheckpointNotes LoadCheckpoint(const std::string& dir, const std::string& tag, const Model& model,
                                UnitStates& states, const std::string& optimizer,
                                ProcessGroup& group);

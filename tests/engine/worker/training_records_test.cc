@@ -90,6 +90,7 @@ TEST_F(TrainingRecordsTest, TheCheckpointWithTheLowestValidationLossStays) {
             fmt::format("global_step{}", LowestValidation().first));
 
   task_.mode = TrialTask::Mode::kEvaluate;
+  task_.json = true;
   task_.checkpoint_tag = "best";
   const auto exits = Run(2);
   ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
@@ -136,6 +137,7 @@ TEST_F(TrainingRecordsTest, AValidationCanTakeAPartOfTheData) {
   Train();
   const double of_a_part = LowestValidation().second;
   task_.mode = TrialTask::Mode::kEvaluate;
+  task_.json = true;
   EXPECT_NE(Json::parse(Run(2)[0].out).at("loss"), of_a_part);
   task_.data["validation"]["samples"] = 8;  // A batch: 2 ranks x 2 samples x 2 micro-batches.
   EXPECT_EQ(Json::parse(Run(2)[0].out).at("loss"), of_a_part);

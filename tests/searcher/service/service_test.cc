@@ -48,7 +48,7 @@ TEST(TrialServerTest, TheLoopHearsWhatARankSays) {
   TrialServer server(&queue);
   server.Admit(kAttempt);
   TrialClient client = TrialClient::Connect(server.address(), server.key(), kAttempt);
-  EXPECT_FALSE(client.Progress(1, 7, /*begins=*/true));
+  EXPECT_FALSE(client.Progress(1, 7, /*begins=*/true, {"a warning", "\xff"}));
   client.Infeasible(2, "needs 3 GiB of 2 GiB \xff");
   const std::vector<TrialMessage> seen = Serve(queue, 2, [](TrialMessage&) {});
   const auto& progress = std::get<ProgressMessage>(seen[0]);
@@ -56,6 +56,7 @@ TEST(TrialServerTest, TheLoopHearsWhatARankSays) {
   EXPECT_EQ(progress.rank, 1);
   EXPECT_EQ(progress.step, 7);
   EXPECT_TRUE(progress.begins);
+  EXPECT_EQ(progress.warnings, (std::vector<std::string>{"a warning", "\uFFFD"}));
   const auto& infeasible = std::get<InfeasibleMessage>(seen[1]);
   EXPECT_EQ(infeasible.rank, 2);
   EXPECT_EQ(infeasible.reason, "needs 3 GiB of 2 GiB \uFFFD");

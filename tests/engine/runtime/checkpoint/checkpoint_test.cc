@@ -300,7 +300,7 @@ TEST_F(CheckpointTest, BrokenFilesAreFoundOut) {
   CheckpointManifest manifest = ReadManifest(dir_ + "/step_1");
   manifest.files.pop_back();
   WriteManifest(dir_ + "/step_1", manifest);
-  EXPECT_EQ(LoadError(TinyMlp(), TinyConfig(0, 1, 1)), ErrorCode::kDataLoss);
+  EXPECT_EQ(LoadError(TinyMlp(), TinyConfig(0, 1, 1)), ErrorCode::kInvalidArgument);
   EXPECT_THAT(message_, testing::HasSubstr("param/"));
 }
 
