@@ -58,9 +58,9 @@ class RankLauncherTest : public testing::Test {
   }
   std::vector<RankCommand> CommandsOf(const std::string& command) {
     spec_.entrypoint = SplitCommand(command + " --ds_config {ds_config}");
-    LaunchRequest request{
-        .ds_config = {{"train_micro_batch_size_per_gpu", 4}, {"gradient_accumulation_steps", 1}},
-        .dir = folder_ / "attempt"};
+    LaunchRequest request;
+    request.ds_config = {{"train_micro_batch_size_per_gpu", 4}, {"gradient_accumulation_steps", 1}};
+    request.dir = folder_ / "attempt";
     return MakeCommandTarget(spec_)->Prepare(request);
   }
 
