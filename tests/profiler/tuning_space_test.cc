@@ -230,6 +230,7 @@ SearchSpace SpaceOfTrainer(bool checkpoints, ModelProfile profile) {
 TEST(TuningSpaceTest, CheckpointingOfATrainerIsAPlaceWithItsOwnActivations) {
   ModelProfile profile = Profile(1000);
   profile.device_memory_bytes = 1'000'000;
+  profile.device = "cpu";  // Where buckets take what they hold.
   profile.switched_activation_bytes_per_sample = 5000;
   const SearchSpace on = SpaceOfTrainer(true, profile);
   ASSERT_EQ(on.stages.size(), 2U);

@@ -96,14 +96,17 @@ TEST(KeyTableTest, OnlyKeysOfDsatAndOfTorchOptimHaveNoRelease) {
   for (const Key& key : Keys()) {
     if (*key.since == '\0') without.emplace_back(key.pointer);
   }
-  EXPECT_THAT(without,
-              testing::ElementsAre("/optimizer/params/decay_norms_and_biases",
-                                   "/optimizer/params/stochastic_rounding",
-                                   "/optimizer/params/dampening", "/optimizer/params/nesterov",
-                                   "/optimizer/params/maximize", "/optimizer/params/lr_decay",
-                                   "/optimizer/params/initial_accumulator_value",
-                                   "/activation_checkpointing/keep_norms_and_activations", "/seed",
-                                   "/dsat", "/dsat/arguments", "/dsat/environment"));
+  EXPECT_THAT(
+      without,
+      testing::ElementsAre(
+          "/optimizer/params/decay_norms_and_biases", "/optimizer/params/stochastic_rounding",
+          "/optimizer/params/dampening", "/optimizer/params/nesterov", "/optimizer/params/maximize",
+          "/optimizer/params/lr_decay", "/optimizer/params/initial_accumulator_value",
+          "/activation_checkpointing/keep_norms_and_activations", "/seed", "/dsat",
+          "/dsat/arguments", "/dsat/environment", "/dsat/trainer",
+          "/dsat/trainer/gradient_checkpointing", "/dsat/trainer/attn_implementation",
+          "/dsat/trainer/optim", "/dsat/trainer/dataloader_num_workers",
+          "/dsat/trainer/dataloader_pin_memory"));
 }
 
 }  // namespace
