@@ -18,10 +18,12 @@
 #ifndef DSAT_ENGINE_BACKEND_LAYER_OPS_H_
 #define DSAT_ENGINE_BACKEND_LAYER_OPS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <span>
 
+#include "engine/core/model_parts.h"
 #include "engine/core/tensor.h"
 
 namespace dsat::engine {
@@ -384,14 +386,18 @@ struct AttentionBackward {
 };
 
 // Softmax and cross entropy over N rows of V classes, in place: logits (N, V) become
-// grad_scale * dloss/dlogits. Columns [V_used, V) are padding: probability and gradient 0. *loss,
-// if given, becomes the mean of the N losses, in nats.
+// grad_scale * dloss/dlogits. Columns [V_used, V) are padding: probability and gradient 0. Rows
+// whose target is kIgnoredTarget have no loss and gradient 0. *loss, if given, becomes the mean of
+// the losses of the other rows, in nats; 0 if there are none.
 struct CrossEntropyInPlace {
   double* loss;
   Tensor logits;
   const int32_t* targets;
   int64_t N, V, V_used;
   float grad_scale;
+  int64_t num_ignored = 0;
+  // The rows over which the loss is the mean, at least 1.
+  double Divisor() const { return static_cast<double>(std::max<int64_t>(N - num_ignored, 1)); }
   void Visit(auto&& on) {
     on("loss", loss, loss == nullptr ? 0 : 1), on("logits", logits, N * V),
         on("targets", targets, N);

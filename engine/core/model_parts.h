@@ -14,6 +14,10 @@ struct ImageShape {
   bool operator==(const ImageShape&) const = default;
 };
 
+// The target of a position that does not count in the loss: ignore_index of PyTorch's
+// cross_entropy.
+inline constexpr int32_t kIgnoredTarget = -100;
+
 // A part of a parameter that other programs know as a Linear layer: the weight (outs, in) of a
 // Linear layer of PyTorch is `outs` columns of a parameter (in, out).
 struct LinearPart {

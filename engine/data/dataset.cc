@@ -54,6 +54,10 @@ class Tokens final : public Dataset {
     const int64_t begin = part_.begin + OffsetOf(index, T);
     source_->Copy(begin, T, tokens);
     source_->Copy(begin + 1, T, targets);
+    for (int64_t t = 0; t < T; ++t) {
+      tokens[t] = TokenOf(tokens[t]);
+      if (targets[t] < 0) targets[t] = kIgnoredTarget;
+    }
   }
 
   int64_t size() const override { return source_->size(); }

@@ -18,7 +18,8 @@ class Dataset {
   static constexpr int64_t kEndless = std::numeric_limits<int64_t>::max();
 
   virtual ~Dataset() = default;
-  // Writes sample `index`, in [0, NumSamples(T)): tokens (T) and the token after each, targets (T).
+  // Writes sample `index`, in [0, NumSamples(T)): tokens (T) and the token after each, targets (T),
+  // or kIgnoredTarget if it does not count in the loss.
   // Throws kInvalidArgument if the data are too short for T. REQUIRES: image() is all 0.
   virtual void Sample(int64_t index, int64_t T, int32_t* tokens, int32_t* targets) const;
   // Writes image `index`, in [0, NumSamples(1)): pixels (height, width, channels), from -1 to 1,
@@ -42,7 +43,8 @@ class Dataset {
 //     any files, read as bytes (vocabulary 256), or with "tokenizer", a tokenizer.json, as
 //     documents
 // - {"type": "jsonl", "path": "*.jsonl", "tokenizer": "tokenizer.json", "seq_len": 1024}
-//     JSON Lines, of which each is a document with its text at "text_key" ("text")
+//     JSON Lines, of which each is a document with its text at "text_key" ("text"), or with a
+//     "prompt", whose tokens are no targets, and a "completion"
 // - {"type": "tokens", "path": "train.bin", "vocab_size": 50257, "seq_len": 1024}
 //     files of 16-bit or 32-bit tokens as nanoGPT and llm.c write them
 // - {"type": "synthetic", "seq_len": 128, "vocab_size": 256}

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <string_view>
 #include <utility>
 
@@ -42,19 +43,37 @@ class MemoryTokens final : public TokenSource {
   int64_t vocab_size_;
 };
 
-// The text of a line of JSON Lines.
-std::string TextOf(std::string_view line, const std::string& text_key) {
-  const Json document = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (document.is_object() && document.contains(text_key) && document.at(text_key).is_string())
-    return document.at(text_key);
+// Text, of which a part at the beginning may be a prompt.
+struct Document {
+  std::string prompt;
+  std::string text;
+};
+
+// The document of a line of JSON Lines.
+Document DocumentOf(std::string_view line, const std::string& text_key) {
+  const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const auto has = [&](const std::string& key) {
+    return json.is_object() && json.contains(key) && json.at(key).is_string();
+  };
+  if (has(text_key)) return {"", json.at(text_key)};
+  if (has("prompt") && has("completion")) {
+    const std::string prompt = json.at("prompt"), completion = json.at("completion");
+    return {prompt, prompt + completion};
+  }
   Throw(ErrorCode::kInvalidArgument,
-        "expected a JSON object with a string at \"{}\" (\"text_key\" names another key)",
+        "expected a JSON object with a string at \"{}\" (\"text_key\" names another key), or with "
+        "strings at \"prompt\" and \"completion\"",
         text_key);
 }
 
-void AppendDocument(std::string_view text, const TextCodec& codec, std::vector<int32_t>& tokens) {
+// The tokens that the text begins with as its prompt alone does are no targets.
+void AppendDocument(std::string_view prompt, std::string_view text, const TextCodec& codec,
+                    std::vector<int32_t>& tokens) {
   if (text.empty()) return;
-  const std::vector<int32_t> document = codec.Encode(text);
+  std::vector<int32_t> document = codec.Encode(text), beginning;
+  if (!prompt.empty()) beginning = codec.EncodePrompt(prompt);
+  const auto end = std::ranges::mismatch(document, beginning).in1;
+  std::transform(document.begin(), end, document.begin(), std::bit_not<>());
   tokens.insert(tokens.end(), document.begin(), document.end());
   tokens.push_back(codec.end_of_text());
 }
@@ -66,7 +85,8 @@ void AppendLines(const std::string& file, std::string_view content, const TextCo
     content.remove_prefix(std::min(line.size() + 1, content.size()));
     if (Trimmed(line).empty()) continue;
     try {
-      AppendDocument(TextOf(line, text_key), codec, tokens);
+      const Document document = DocumentOf(line, text_key);
+      AppendDocument(document.prompt, document.text, codec, tokens);
     } catch (const Error& error) {
       Throw(error.code(), "{}:{}: {}", file, number, error.what());
     }
@@ -81,7 +101,7 @@ std::vector<int32_t> TokensOf(const std::vector<std::string>& files, const TextC
     text.Read(0, text.size(), [&](std::string_view content) {
       if (!text_key.empty()) return AppendLines(file, content, codec, text_key, tokens);
       try {
-        AppendDocument(content, codec, tokens);
+        AppendDocument("", content, codec, tokens);
       } catch (const Error& error) {
         Throw(error.code(), "{}: {}", file, error.what());
       }

@@ -12,7 +12,8 @@
 namespace dsat::engine {
 
 // The documents of the files, one after the other, each with codec.end_of_text() behind it: the
-// texts at `text_key` of JSON Lines, or whole files if it is "". Empty texts are left out. Tokens
+// texts at `text_key` of JSON Lines, or else those at "completion" behind those at "prompt", whose
+// tokens are no targets (TokenOf); or whole files if it is "". Empty texts are left out. Tokens
 // of a tokenizer are kept in a file of the folder $XDG_CACHE_HOME/dsat (~/.cache/dsat), so that
 // they are computed once, and again with a warning if the file's checksum says that it was altered;
 // a new file replaces those that no run has read for 30 days. Throws as MappedText, and

@@ -44,6 +44,7 @@ void CheckBatch(const Batch& batch, const Model& model, int64_t max_seq_len, boo
        {std::pair(batch.tokens, "token"), std::pair(batch.targets, "target")}) {
     for (int64_t i = 0; values != nullptr && i < batch.B * batch.T; ++i) {
       if (values[i] >= 0 && values[i] < model.vocab_size) continue;
+      if (values == batch.targets && values[i] == kIgnoredTarget) continue;
       Throw(ErrorCode::kInvalidArgument, "batch: {} {} is {}; expected one in [0, {})", what, i,
             values[i], model.vocab_size);
     }

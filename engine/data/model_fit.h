@@ -18,7 +18,7 @@ void CheckModelFitsData(const Model& model, const Dataset& data, const std::stri
 
 // Throws kInvalidArgument if `batch`, of a caller, has no rows, lacks inputs or (if they are
 // needed) targets, is longer than `max_seq_len`, or has a token or target that is not in [0,
-// vocab_size).
+// vocab_size); a target may be kIgnoredTarget.
 void CheckBatch(const Batch& batch, const Model& model, int64_t max_seq_len, bool needs_targets);
 
 // Throws kInvalidArgument if the model has no layers, kUnimplemented if the device's kernels do not

@@ -136,7 +136,7 @@ void TokenFiles::CopyFrom(const File& file, int64_t begin, int64_t count, int32_
     std::copy(tokens.begin(), tokens.end(), out);
   }
   for (int64_t i = 0; i < count; ++i) {
-    if (out[i] >= 0 && out[i] < vocab_size_) continue;
+    if (TokenOf(out[i]) < vocab_size_) continue;
     Throw(ErrorCode::kInvalidArgument,
           "{}: token {} is {}; expected less than vocab_size, {}: raise those of the data and the "
           "model, or make the tokens again",

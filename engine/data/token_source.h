@@ -2,12 +2,18 @@
 #ifndef DSAT_ENGINE_DATA_TOKEN_SOURCE_H_
 #define DSAT_ENGINE_DATA_TOKEN_SOURCE_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 namespace dsat::engine {
+
+// A token that is no target, such as one of a prompt, is stored as its complement, ~token.
+inline int32_t TokenOf(int32_t stored) {
+  return std::max(stored, ~stored);
+}
 
 // Thread-safe.
 class TokenSource {
@@ -16,8 +22,8 @@ class TokenSource {
   // Tokens in all.
   virtual int64_t size() const = 0;
   virtual int64_t vocab_size() const = 0;
-  // Tokens [begin, begin + count). Throws kInvalidArgument naming a token beyond the vocabulary.
-  // REQUIRES: the range lies within size().
+  // Tokens [begin, begin + count) as stored. Throws kInvalidArgument naming a token beyond the
+  // vocabulary. REQUIRES: the range lies within size().
   virtual void Copy(int64_t begin, int64_t count, int32_t* out) const = 0;
   // The name of a token, in the plural: "bytes of text", "tokens".
   virtual const char* unit() const = 0;

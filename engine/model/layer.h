@@ -44,9 +44,11 @@ struct TiedParam {
 // One micro-batch on one rank: token sequences, or images (T = 1). Layers see it in device memory.
 struct Batch {
   int64_t B = 0, T = 0;
-  const int32_t* tokens = nullptr;   // (B, T), or nullptr
-  const float* pixels = nullptr;     // (B, height, width, channels), or nullptr
-  const int32_t* targets = nullptr;  // (B, T): the token after each, or the image's class
+  const int32_t* tokens = nullptr;  // (B, T), or nullptr
+  const float* pixels = nullptr;    // (B, height, width, channels), or nullptr
+  // (B, T): the token after each, or the image's class; kIgnoredTarget does not count in the loss.
+  const int32_t* targets = nullptr;
+  int64_t num_ignored = 0;  // Targets that do not count. The engine counts them in given batches.
 };
 
 // The operands that a layer works with in one call. Parameters are in the order of params(), then

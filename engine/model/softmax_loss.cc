@@ -8,10 +8,11 @@
 namespace dsat::engine {
 
 void SoftmaxLossInPlace(const LayerContext& ctx, Tensor logits, int64_t V, int64_t vocab_padding) {
-  const int64_t N = ctx.NumTokens();
-  const float grad_scale = ctx.loss_grad_scale / static_cast<float>(N);
-  ctx.kernels.Run(op::CrossEntropyInPlace{ctx.loss, logits, ctx.batch.targets, N, V + vocab_padding,
-                                          V, grad_scale});
+  op::CrossEntropyInPlace loss = {
+      ctx.loss,          logits, ctx.batch.targets,   ctx.NumTokens(),
+      V + vocab_padding, V,      ctx.loss_grad_scale, ctx.batch.num_ignored};
+  loss.grad_scale /= static_cast<float>(loss.Divisor());
+  ctx.kernels.Run(loss);
 }
 
 Buffer LastPositions(const LayerContext& ctx, const Buffer& x, int64_t C) {

@@ -310,10 +310,6 @@ bool Engine::IsGradientAccumulationBoundary() const {
 }
 
 double Engine::Evaluate(const Dataset& data, int64_t num_batches) {
-  if (num_batches < 1) {
-    Throw(ErrorCode::kInvalidArgument, "evaluation over {} batches; expected at least 1",
-          num_batches);
-  }
   return EvaluateSamples(data, num_batches * parts_->config.batch.train_batch_size);
 }
 
@@ -324,24 +320,24 @@ double Engine::EvaluateSamples(const Dataset& data, int64_t num_samples) {
     Throw(ErrorCode::kInvalidArgument,
           "evaluation over {} samples; expected 1 to the data's {} samples", num_samples, most);
   }
+  const ProcessGroup& ranks = parts_->groups.data();
+  double loss = 0, num_counted = 0;
+  const auto add = [&](const BatchSizes& sizes, int64_t begin, int64_t end) {
+    parts_->ForEachBatch(data, sizes, begin, end, [&](int64_t batch, const Executor& executor) {
+      if (batch * sizes.train_batch_size + ranks.rank() >= num_samples) return;  // It is not there.
+      const auto [own_loss, own_counted] = executor.SumOfLosses();
+      loss += own_loss;
+      num_counted += own_counted;
+    });
+  };
   const BatchSizes& whole = parts_->config.batch;
   const int64_t num_whole = num_samples / whole.train_batch_size;
-  double sum = 0;
-  parts_->ForEachBatch(data, whole, 0, num_whole, [&](int64_t, Executor& executor) {
-    sum += executor.outputs().loss * static_cast<double>(whole.train_batch_size);
-  });
+  add(whole, 0, num_whole);
   // The rest in micro-batches of one, of which every rank has one at a time.
-  const ProcessGroup& ranks = parts_->groups.data();
-  const int64_t begin = num_whole * whole.train_batch_size / ranks.size();
-  const int64_t end = (num_samples + ranks.size() - 1) / ranks.size();
-  double own_sum = 0;
-  parts_->ForEachBatch(data, {ranks.size(), 1, 1}, begin, end,
-                       [&](int64_t batch, Executor& executor) {
-                         const bool is_there = batch * ranks.size() + ranks.rank() < num_samples;
-                         if (is_there) own_sum += executor.MicroBatchLoss();
-                       });
-  sum += parts_->groups.world().SumScalar(own_sum);
-  return sum / static_cast<double>(num_samples);
+  add({ranks.size(), 1, 1}, num_whole * whole.train_batch_size / ranks.size(),
+      (num_samples + ranks.size() - 1) / ranks.size());
+  loss = parts_->groups.world().SumScalar(loss);
+  return loss / std::max(parts_->groups.world().SumScalar(num_counted), 1.0);
 }
 
 void Engine::Parts::ForEachBatch(const Dataset& data, const BatchSizes& sizes, int64_t begin,

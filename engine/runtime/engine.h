@@ -26,7 +26,8 @@ struct Resources;
 struct Traffic;
 
 struct StepResult {
-  double loss = 0;       // Mean over micro-batches and ranks, nats per token.
+  // The mean over micro-batches and ranks of their means, in nats per target that counts.
+  double loss = 0;
   double grad_norm = 0;  // Before clipping.
   double lr = 0;
   double loss_scale = 1;  // The scale that the step used.
@@ -81,8 +82,8 @@ class Engine {
   // update.
   bool IsGradientAccumulationBoundary() const;
 
-  // Mean loss over the samples [0, num_batches * train_batch_size) of `data`, without training.
-  // Throws kInvalidArgument if num_batches < 1.
+  // Mean loss over the targets that count in the samples [0, num_batches * train_batch_size) of
+  // `data`, without training. Throws kInvalidArgument if num_batches < 1.
   double Evaluate(const Dataset& data, int64_t num_batches);
   // The same over the samples [0, num_samples): up to rounding it does not depend on the number of
   // ranks and the batch sizes. Throws kInvalidArgument if `data` does not have so many.

@@ -1,4 +1,5 @@
 // Softmax, cross entropy and its gradient in one pass over a row while the row is in cache.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -37,12 +38,17 @@ double Row(T* logits, int32_t target, int64_t V, int64_t V_used, float grad_scal
 }  // namespace
 
 void CpuLayers::Run(const op::CrossEntropyInPlace& op) {
-  const auto& [loss, logits, targets, N, V, V_used, grad_scale] = op;
+  const auto& [loss, logits, targets, N, V, V_used, grad_scale, num_ignored] = op;
   auto* losses = scratch_.GetArray<double>(N);
   VisitDType(logits.dtype, [&](auto type) {
     auto* data = Data<decltype(type)>(logits);
     ParallelFor(num_threads_, N, N * V, [=](int64_t row) {
       const int32_t target = targets[row];
+      if (target == kIgnoredTarget) {
+        std::fill_n(data + row * V, V, FromFloat<decltype(type)>(0.0F));
+        losses[row] = 0;
+        return;
+      }
       DSAT_CHECK(target >= 0 && target < V_used, "target {} of {}", target, V_used);
       losses[row] = Row(data + row * V, target, V, V_used, grad_scale);
     });
@@ -51,7 +57,7 @@ void CpuLayers::Run(const op::CrossEntropyInPlace& op) {
   double total = 0;
   for (int64_t row = 0; row < N; ++row)
     total += losses[row];
-  *loss = total / static_cast<double>(N);
+  *loss = total / op.Divisor();
 }
 
 }  // namespace dsat::engine

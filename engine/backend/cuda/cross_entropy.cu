@@ -53,6 +53,13 @@ __global__ void __launch_bounds__(kRowThreads, kRowsAtOnce)
               float grad_scale) {
   constexpr int kStride = kRowThreads * kOctet;
   T* row = logits + blockIdx.x * V;
+  const int32_t target = targets[blockIdx.x];
+  if (target == kIgnoredTarget) {
+    for (int64_t v = threadIdx.x * kOctet; v < V; v += kStride)
+      StoreOctet(row, v, V, Octet{});
+    if (threadIdx.x == 0) losses[blockIdx.x] = 0;
+    return;
+  }
   ExpSum all;
   for (int64_t v = threadIdx.x * kOctet; v < V_used; v += 2 * kStride) {
     const PackedOctet<T> first = LoadPacked(row, v, V_used);
@@ -65,7 +72,6 @@ __global__ void __launch_bounds__(kRowThreads, kRowsAtOnce)
   if (own_max > -INFINITY) all.sum *= all.Of(own_max);
   all.sum = BlockReduce<kRowThreads>(all.sum, Plus());
   const float scale = grad_scale / all.sum;
-  const int32_t target = targets[blockIdx.x];
   const float target_logit = ToFloat(row[target]);
   __syncthreads();  // All have read the target's logit.
   for (int64_t v = threadIdx.x * kOctet; v < V; v += kStride) {
@@ -80,12 +86,12 @@ __global__ void __launch_bounds__(kRowThreads, kRowsAtOnce)
   losses[blockIdx.x] = log(static_cast<double>(all.sum)) + all.max - target_logit;
 }
 
-__global__ void MeanOfLosses(double* mean, const double* losses, int64_t N) {
+__global__ void MeanOfLosses(double* mean, const double* losses, int64_t N, double divisor) {
   double total = 0;
   for (int64_t i = threadIdx.x; i < N; i += kThreads)
     total += losses[i];
   total = BlockReduce(total, Plus());
-  if (threadIdx.x == 0) *mean = total / static_cast<double>(N);
+  if (threadIdx.x == 0) *mean = total / divisor;
 }
 
 }  // namespace
@@ -100,7 +106,7 @@ void RunOp(const op::CrossEntropyInPlace& op, CudaWorkspace& workspace) {
              op.targets, op.V, op.V_used, op.grad_scale);
     });
   }
-  if (op.loss != nullptr) Launch(MeanOfLosses, {1, kThreads}, op.loss, losses, op.N);
+  if (op.loss != nullptr) Launch(MeanOfLosses, {1, kThreads}, op.loss, losses, op.N, op.Divisor());
 }
 
 }  // namespace dsat::engine::cuda

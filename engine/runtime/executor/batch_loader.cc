@@ -130,6 +130,9 @@ const Batch& BatchLoader::ToDevice(const Batch& batch) {
   MakeRoom(arena_, device_inputs_, num_inputs);
   MakeRoom(arena_, device_targets_, num_targets);
   device_batch_ = {.B = batch.B, .T = batch.T};
+  if (batch.targets != nullptr)
+    device_batch_.num_ignored =
+        std::count(batch.targets, batch.targets + num_targets, kIgnoredTarget);
   const auto copy = [&](const auto* from, const Buffer& room, int64_t num_elems) {
     using Elem = std::remove_cvref_t<decltype(*from)>;
     if (from == nullptr) return static_cast<const Elem*>(nullptr);

@@ -29,7 +29,8 @@ Executor::Executor(const Model& model, const Plan& plan, const DsConfig& config,
       communicators_(communicators),
       updater_(model, plan, states, communicators.data),
       next_(plan.instructions.size()),
-      losses_(static_cast<size_t>(config.batch.accumulation_steps)) {
+      losses_(static_cast<size_t>(config.batch.accumulation_steps)),
+      num_counted_(losses_.size()) {
   const auto is_norm = [](const Instruction& i) { return i.op == Op::kNorm; };
   if (std::ranges::any_of(plan.instructions, is_norm))
     grad_norm_.emplace(plan, states, NormGroup(plan, communicators));
@@ -266,6 +267,8 @@ void Executor::Forward(const Instruction& i) {
       .Forward(*model_.layers[i.unit], i.unit, Context(i.micro_batch, params, {}));
   if (i.op == Op::kRecompute) return;
   last_forward_ = i.micro_batch;
+  if (i.unit + 1 == std::ssize(model_.layers))
+    num_counted_[i.micro_batch] = static_cast<double>(batch_.B * batch_.T - batch_.num_ignored);
   outputs_.forward_flops += states_.memory().kernels.flops() - flops_before;
 }
 
@@ -297,6 +300,11 @@ double Executor::MicroBatchLoss() {
   double loss = 0;
   states_.memory().kernels.stream().Download(&loss, DeviceLoss(last_forward_), sizeof(loss));
   return loss;
+}
+
+std::pair<double, double> Executor::SumOfLosses() const {
+  return {std::inner_product(losses_.begin(), losses_.end(), num_counted_.begin(), 0.0),
+          std::accumulate(num_counted_.begin(), num_counted_.end(), 0.0)};
 }
 
 // Without reduced gradients nobody has the whole of them: the norm is the root of the mean square

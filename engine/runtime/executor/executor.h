@@ -79,6 +79,9 @@ class Executor {
   const StepOutputs& outputs() const { return outputs_; }
   // The loss of the micro-batch whose forward ran last, on this rank. Waits for the device.
   double MicroBatchLoss();
+  // The sum of the losses since Begin over the targets that count, and their number, on this rank;
+  // 0 on other pipeline stages than the last. REQUIRES: AtEnd().
+  std::pair<double, double> SumOfLosses() const;
   // The micro-batch whose instructions come next; the last micro-batch if none come.
   int micro_batch() const;
   const Communicators& communicators() const { return communicators_; }
@@ -149,6 +152,7 @@ class Executor {
   int last_forward_ = 0;                  // Its micro-batch.
   StepScale scale_;                       // As of the last ReadNumbers, and
   std::vector<double> losses_;            // by micro-batch.
+  std::vector<double> num_counted_;       // The targets that count; by micro-batch.
   std::vector<Activations> activations_;  // By micro-batch in flight.
   std::vector<int64_t> live_bytes_;       // As activations_; those computed again included.
   AroundInstruction around_;

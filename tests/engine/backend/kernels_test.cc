@@ -360,6 +360,31 @@ TEST_P(KernelsTest, CrossEntropyOfALargeVocabularyIsRight) {
   }
 }
 
+TEST_P(KernelsTest, RowsWithIgnoredTargetsHaveNoLossAndNoGradient) {
+  constexpr int64_t kN = 5, kV = 1200, kUsed = kV - 3;
+  Random random(12);
+  TestTensor logits = random.Normal(dtype(), kN * kV, 4);
+  TestTensor whole(dtype(), logits.Values());
+  auto targets = random.Tokens(kN, kUsed);
+  kernels().Run(op::CrossEntropyInPlace{nullptr, whole.get(), targets.data(), kN, kV, kUsed, 1});
+  Doubles counted(logits.Values());
+  counted.erase(counted.begin() + 3 * kV, counted.begin() + 4 * kV);
+  counted.erase(counted.begin(), counted.begin() + kV);
+  const double loss = CrossEntropy(counted, {targets[1], targets[2], targets[4]}, kV, kUsed) / 3;
+  targets[0] = targets[3] = kIgnoredTarget;
+  double mean = 0;
+  kernels().Run(op::CrossEntropyInPlace{&mean, logits.get(), targets.data(), kN, kV, kUsed, 1, 2});
+  EXPECT_NEAR(mean, loss, 1e-5 * loss);
+  const Doubles gradient = logits.Values(), expected = whole.Values();
+  for (size_t i = 0; i < gradient.size(); ++i) {
+    const size_t row = i / kV;
+    ASSERT_EQ(gradient[i], row == 0 || row == 3 ? 0 : expected[i]) << i;
+  }
+  targets.assign(kN, kIgnoredTarget);
+  kernels().Run(op::CrossEntropyInPlace{&mean, logits.get(), targets.data(), kN, kV, kUsed, 1, kN});
+  EXPECT_EQ(mean, 0);
+}
+
 TEST_P(KernelsTest, CrossEntropyOfHugeLogitsIsFinite) {
   TestTensor logits(dtype(), {32768, -32768, 0, -32768, 32768, 0});  // Powers of 2: exact in bf16.
   const std::vector<int32_t> targets = {0, 0};

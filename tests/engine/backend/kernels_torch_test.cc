@@ -79,17 +79,22 @@ void DumpAttention(Kernels& kernels) {
   Print("attention.dqkv", dqkv);
 }
 
-void DumpCrossEntropy(Kernels& kernels) {
+// Every third target from `first_ignored` on does not count.
+void DumpCrossEntropy(Kernels& kernels, const std::string& name, int32_t first_ignored) {
   constexpr int64_t kN = 11, kV = 50;
   Floats logits = Input(1, kN * kV);
   std::vector<int32_t> targets;
   for (int32_t i = 0; i < kN; ++i)
     targets.push_back(i * 7 % kV);
+  int64_t num_ignored = 0;
+  for (int32_t i = first_ignored; i < kN; i += 3, ++num_ignored)
+    targets[static_cast<size_t>(i)] = kIgnoredTarget;
   kernels.Run(op::Scale{View(logits), 5});
   double loss = 0;
-  kernels.Run(op::CrossEntropyInPlace{&loss, View(logits), targets.data(), kN, kV, kV, 1.0F / kN});
-  Print("cross_entropy.loss", {static_cast<float>(loss)});
-  Print("cross_entropy.dlogits", logits);
+  kernels.Run(op::CrossEntropyInPlace{&loss, View(logits), targets.data(), kN, kV, kV,
+                                      1.0F / static_cast<float>(kN - num_ignored), num_ignored});
+  Print(name + ".loss", {static_cast<float>(loss)});
+  Print(name + ".dlogits", logits);
 }
 
 void DumpAdam(Kernels& kernels, const std::string& name, bool decoupled) {
@@ -150,7 +155,8 @@ void DumpAll() {
   DumpGelu(*kernels);
   DumpLayerNorm(*kernels);
   DumpAttention(*kernels);
-  DumpCrossEntropy(*kernels);
+  DumpCrossEntropy(*kernels, "cross_entropy", 11);
+  DumpCrossEntropy(*kernels, "masked", 4);
   DumpAdam(*kernels, "adamw.param", true);
   DumpAdam(*kernels, "adam.param", false);
   DumpSgd(*kernels, "sgd.dampened", false, 0.5F);

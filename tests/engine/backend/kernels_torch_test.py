@@ -57,10 +57,15 @@ def attention():
 
 def cross_entropy():
     N, V = 11, 50
-    logits = leaf(5 * values(1, N, V))
-    loss = F.cross_entropy(logits, torch.arange(N) * 7 % V)
-    loss.backward()
-    return {"cross_entropy.loss": loss, "cross_entropy.dlogits": logits.grad}
+    results = {}
+    for name, ignored in [("cross_entropy", N), ("masked", 4)]:
+        logits = leaf(5 * values(1, N, V))
+        targets = torch.arange(N) * 7 % V
+        targets[ignored::3] = -100
+        loss = F.cross_entropy(logits, targets, ignore_index=-100)
+        loss.backward()
+        results.update({f"{name}.loss": loss, f"{name}.dlogits": logits.grad})
+    return results
 
 
 def optimize(name, make_optimizer):

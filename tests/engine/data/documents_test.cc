@@ -163,6 +163,33 @@ TEST_F(DocumentsTest, DocumentsArePackedWithATokenBehindEach) {
   EXPECT_THAT(All(named, 10), ElementsAre(257, 256, 257, 257, 'c', '\n', 257, 257, 'd', 257));
 }
 
+TEST_F(DocumentsTest, TheTokensOfPromptsAreNoTargets) {
+  Write("tokenizer.json", WithBegin(SmallTokenizer()).dump());
+  Write("a.jsonl",
+        "{\"prompt\": \"xy\", \"completion\": \"ab\"}\n{\"text\": \"c\"}\n"
+        "{\"prompt\": \"\", \"completion\": \"d\"}\n"
+        "{\"prompt\": \"za\", \"completion\": \"b\"}\n");
+  const Json json = {{"type", "jsonl"},
+                     {"path", "a.jsonl"},
+                     {"tokenizer", "tokenizer.json"},
+                     {"validation", {{"path", "a.jsonl"}}}};
+  constexpr int32_t kNone = kIgnoredTarget;
+  for (int read = 0; read < 2; ++read) {  // Computed, and kept.
+    std::vector<int32_t> tokens(14), targets(14);
+    OpenValidationDataset(json, folder_.path(), 1, "/data")
+        ->Sample(0, 14, tokens.data(), targets.data());
+    EXPECT_THAT(tokens,
+                ElementsAre(257, 'x', 'y', 256, 258, 257, 'c', 258, 257, 'd', 258, 257, 'z', 256));
+    // "a" of the last prompt is a part of the token "ab", which is predicted.
+    EXPECT_THAT(targets, ElementsAre(kNone, kNone, 256, 258, 257, 'c', 258, 257, 'd', 258, kNone,
+                                     kNone, 256, 258));
+  }
+  Write("a.jsonl", "{\"prompt\": \"xy\"}");
+  ExpectRefused([&] { (void)Open(json); },
+                "a.jsonl:1: expected a JSON object with a string at \"text\" (\"text_key\" names "
+                "another key), or with strings at \"prompt\" and \"completion\"");
+}
+
 TEST_F(DocumentsTest, FilesOfTextAreDocumentsWithATokenizer) {
   Write("a.txt", "ab");
   Write("b.txt", "a\n");

@@ -14,6 +14,38 @@ TEST(ModelsTrainingTest, ResnetLearnsTheClassesOfSyntheticImages) {
   EXPECT_LT(runs[0].steps.back().loss, 0.5);
 }
 
+// The loss of a step is the mean of its micro-batches' means, also of one in which nothing counts.
+TEST(ModelsTrainingTest, TargetsThatDoNotCountAreLeftOut) {
+  const Model model = TinyGpt2();
+  DsConfig config = TinyConfig(0, 1, 3);
+  config.batch = {.train_batch_size = 3, .micro_batch_size = 1, .accumulation_steps = 3};
+  RunRanks(1, [&](ProcessGroup& group) {
+    TestDevice device(group);
+    Engine engine(device.For(model, nullptr, kSeqLen), config, 7);
+    std::vector<int32_t> tokens(kSeqLen), targets(kSeqLen, 5);
+    for (int32_t i = 0; i < kSeqLen; ++i)
+      tokens[static_cast<size_t>(i)] = i;
+    const Batch batch = {.B = 1, .T = kSeqLen, .tokens = tokens.data(), .targets = targets.data()};
+    std::vector<double> losses;
+    std::optional<StepResult> step;
+    // All count, the first one counts, none counts.
+    for (const size_t first_ignored : {size_t{kSeqLen}, size_t{1}, size_t{0}}) {
+      std::fill(targets.begin() + static_cast<int64_t>(first_ignored), targets.end(),
+                kIgnoredTarget);
+      losses.push_back(engine.Forward(batch));
+      engine.Backward();
+      step = engine.Step();
+    }
+    EXPECT_GT(losses[1], 1);
+    EXPECT_EQ(losses[2], 0);
+    EXPECT_DOUBLE_EQ(step.value().loss, (losses[0] + losses[1]) / 3);
+    EXPECT_FALSE(step->skipped);
+    EXPECT_GT(step->grad_norm, 0);
+    targets[0] = -1;
+    EXPECT_THROW(engine.Forward(batch), Error);
+  });
+}
+
 TEST(ModelsTrainingTest, ShardedTrainingIsThatOfOneRank) {
   for (const auto& make_model : {TinyLlama, TinyResnet}) {
     const Model model = make_model();

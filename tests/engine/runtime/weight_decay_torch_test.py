@@ -90,4 +90,5 @@ def main():
               lambda groups: torch.optim.SGD(groups, momentum=0.9, **settings), 3)
 
 
-main()
+if __name__ == "__main__":
+    main()
