@@ -36,6 +36,9 @@ class Experiment {
 
   ExperimentId id() const { return id_; }
   const Store& store() const { return *store_; }
+  // Uses another connection to the same database from now on. `store` must outlive the experiment
+  // or the next such call.
+  void Use(Store& store) { store_ = &store; }
   // As of the last call that wrote. References into it live until the next such call.
   const Search& search() const { return *search_; }
   ExperimentState state() const { return state_; }
