@@ -103,7 +103,7 @@ class Experiment {
  private:
   Experiment(Store& store, ExperimentId id);
   std::optional<Trial> Advance(bool starts);
-  void Apply(const Event& event);
+  void Apply(const Event& event, bool has_ended);
   void ApplyAsked(const Event& event);
   void ApplyTold(const Event& event);
   // Appends what `make_events()` gives for the current state, then applies it.
@@ -126,6 +126,7 @@ class Experiment {
   std::string reason_;
   int64_t last_seq_ = 0;
   std::map<TrialId, std::vector<Attempt>> attempts_;
+  std::optional<double> measured_flops_;  // Per sample and rank, of the first measurement.
   std::map<TrialId, Point> next_points_;  // The next points of running trials.
   bool needs_replay_ = true;              // search_ is not what the log up to last_seq_ says.
 };
