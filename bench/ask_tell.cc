@@ -1,21 +1,27 @@
 // Measures the search itself without trials: pairs of ask and tell per second in memory and through
 // the log, and the time to reopen an experiment. Usage: bench_ask_tell [FOLDER]
-// (default: the folder for temporary files). bench/ask_tell adds the command line. A decision of
-// auto takes longer the more trials there are, so that auto has fewer.
+// (default: the folder for temporary files). `bench_ask_tell --grow METHOD TRIALS FILE` makes a
+// database with one experiment of so many trials, as the service does, and measures how the time of
+// a pair grows. bench/ask_tell adds the command line. A decision of auto takes longer than those of
+// the others, so that auto has fewer trials.
 //
 // Targets: thousands of pairs per second with the file open, on disk and in /dev/shm; less than
 // 100 ms to open 1000 events; the time per pair does not grow from 500 to 5000 trials.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <ctime>
+#include <deque>
 #include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
 
 #include "base/json.h"
+#include "base/rng.h"
 #include "methods/methods.h"
 #include "searcher/search/experiment.h"
 #include "searcher/search/search.h"
@@ -52,7 +58,8 @@ struct Ending {
 Ending EndOf(const Trial& trial) {
   const int stage = trial.ds_config.at("/zero_optimization/stage"_json_pointer).get<int>();
   const double size = static_cast<double>(ConfigPoint(trial).micro_batch_size);
-  if (size > 12 + 8 * stage) return {{TrialState::kInfeasible, "out of memory"}, {}};
+  if (size > 12 + 8 * stage)
+    return {{TrialState::kInfeasible, "out of memory"}, {}};
   const double throughput = (100 - 10 * stage) * size / (4 + size);
   Measurement measurement;
   for (const std::string& metric : SearchMetrics())
@@ -139,6 +146,70 @@ void RunOpen(const std::string& database, const std::string& method, int64_t num
       method, events, 1e3 * open.seconds, 1e3 * replay.seconds, 1e3 * replay.processor_seconds);
 }
 
+constexpr size_t kAtOnce = 16;  // The trials of a grown experiment that run at the same time.
+
+// As EndOf, on a machine that is rough and noisy: each setting of the knobs has a factor of its
+// own, so that no method is sure of the best one early.
+Ending RoughEndOf(const Trial& trial) {
+  Ending ending = EndOf(trial);
+  Assignment knobs = trial.assignment;
+  knobs.erase(kMicroBatchKey);
+  knobs.erase(kAccumulationKey);
+  const double rough = Rng(1, StableHash(ToJson(knobs).dump()), "rough").Normal();
+  const double noise = Rng(1, static_cast<uint64_t>(trial.id), "noise").Normal();
+  for (auto& [name, metric] : ending.measurement)
+    metric.value *= std::exp(0.1 * rough + 0.03 * noise);
+  return ending;
+}
+
+// Asks for trials until `kAtOnce` run, and tells the oldest one, as the clients of a service do.
+// Returns false once the search has ended.
+bool RunPair(Experiment& experiment, std::deque<Trial>& running) {
+  while (running.size() < kAtOnce) {
+    const std::optional<Trial> trial = experiment.Ask();
+    if (experiment.FinishIfDone()) return false;
+    if (!trial) break;
+    running.push_back(*trial);
+  }
+  const Trial oldest = running.front();
+  running.pop_front();
+  const Ending ending = RoughEndOf(oldest);
+  std::vector<PointResult> points;
+  if (!ending.measurement.empty()) points = {{ConfigPoint(oldest), ending.measurement}};
+  experiment.TellExternal(oldest.id, ending.outcome, points, {});
+  return !experiment.FinishIfDone();
+}
+
+// Grows an experiment to so many trials, with a line whenever it has become twice as large, and
+// measures the first pair of a process that opens it.
+void Grow(const std::string& method, size_t num_trials, const std::string& database) {
+  Store store = Store::Open(database, Store::Mode::kCreate);
+  Experiment experiment =
+      Experiment::Create(store, Spec(method, static_cast<int64_t>(num_trials) + 1, kAtOnce));
+  std::deque<Trial> running;
+  bool may_go_on = true;
+  for (size_t size = std::min<size_t>(num_trials, 125); may_go_on && size <= num_trials;
+       size = size < num_trials ? std::min(2 * size, num_trials) : num_trials + 1) {
+    size_t pairs = 0;
+    const size_t last = std::max<size_t>(size / 10, 10);
+    while (may_go_on && experiment.search().trials().size() + last < size)
+      may_go_on = RunPair(experiment, running);
+    const Time time = TimeOf([&] {
+      for (; may_go_on && experiment.search().trials().size() < size; ++pairs)
+        may_go_on = RunPair(experiment, running);
+    });
+    Report(fmt::format("{}, the last of {} trials", method, experiment.search().trials().size()),
+           std::max<size_t>(pairs, 1), time);
+  }
+  std::optional<Experiment> reopened;
+  const Time first = TimeOf([&] {
+    reopened.emplace(Experiment::Open(store, experiment.id()));
+    RunPair(*reopened, running);
+  });
+  fmt::print("{}, the first pair after a restart {:.3f} s, {:.3f} s of CPU time; {} events\n",
+             method, first.seconds, first.processor_seconds, store.Events(experiment.id()).size());
+}
+
 void Main(const std::filesystem::path& parent) {
   for (const MethodInfo& method : Methods()) {
     for (const int64_t at_once : {1, 8}) {
@@ -172,6 +243,10 @@ int main(int argc, char** argv) {
         "usage: bench_ask_tell [FOLDER]\n"
         "Measures pairs of ask and tell per second in memory and on disk.\n"
         "  FOLDER  where databases are made, besides /dev/shm (default: for temporary files)\n");
+    return 0;
+  }
+  if (folder == "--grow" && argc == 5) {
+    dsat::Grow(argv[2], std::stoull(argv[3]), argv[4]);
     return 0;
   }
   if (!std::filesystem::is_directory(folder)) {

@@ -405,9 +405,12 @@ std::vector<ExperimentRow> Store::ListExperiments() const {
   return experiments;
 }
 
-std::map<ExperimentId, BestTrial> Store::BestTrials() const {
+std::map<ExperimentId, BestTrial> Store::BestTrials(std::optional<ExperimentId> only) const {
   std::map<ExperimentId, BestTrial> best;
-  Statement rows(impl_->db, "SELECT experiment, trial, metric_value FROM best_trials");
+  Statement rows(impl_->db,
+                 std::string("SELECT experiment, trial, metric_value FROM best_trials WHERE ") +
+                     (only ? "experiment = ?" : "? IS NULL"),
+                 only);
   while (rows.Step())
     best[rows.Int(0)] = {rows.Int(1), rows.Real(2)};
   return best;

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -75,9 +76,9 @@ class Store {
   // GetExperiment.
   bool HasRunner(ExperimentId id) const;
   std::vector<ExperimentRow> ListExperiments() const;
-  // The best trial of each experiment in which a trial has succeeded. It reads the measurements of
-  // all of them, the functions above none.
-  std::map<ExperimentId, BestTrial> BestTrials() const;
+  // The best trial of each experiment, or of one only, in which a trial has succeeded. It reads the
+  // measurements of all of them, the functions above none.
+  std::map<ExperimentId, BestTrial> BestTrials(std::optional<ExperimentId> only = {}) const;
   // The experiment with that number or, if `name_or_id` is not a number, the newest one of that
   // name; of "", the newest one that is no check, if there is one. Throws kNotFound.
   ExperimentId FindExperiment(const std::string& name_or_id) const;

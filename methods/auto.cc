@@ -60,25 +60,23 @@ void AutoMethod::Learn(const Trial& finished, const std::optional<AutoConfig>& c
 }
 
 void AutoMethod::Tell(int64_t tag, const Trial& finished) {
-  AutoRecord::Asked& asked = record_.asked.at(tag);
-  asked.running = false;
-  asked.points.clear();
+  const AutoCandidate candidate = record_.running.extract(tag).mapped().candidate;
   screened_.reset();
-  const AutoConfig config = space().ConfigOf(asked.candidate);
+  const AutoConfig config = space().ConfigOf(candidate);
   // A configuration that has run has shown that it fits; and where nothing has run, it is no
   // chance.
   const auto known = std::ranges::find(record_.measured, config, &AutoRecord::Measured::config);
   if (finished.state == TrialState::kInfeasible && record_.successes > 0 &&
       known == record_.measured.end() && belief_.IsDoubtful(finished, config) &&
-      record_.doubted.insert(asked.candidate).second) {
-    record_.to_repeat.push_back(asked.candidate);
+      record_.doubted.insert(candidate).second) {
+    record_.to_repeat.push_back(candidate);
     return belief_.Forget(tag);
   }
   Learn(finished, config, tag);
   // A proposal that was answered by an earlier trial names its configuration from now on.
   for (AutoRecord::Measured& m : record_.measured) {
     const bool has_run = m.leads && finished.state == TrialState::kSucceeded;
-    if (m.tag < 0 && has_run && m.candidate == asked.candidate) m.tag = tag;
+    if (m.tag < 0 && has_run && m.candidate == candidate) m.tag = tag;
   }
 }
 
@@ -105,25 +103,41 @@ std::optional<Proposal> AutoMethod::Ask() {
     record_.to_repeat.pop_back();
   }
   if (!launch) return std::nullopt;
-  Proposal proposal{.assignment = space().AssignmentOf(launch->candidate),
-                    .tag = std::ssize(record_.asked),
-                    .repeat = launch->repeat,
-                    .give_up_below = launch->repeat ? 0 : policy.GiveUpBelow()};
-  record_.asked.push_back({.candidate = launch->candidate});
-  record_.proposed.insert(launch->candidate);
+  return Propose(*launch, launch->repeat ? 0 : policy.GiveUpBelow());
+}
+
+std::optional<Proposal> AutoMethod::Replay(const std::optional<Assignment>& recorded) {
+  if (!recorded) return std::nullopt;
+  const std::optional<AutoCandidate> candidate = space().Find(*recorded);
+  if (!candidate) return Ask();  // It proposes something else.
+  if (!record_.to_repeat.empty()) record_.to_repeat.pop_back();
+  return Propose({.candidate = *candidate}, /*give_up_below=*/0);
+}
+
+Proposal AutoMethod::Propose(const AutoPolicy::Launch& launch, double give_up_below) {
+  Proposal proposal{.assignment = space().AssignmentOf(launch.candidate),
+                    .tag = record_.num_proposals++,
+                    .repeat = launch.repeat,
+                    .give_up_below = give_up_below};
+  record_.running[proposal.tag] = {.candidate = launch.candidate};
+  record_.proposed.insert(launch.candidate);
   return proposal;
 }
 
-std::optional<Point> AutoMethod::NextPoint(int64_t tag, const Trial& running) {
-  AutoRecord::Asked& asked = record_.asked.at(tag);
+void AutoMethod::Measured(int64_t tag, const Trial& running) {
+  AutoRecord::Running& measured = record_.running.at(tag);
   screened_.reset();
-  asked.points = belief_.LearnRunning(tag, running, space().ConfigOf(asked.candidate));
-  asked.next.reset();
-  if (asked.points.empty() || std::ssize(running.points) >= kAutoDecisions.most_points)
+  measured.points = belief_.LearnRunning(tag, running, space().ConfigOf(measured.candidate));
+  measured.next.reset();
+}
+
+std::optional<Point> AutoMethod::NextPoint(int64_t tag, const Trial& running) {
+  AutoRecord::Running& measured = record_.running.at(tag);
+  if (measured.points.empty() || std::ssize(running.points) >= kAutoDecisions.most_points)
     return std::nullopt;
-  asked.next = Policy().NextPoint(asked.candidate);
-  if (!asked.next) return std::nullopt;
-  const AutoConfig next = space().ConfigOf(*asked.next);
+  measured.next = Policy().NextPoint(measured.candidate);
+  if (!measured.next) return std::nullopt;
+  const AutoConfig next = space().ConfigOf(*measured.next);
   return Point{.micro_batch_size = next.micro_batch, .accumulation_steps = next.accumulation};
 }
 

@@ -26,8 +26,10 @@ class AutoMethod : public Method {
   // The configuration with the largest expected gain per device-second, at first the one that is
   // predicted to be the best. nullopt once no further measurement is worth its time.
   std::optional<Proposal> Ask() override;
+  std::optional<Proposal> Replay(const std::optional<Assignment>& recorded) override;
   void Tell(int64_t tag, const Trial& finished) override;
   void Observe(const Trial& finished) override;
+  void Measured(int64_t tag, const Trial& running) override;
   std::optional<Point> NextPoint(int64_t tag, const Trial& running) override;
   Conclusion Conclude() const override;
   std::optional<OthersBound> BoundOthers(const Trial& pick) const override;
@@ -49,6 +51,7 @@ class AutoMethod : public Method {
  private:
   void Learn(const Trial& finished, const std::optional<AutoConfig>& config, int64_t tag);
   void Record(const AutoConfig& config, bool leads, int64_t tag);
+  Proposal Propose(const AutoPolicy::Launch& launch, double give_up_below);
   AutoPolicy Policy() const;
   // The index in record_.measured of a trial's best point.
   std::optional<int64_t> MeasuredOf(const Trial& trial) const;

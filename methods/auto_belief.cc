@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <map>
 
 #include "methods/auto_priors.h"
 #include "proto/measuring.h"
@@ -38,6 +39,47 @@ void AddParts(const Measurement& measurement, AutoObservation& observation) {
   observation.has_parts = true;
 }
 
+// Drops what says least about the best configuration: all but about `most` observations, those of
+// the best configurations of each place and of all places. Either all of a configuration are kept
+// or none, so that no lucky measurement stands alone.
+std::vector<AutoObservation> MostTelling(std::vector<AutoObservation> all, size_t most) {
+  if (all.size() <= most) return all;
+  struct Config {
+    int64_t place = 0, count = 0;
+    double sum = 0, rank = 0;
+  };
+  std::map<int64_t, Config> configs;
+  for (const AutoObservation& o : all) {
+    if (o.same < 0) continue;
+    Config& config = configs[o.same];
+    config.place = o.point.config.place;
+    ++config.count;
+    config.sum += o.log_value;
+  }
+  std::vector<Config*> ranked;
+  for (auto& [same, config] : configs)
+    ranked.push_back(&config);
+  std::ranges::stable_sort(ranked, {},
+                           [](const Config* config) { return config->sum / config->count; });
+  std::map<int64_t, double> num_at_place;
+  for (const Config* config : ranked)
+    num_at_place[config->place] = 0;
+  double rank = 0;
+  for (Config* config : ranked)
+    config->rank = std::min(rank++, num_at_place[config->place]++ * num_at_place.size());
+  std::ranges::stable_sort(ranked, {}, &Config::rank);
+  size_t kept = 0;
+  double last = 0;
+  for (const Config* config : ranked) {
+    if (kept >= most) break;
+    kept += config->count;
+    last = config->rank;
+  }
+  std::erase_if(
+      all, [&](const AutoObservation& o) { return o.same >= 0 && configs[o.same].rank > last; });
+  return all;
+}
+
 }  // namespace
 
 AutoBelief::AutoBelief(const SearchSpace& space, const SearchOptions& options)
@@ -49,7 +91,7 @@ AutoBelief::AutoBelief(const SearchSpace& space, const SearchOptions& options)
       launch_s_(kAutoResidual.launch_s) {
   if (!options.auto_method.prior.is_null())
     StartFrom(EarlierSearchFromJson(options.auto_method.prior));
-  Fit();
+  HasLearned();
 }
 
 std::optional<AutoObservation> AutoBelief::ObservationOf(
@@ -99,7 +141,10 @@ void AutoBelief::LearnPoint(const PointResult& result, const AutoObservation& ob
     const double samples = SmallerIsBetter(options_.metric) ? 0 : std::log(config.samples());
     log_step_s_ = std::log(latency->value / 1e3) - observation.log_value - samples;
   }
-  observations_.push_back(observation);
+  const auto known = std::ranges::find_if(
+      observations_, [&](const AutoObservation& o) { return o.point.config == config; });
+  const int64_t same = known == observations_.end() ? std::ssize(observations_) : known->same;
+  observations_.emplace_back(observation).same = same;
 }
 
 std::vector<AutoObservation> AutoBelief::Learn(const Trial& finished,
@@ -124,7 +169,7 @@ std::vector<AutoObservation> AutoBelief::Learn(const Trial& finished,
       observed.push_back(*o);
     }
   }
-  Fit();
+  HasLearned();
   return observed;
 }
 
@@ -139,7 +184,7 @@ std::vector<AutoConfig> AutoBelief::LearnRunning(int64_t tag, const Trial& runni
     points.push_back(*o);
     configs.push_back(o->point.config);
   }
-  Fit();
+  HasLearned();
   return configs;
 }
 
@@ -153,7 +198,7 @@ bool AutoBelief::IsDoubtful(const Trial& misfit, const AutoConfig& config) const
 }
 
 void AutoBelief::Forget(int64_t tag) {
-  if (running_.erase(tag) > 0) Fit();
+  if (running_.erase(tag) > 0) HasLearned();
 }
 
 // The points of running trials are the latest.
@@ -171,24 +216,26 @@ std::vector<AutoObservation> AutoBelief::OwnObservations() const {
   return observations;
 }
 
-void AutoBelief::FitRegression() {
+const AutoRegression& AutoBelief::regression() const {
+  if (is_fitted_) return regression_;
   constexpr size_t kMost = kAutoDecisions.most_observations;
-  std::vector<AutoObservation> observations = OwnObservations();
+  std::vector<AutoObservation> observations = MostTelling(OwnObservations(), kMost);
   const size_t room = kMost - std::min(observations.size(), kMost);
   std::ranges::copy_n(earlier_observations_.begin(), std::min(room, earlier_observations_.size()),
                       std::back_inserter(observations));
   regression_.Fit(std::move(observations));
+  is_fitted_ = true;
+  return regression_;
 }
 
-void AutoBelief::Fit() {
-  FitRegression();
-  if (cold_memory_ && ContradictsEarlier()) {
-    earlier_observations_.clear();
-    memory_ = *cold_memory_;
-    cold_memory_.reset();
-    regression_ = AutoRegression(model_);
-    FitRegression();
-  }
+void AutoBelief::HasLearned() {
+  is_fitted_ = false;
+  if (!cold_memory_ || !ContradictsEarlier()) return;
+  earlier_observations_.clear();
+  memory_ = *cold_memory_;
+  cold_memory_.reset();
+  regression_ = AutoRegression(model_);
+  is_fitted_ = false;
 }
 
 AutoRegression::View AutoBelief::Look(const std::vector<AutoConfig>& configs,
@@ -199,7 +246,7 @@ AutoRegression::View AutoBelief::Look(const std::vector<AutoConfig>& configs,
       points.push_back(PointOf(config));
     return points;
   };
-  return regression_.Look(points_of(configs), points_of(pending));
+  return regression().Look(points_of(configs), points_of(pending));
 }
 
 std::optional<double> AutoBelief::StepSeconds(double log_value, const AutoConfig& config) const {
@@ -220,7 +267,7 @@ double AutoBelief::TrialSeconds(double log_value, const AutoConfig& config, doub
 }
 
 std::string AutoBelief::BoundOf(const AutoConfig& config) const {
-  const AutoTimeModel::Shares shares = model_.SharesOf(config, regression_.parameters());
+  const AutoTimeModel::Shares shares = model_.SharesOf(config, regression().parameters());
   const std::vector<std::pair<double, const char*>> parts = {
       {shares.compute, "compute"},
       {shares.communication, "communication"},
@@ -238,7 +285,7 @@ std::string AutoBelief::BoundOf(const AutoConfig& config) const {
   next.micro_batch = *larger;
   next.accumulation = space_.AccumulationOf(next.micro_batch);
   const bool full = memory_.IsRuledOut(next) || memory_.ProbabilityFits(next) < 0.5;
-  const double gain = LogOf(config) - regression_.LogOf({next, memory_.Share(config)});
+  const double gain = LogOf(config) - regression().LogOf({next, memory_.Share(config)});
   if (full && gain > 0.001)
     text += fmt::format("; a larger device memory would allow micro-batch {}", *larger);
   return text;

@@ -38,15 +38,17 @@ class AutoBelief {
 
   // The expected logarithm of the objective, by itself and with variances; smaller is better.
   // `pending` are configurations whose measurements will come.
-  double LogOf(const AutoConfig& config) const { return regression_.LogOf(PointOf(config)); }
+  double LogOf(const AutoConfig& config) const { return regression().LogOf(PointOf(config)); }
   AutoRegression::View Look(const std::vector<AutoConfig>& configs,
                             const std::vector<AutoConfig>& pending) const;
   double Covariance(const AutoRegression::View& view, int64_t a, int64_t b) const {
-    return regression_.Covariance(view, a, b);
+    return regression().Covariance(view, a, b);
   }
   // The variance of a further measurement of a configuration, in a new launch.
-  double NoiseVariance(const AutoConfig& config) const { return regression_.NoiseVariance(config); }
-  std::optional<MachineDrift> Drift() const { return regression_.Drift(); }
+  double NoiseVariance(const AutoConfig& config) const {
+    return regression().NoiseVariance(config);
+  }
+  std::optional<MachineDrift> Drift() const { return regression().Drift(); }
 
   // The probability that a configuration runs and fits.
   double ProbabilityFits(const AutoConfig& config) const {
@@ -80,9 +82,9 @@ class AutoBelief {
   void LearnPoint(const PointResult& result, const AutoObservation& observation);
   void LearnCosts(const Trial& finished);
   std::vector<AutoObservation> OwnObservations() const;
-  // Fits the models to all that was told.
-  void Fit();
-  void FitRegression();
+  // Something was told. The regression is fitted when it is asked next: a replay asks it nothing.
+  void HasLearned();
+  const AutoRegression& regression() const;
 
   // The earlier search (auto_transfer.cc).
   void StartFrom(const EarlierSearch& earlier);
@@ -95,7 +97,8 @@ class AutoBelief {
   AutoTimeModel model_;
   AutoMemory memory_;
   AutoFailures failures_;
-  AutoRegression regression_;
+  mutable AutoRegression regression_;
+  mutable bool is_fitted_ = false;
 
   std::vector<AutoObservation> observations_;                // From trials that have ended.
   std::map<int64_t, std::vector<AutoObservation>> running_;  // By tag.

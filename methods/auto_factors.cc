@@ -58,30 +58,28 @@ void AutoFactors::Widen(const Vector& times) {
   Approximate();
 }
 
-// Computes the moments and the samples in coordinates in which the measured sums leave the standard
-// normal distribution.
 void AutoFactors::Approximate() {
   const Eigen::SelfAdjointEigenSolver<Matrix> eigen(measured_covariance_);
   const Vector scales = eigen.eigenvalues().cwiseMax(0).cwiseSqrt();
-  const Matrix root = eigen.eigenvectors() * scales.asDiagonal();
-  Vector mean = Vector::Zero();
-  Matrix covariance = Matrix::Identity();
+  root_ = eigen.eigenvectors() * scales.asDiagonal();
+  inner_mean_.setZero();
+  inner_covariance_.setIdentity();
   for (const Side& s : sides_) {
-    const Vector row = root.transpose() * s.row;
-    const Vector gain = covariance * row;
+    const Vector row = root_.transpose() * s.row;
+    const Vector gain = inner_covariance_ * row;
     const double sd = std::sqrt(row.dot(gain) + noise_variance_);
-    const double z = s.side * (row.dot(mean) + s.row.dot(measured_mean_) - s.limit) / sd;
+    const double z = s.side * (row.dot(inner_mean_) + s.row.dot(measured_mean_) - s.limit) / sd;
     const double hazard = NormalHazard(z);
-    mean += gain * (s.side * hazard / sd);
-    covariance -= gain * gain.transpose() * (hazard * (hazard + z) / (sd * sd));
+    inner_mean_ += gain * (s.side * hazard / sd);
+    inner_covariance_ -= gain * gain.transpose() * (hazard * (hazard + z) / (sd * sd));
   }
-  mean_ = measured_mean_ + root * mean;
-  covariance_ = root * covariance * root.transpose();
-  if (!sides_.empty()) Sample(mean, covariance, root);
+  mean_ = measured_mean_ + root_ * inner_mean_;
+  covariance_ = root_ * inner_covariance_ * root_.transpose();
+  is_sampled_ = false;
 }
 
-void AutoFactors::Sample(const Vector& mean, const Matrix& covariance, const Matrix& root) {
-  const Eigen::LLT<Matrix> factor(covariance);
+void AutoFactors::Sample() const {
+  const Eigen::LLT<Matrix> factor(inner_covariance_);
   const Matrix lower = kAutoMemory.proposal_width * Matrix(factor.matrixL());
   const double noise_sd = std::sqrt(noise_variance_);
   Rng rng(0, 0, "belief");  // The same draws each time, so that they do not change decisions.
@@ -90,8 +88,8 @@ void AutoFactors::Sample(const Vector& mean, const Matrix& covariance, const Mat
     for (double& x : normal)
       x = rng.Normal();
     noise_[i] = noise_sd * rng.Normal();
-    const Vector drawn = mean + lower * normal;
-    const Vector factors = measured_mean_ + root * drawn;
+    const Vector drawn = inner_mean_ + lower * normal;
+    const Vector factors = measured_mean_ + root_ * drawn;
     samples_.row(i) = factors;
     double log_weight = 0.5 * (normal.squaredNorm() - drawn.squaredNorm());
     for (const Side& s : sides_) {
@@ -102,12 +100,14 @@ void AutoFactors::Sample(const Vector& mean, const Matrix& covariance, const Mat
   }
   weights_ = (weights_ - weights_.maxCoeff()).exp();
   weights_ /= weights_.sum();
+  is_sampled_ = true;
 }
 
 double AutoFactors::ProbabilityBelow(const Vector& row, double limit) const {
   const double normal = NormalCdf((limit - MeanOf(row)) / SdOf(row));
   if (sides_.empty() || normal < kAutoMemory.certain || normal > 1 - kAutoMemory.certain)
     return normal;
+  if (!is_sampled_) Sample();
   return ((samples_ * row).array() + noise_ < limit).select(weights_, 0).sum();
 }
 

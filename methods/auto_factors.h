@@ -53,7 +53,7 @@ class AutoFactors {
 
   void Learn(const Side& side);
   void Approximate();
-  void Sample(const Vector& mean, const Matrix& covariance, const Matrix& root);
+  void Sample() const;
 
   double noise_variance_;
   // The distribution that the measured sums leave.
@@ -63,9 +63,14 @@ class AutoFactors {
   // The moments that all sums leave.
   Vector mean_;
   Matrix covariance_;
-  // Samples of the factors and of noise, with weights; none without one-sided sums.
-  Eigen::Matrix<double, kNumSamples, kNum> samples_;
-  Eigen::Array<double, kNumSamples, 1> noise_, weights_;
+  // The same in coordinates in which the measured sums leave the standard normal distribution, and
+  // the matrix that leads back.
+  Vector inner_mean_;
+  Matrix inner_covariance_, root_;
+  // Samples of the factors and of noise, with weights. They are drawn when they are needed next.
+  mutable bool is_sampled_ = false;
+  mutable Eigen::Matrix<double, kNumSamples, kNum> samples_;
+  mutable Eigen::Array<double, kNumSamples, 1> noise_, weights_;
   double log_evidence_ = 0;
 };
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 namespace dsat {
 namespace {
@@ -31,6 +30,12 @@ std::vector<AutoFailures::Value> AutoFailures::ValuesOf(const AutoConfig& config
 
 void AutoFailures::Ran(const AutoConfig& config) {
   ran_.push_back(config);
+  const std::vector<Value> values = ValuesOf(config);
+  good_.insert(values.begin(), values.end());
+  for (const Value& value : values)
+    good_pairs_.emplace(values[0], value);
+  int64_t& largest = largest_[config.place];
+  largest = std::max(largest, config.micro_batch);
   if (!failed_.empty()) FindCauses();
 }
 
@@ -39,22 +44,7 @@ void AutoFailures::Failed(const AutoConfig& config) {
   FindCauses();
 }
 
-bool AutoFailures::HasRunAtSizeOf(const AutoConfig& config, bool with_its_knobs) const {
-  return std::ranges::any_of(ran_, [&](const AutoConfig& ran) {
-    return ran.place == config.place && ran.micro_batch >= config.micro_batch &&
-           (!with_its_knobs || ran.knobs == config.knobs);
-  });
-}
-
 void AutoFailures::FindCauses() {
-  std::set<Value> good;
-  std::set<std::pair<Value, Value>> good_pairs;
-  for (const AutoConfig& config : ran_) {
-    const std::vector<Value> values = ValuesOf(config);
-    good.insert(values.begin(), values.end());
-    for (const Value& value : values)
-      good_pairs.emplace(values[0], value);
-  }
   single_.clear();
   pairs_.clear();
   sizes_.clear();
@@ -62,18 +52,22 @@ void AutoFailures::FindCauses() {
     const std::vector<Value> values = ValuesOf(config);
     bool is_found = false;
     for (const Value& value : values) {
-      if (value.first >= kFirstOwn || good.contains(value)) continue;
+      if (value.first >= kFirstOwn || good_.contains(value)) continue;
       ++single_[value];
       is_found = true;
     }
     if (is_found) continue;
     for (const Value& value : values) {
-      if (good_pairs.contains({values[0], value})) continue;
+      if (good_pairs_.contains({values[0], value})) continue;
       ++pairs_[{values[0], value}];
       is_found = true;
     }
     // A configuration that has run with the same knobs fails by chance.
-    if (!is_found && !HasRunAtSizeOf(config, /*with_its_knobs=*/true)) sizes_.push_back(config);
+    const auto has_run = [&](const AutoConfig& ran) {
+      return ran.place == config.place && ran.micro_batch >= config.micro_batch &&
+             ran.knobs == config.knobs;
+    };
+    if (!is_found && std::ranges::none_of(ran_, has_run)) sizes_.push_back(config);
   }
 }
 
@@ -90,7 +84,8 @@ double AutoFailures::ProbabilityRuns(const AutoConfig& config) const {
   const int64_t smaller = std::ranges::count_if(sizes_, [&](const AutoConfig& failed) {
     return failed.place == config.place && failed.micro_batch <= config.micro_batch;
   });
-  const bool fits = HasRunAtSizeOf(config, /*with_its_knobs=*/false);
+  const auto largest = largest_.find(config.place);
+  const bool fits = largest != largest_.end() && largest->second >= config.micro_batch;
   return std::pow(0.5, std::max(most, fits ? 0 : smaller));
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -29,10 +30,12 @@ class AutoFailures {
 
   static std::vector<Value> ValuesOf(const AutoConfig& config);
   void FindCauses();
-  // Whether a configuration of the same place with at least the same micro-batch size has run.
-  bool HasRunAtSizeOf(const AutoConfig& config, bool with_its_knobs) const;
 
   std::vector<AutoConfig> ran_, failed_;
+  // The values that have run, by themselves and together with a place, and the largest sizes.
+  std::set<Value> good_;
+  std::set<std::pair<Value, Value>> good_pairs_;
+  std::map<int64_t, int64_t> largest_;  // By place.
   // How many failures each value may have caused, by itself and together with a place.
   std::map<Value, int64_t> single_;
   std::map<std::pair<Value, Value>, int64_t> pairs_;

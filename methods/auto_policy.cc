@@ -156,15 +156,14 @@ AutoPolicy::AutoPolicy(const AutoBelief& belief, const AutoRecord& record,
     fits_.back() = m.HasDroppedOut() ? 0 : 1;
   }
   std::vector<AutoConfig> pending;
-  for (const AutoRecord::Asked& asked : record.asked) {
-    if (!asked.running) continue;
-    if (asked.points.empty()) pending.push_back(space.ConfigOf(asked.candidate));
-    if (asked.next) pending.push_back(space.ConfigOf(*asked.next));
+  for (const auto& [tag, running] : record.running) {
+    if (running.points.empty()) pending.push_back(space.ConfigOf(running.candidate));
+    if (running.next) pending.push_back(space.ConfigOf(*running.next));
   }
   for (const AutoConfig& config : pending)
     add(config, space.Find(config));
-  for (const AutoRecord::Asked& asked : record.asked) {
-    for (const AutoConfig& config : asked.points)
+  for (const auto& [tag, running] : record.running) {
+    for (const AutoConfig& config : running.points)
       add(config, space.Find(config));
   }
   num_known_ = num_configs();
@@ -217,9 +216,8 @@ double AutoPolicy::GainOfIncumbent() const {
 }
 
 bool AutoPolicy::IsRunning(const AutoCandidate& candidate) const {
-  return std::ranges::any_of(record_.asked, [&](const AutoRecord::Asked& asked) {
-    return asked.running && asked.candidate == candidate;
-  });
+  return std::ranges::any_of(
+      record_.running, [&](const auto& running) { return running.second.candidate == candidate; });
 }
 
 // A configuration may be proposed if it was not yet, or to be measured again.
@@ -238,8 +236,8 @@ bool AutoPolicy::MayAsk(int64_t i) const {
 double AutoPolicy::RiskOf(int64_t i) const {
   if (belief_.space().space().exact) return 0;
   // A running trial may soon tell whether it fits, without another launch.
-  const int64_t num_running = std::ranges::count_if(record_.asked, &AutoRecord::Asked::running);
-  return kAutoDecisions.misfit_loss * (1 + kAutoDecisions.may_wait * num_running) * (1 - fits(i));
+  const double waits = 1 + kAutoDecisions.may_wait * std::ssize(record_.running);
+  return kAutoDecisions.misfit_loss * waits * (1 - fits(i));
 }
 
 // Whether configuration i differs from the incumbent in keys that most likely change nothing.
@@ -296,8 +294,8 @@ std::optional<AutoPolicy::Choice> AutoPolicy::Uncompared() const {
   };
   for (int64_t i = 0; i < num_known_; ++i)
     add(config(i));
-  for (const AutoRecord::Asked& asked : record_.asked)
-    add(space.ConfigOf(asked.candidate));
+  for (const AutoCandidate& proposed : record_.proposed)
+    add(space.ConfigOf(proposed));
   std::optional<int64_t> best;
   for (int64_t i = num_known_; i < num_configs(); ++i) {
     if (IsUnsettled(i) || !MayAsk(i) || fits(i) < kAutoDecisions.first_fits) continue;

@@ -4,6 +4,7 @@
 #define DSAT_METHODS_AUTO_POLICY_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <vector>
@@ -16,10 +17,9 @@ namespace dsat {
 
 // The proposals and measurements of a search so far.
 struct AutoRecord {
-  struct Asked {
+  struct Running {
     AutoCandidate candidate;
-    bool running = true;
-    std::vector<AutoConfig> points = {};     // Measured so far; none once it has ended.
+    std::vector<AutoConfig> points = {};     // Measured so far.
     std::optional<AutoCandidate> next = {};  // The point that was asked for last.
   };
   struct Measured {
@@ -35,7 +35,8 @@ struct AutoRecord {
     bool HasDroppedOut() const { return failures >= kAutoDecisions.most_failures_of_one; }
   };
 
-  std::vector<Asked> asked;  // By tag.
+  std::map<int64_t, Running> running;  // The proposals that were not told yet, by tag.
+  int64_t num_proposals = 0;
   std::set<AutoCandidate> proposed;
   // Candidates whose launch ran out of memory far below the limit, which may be by chance: all of
   // them, and the ones that are to be launched again.

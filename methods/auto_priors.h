@@ -143,7 +143,7 @@ struct AutoPriors {
     int64_t most_failures_of_one = 2;
     size_t most_finalists = 3;
     // [guess] A decision takes time with the cube of the measurements: beyond so many, those of an
-    // earlier search make room.
+    // earlier search make room, and then those of slow configurations.
     size_t most_observations = 80;
     // [guess] The candidates of a decision: in each group, the best over all, in the groups of all
     // places, and the best measurements whose neighbors are added.

@@ -33,6 +33,7 @@ struct AutoObservation {
   double variance = 0;                   // The variance of log_value that its steps show.
   double other_variance = 0;             // The variance that comes on top.
   int64_t launch = 0;                    // Measurements of one launch share its deviation.
+  int64_t same = -1;                     // The number of its configuration; -1 while it runs.
   bool earlier = false;                  // An earlier search has made it.
   int64_t earlier_place = 0;             // The index of its place in the earlier search's space.
   double ended_s = 0;                    // 0 if unknown.

@@ -327,4 +327,31 @@ std::optional<AutoCandidate> AutoSpace::Find(const AutoConfig& config) const {
   return AutoCandidate{config.place, knobs - place.knobs.begin(), size - place.sizes.begin()};
 }
 
+std::optional<AutoCandidate> AutoSpace::Find(const Assignment& assignment) const {
+  const auto size = assignment.find(kMicroBatchKey);
+  if (size == assignment.end()) return std::nullopt;
+  const auto is_set = [&](const auto& setting) {
+    const auto found = assignment.find(setting.first);
+    return found != assignment.end() && found->second == setting.second;
+  };
+  for (int64_t place = 0; place < num_places(); ++place) {
+    const StageSpace& stage = space_.stages[place];
+    if (!std::ranges::all_of(PlaceAssignment(stage), is_set)) continue;
+    std::vector<int> values;
+    for (const Knob& knob : stage.knobs) {
+      const auto found = assignment.find(knob.pointer);
+      if (found == assignment.end()) break;
+      values.push_back(std::ranges::find(knob.values, found->second) - knob.values.begin());
+    }
+    const Place& here = places_[place];
+    const AutoCandidate candidate{
+        place, std::ranges::find(here.values, values) - here.values.begin(),
+        std::ranges::find(here.sizes, size->second.get<int64_t>()) - here.sizes.begin()};
+    const bool is_listed =
+        candidate.knobs < std::ssize(here.values) && candidate.size < std::ssize(here.sizes);
+    if (is_listed) return candidate;
+  }
+  return std::nullopt;
+}
+
 }  // namespace dsat

@@ -96,6 +96,8 @@ class AutoSpace {
   std::optional<AutoConfig> ConfigOf(const Trial& trial, const Point& point) const;
   // The listed configuration with these values.
   std::optional<AutoCandidate> Find(const AutoConfig& config) const;
+  // The one whose AssignmentOf is the assignment, but for the accumulation.
+  std::optional<AutoCandidate> Find(const Assignment& assignment) const;
 
  private:
   struct Place {

@@ -134,13 +134,12 @@ void AutoBelief::StartFrom(const EarlierSearch& earlier) {
 }
 
 // Whether this search's measurements are less probable given the earlier one than without it.
-// REQUIRES: regression_ was fitted.
 bool AutoBelief::ContradictsEarlier() {
   std::vector<AutoObservation> own = OwnObservations();
   if (own.empty() || std::ssize(own) > kAutoTransfer.probation) return false;
   AutoRegression cold(model_);
   cold.Fit(std::move(own));
-  const double by_time = regression_.LogEvidenceOfOwn() - cold.LogEvidenceOfOwn();
+  const double by_time = regression().LogEvidenceOfOwn() - cold.LogEvidenceOfOwn();
   const double by_memory = memory_.log_evidence() - cold_memory_->log_evidence();
   // The profile is no measured configuration.
   std::vector<AutoConfig> measured;

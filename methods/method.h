@@ -58,6 +58,11 @@ class Method {
   // always after its last proposal; a call that returns nullopt changes no state. Never blocks. The
   // caller decides how many trials run at once.
   virtual std::optional<Proposal> Ask() = 0;
+  // As Ask, in a replay: `recorded` is the assignment that was proposed, nullopt if none was. A
+  // method whose decisions take long takes it over. By default, it decides again.
+  virtual std::optional<Proposal> Replay(const std::optional<Assignment>& /*recorded*/) {
+    return Ask();
+  }
 
   // Tells the end of the proposal with this tag; `finished.state` is not kRunning. kFailed is not
   // evidence about memory and must not change a feasibility bound. Called exactly once for every
@@ -69,8 +74,10 @@ class Method {
   virtual void Observe(const Trial& /*finished*/) {}
 
   // A point of the running proposal with this tag was measured, the last one of running.points.
-  // Returns the next point to measure in the same process; nullopt, the default, ends the trial.
-  // Called once for every measured point.
+  // Called once for every measured point. By default it is ignored.
+  virtual void Measured(int64_t /*tag*/, const Trial& /*running*/) {}
+  // The next point to measure in the same process; nullopt, the default, ends the trial. Called
+  // once after Measured, unless a replay knows that the trial has ended since.
   virtual std::optional<Point> NextPoint(int64_t /*tag*/, const Trial& /*running*/) {
     return std::nullopt;
   }

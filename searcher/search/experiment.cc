@@ -99,7 +99,7 @@ Experiment::Experiment(Store& store, ExperimentId id) : store_(&store), id_(id) 
 }
 
 void Experiment::Check(const ExperimentSpec& spec) {
-  Search{spec};
+  Search(spec).Finished();  // It looks at what comes first.
 }
 
 Experiment Experiment::Create(Store& store, const ExperimentSpec& spec) {
@@ -157,7 +157,7 @@ void Experiment::Commit(const MakeEvents& make_events) {
     needs_replay_ = true;
     for (Event& event : events) {
       event.seq = last_seq_ + 1;
-      Apply(event);
+      Apply(event, /*has_ended=*/false);
     }
     needs_replay_ = false;
     return;
@@ -317,16 +317,22 @@ void Experiment::CatchUp() {
     state_ = ExperimentState::kActive;
     reason_.clear();
     attempts_.clear();
+    measured_flops_.reset();
     next_points_.clear();
     last_seq_ = 0;
   }
   needs_replay_ = true;  // Until all events are applied, should one of them throw.
+  std::set<TrialId> ended;
+  for (const Event& event : events) {
+    if (event.kind == EventKind::kTold) ended.insert(event.trial);
+  }
   for (const Event& event : events)
-    Apply(event);
+    Apply(event, ended.contains(event.trial));
   needs_replay_ = false;
 }
 
-void Experiment::Apply(const Event& event) {
+// `has_ended`: its trial ends later in the log.
+void Experiment::Apply(const Event& event, bool has_ended) {
   switch (event.kind) {
     case EventKind::kAsked:
       ApplyAsked(event);
@@ -345,9 +351,10 @@ void Experiment::Apply(const Event& event) {
     case EventKind::kMeasured: {
       Attempt& attempt = OpenAttempt(event.trial, AttemptOf(event));
       if (auto point = MeasuredPoint(event)) {
+        if (!measured_flops_) measured_flops_ = RankFlopsPerSample(point->measurement);
         attempt.points.push_back(std::move(*point));
         next_points_.erase(event.trial);
-        if (const auto next = search_->Measured(event.trial, attempt.points))
+        if (const auto next = search_->Measured(event.trial, attempt.points, has_ended))
           next_points_[event.trial] = *next;
       }
       if (auto profile = MeasuredProfile(event)) attempt.profile = profile;
@@ -377,7 +384,7 @@ void Experiment::Apply(const Event& event) {
 
 void Experiment::ApplyAsked(const Event& event) {
   const Trial asked = AskedTrial(event);
-  const std::optional<Trial> replayed = search_->Start();
+  const std::optional<Trial> replayed = search_->Start(&asked);
   if (!replayed) ThrowDiverged(store_->path(), id_, event.trial, "the search now asks for none");
   const std::string difference = Difference(*replayed, asked);
   if (!difference.empty()) ThrowDiverged(store_->path(), id_, event.trial, difference);
@@ -430,19 +437,13 @@ std::optional<SearchSpace> Experiment::SpaceAfter(const Trial& trial, const Outc
   return search_->SpaceFor(*measured.profile);
 }
 
-// The experiment's FLOPs per sample and rank (searcher/search/sample_flops.h): what the first trial
-// has measured, or else the profile's forward pass and a backward pass of twice its cost. nullopt
-// if neither is known, and if every trial's own count stands.
+// The experiment's FLOPs per sample and rank (searcher/search/sample_flops.h): what was measured
+// first, or else the profile's forward pass and a backward pass of twice its cost. nullopt if
+// neither is known, and if every trial's own count stands.
 std::optional<double> Experiment::KnownFlopsPerSample() const {
   const ExperimentSpec& spec = search_->spec();
   if (PolicyOf(spec.options).reported_flops) return std::nullopt;
-  for (const auto& [id, attempts] : attempts_) {
-    for (const Attempt& attempt : attempts) {
-      for (const PointResult& point : attempt.points) {
-        if (const auto flops = RankFlopsPerSample(point.measurement)) return flops;
-      }
-    }
-  }
+  if (measured_flops_) return measured_flops_;
   const std::optional<ModelProfile>& profile = search_->profile();
   if (!profile || profile->forward_flops_per_sample == 0) return std::nullopt;
   return 3 * static_cast<double>(profile->forward_flops_per_sample) /

@@ -36,6 +36,9 @@ class Experiment {
 
   ExperimentId id() const { return id_; }
   const Store& store() const { return *store_; }
+  // Uses another connection to the same database from now on. `store` must outlive the experiment
+  // or the next such call.
+  void Use(Store& store) { store_ = &store; }
   // As of the last call that wrote. References into it live until the next such call.
   const Search& search() const { return *search_; }
   ExperimentState state() const { return state_; }
@@ -100,7 +103,7 @@ class Experiment {
  private:
   Experiment(Store& store, ExperimentId id);
   std::optional<Trial> Advance(bool starts);
-  void Apply(const Event& event);
+  void Apply(const Event& event, bool has_ended);
   void ApplyAsked(const Event& event);
   void ApplyTold(const Event& event);
   // Appends what `make_events()` gives for the current state, then applies it.
@@ -123,6 +126,7 @@ class Experiment {
   std::string reason_;
   int64_t last_seq_ = 0;
   std::map<TrialId, std::vector<Attempt>> attempts_;
+  std::optional<double> measured_flops_;  // Per sample and rank, of the first measurement.
   std::map<TrialId, Point> next_points_;  // The next points of running trials.
   bool needs_replay_ = true;              // search_ is not what the log up to last_seq_ says.
 };

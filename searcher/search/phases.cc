@@ -36,7 +36,7 @@ std::vector<std::unique_ptr<Phase>> PhasesOf(SearchState& state) {
 }
 
 std::optional<Trial> ProfilePhase::Next() {
-  if (state_.profile || state_.num_running > 0 || !state_.end_reason.empty()) return std::nullopt;
+  if (state_.profile || !state_.running.empty() || !state_.end_reason.empty()) return std::nullopt;
   const bool may_try = std::ranges::all_of(state_.trials, [this](const auto& entry) {
     return entry.second.state == TrialState::kInfeasible || state_.withdrawn.contains(entry.first);
   });
@@ -63,8 +63,9 @@ std::optional<Trial> SubmittedPhase::Next() {
 
 std::optional<Trial> MethodPhase::Next() {
   if (is_exhausted_ || !state_.end_reason.empty()) return std::nullopt;
-  if (state_.HasCapacity() && state_.proposer->Propose()) return state_.proposer->Proposed();
-  is_exhausted_ = state_.num_running == 0;
+  if (state_.HasCapacity() && state_.proposer->Propose(state_.recorded))
+    return state_.proposer->Proposed();
+  is_exhausted_ = state_.running.empty();
   return std::nullopt;
 }
 
@@ -93,7 +94,7 @@ void MethodPhase::Tell(const Trial& finished) {
 
 std::optional<Trial> CheckPhase::Next() {
   const ExperimentSpec& spec = state_.spec;
-  if (state_.num_running > 0 || state_.trials.size() >= 2) return std::nullopt;
+  if (!state_.running.empty() || state_.trials.size() >= 2) return std::nullopt;
   const bool is_first = state_.trials.empty();
   return TrialOf(
       is_first ? TrialKind::kSubmitted : TrialKind::kSearch, {},
@@ -130,7 +131,7 @@ std::optional<Trial> LargerBatchPhase::Next() {
 }
 
 std::optional<Trial> ProofPhase::Next() {
-  return state_.num_running > 0 ? std::nullopt : NextProof(state_);
+  return !state_.running.empty() ? std::nullopt : NextProof(state_);
 }
 
 }  // namespace dsat

@@ -27,7 +27,7 @@ class Phase {
   // The limits of the search were raised.
   virtual void Reopen() {}
   // Whether the next phase may begin, now that Next has given no trial.
-  virtual bool IsOver() const { return state_.num_running == 0; }
+  virtual bool IsOver() const { return state_.running.empty(); }
   // Whether the phase may still run trials that it would not run if the search ended now
   // (Search::EndSearch).
   virtual bool MayGoOn() const { return false; }

@@ -1,6 +1,8 @@
 // A method behind a record of what has run.
 #include "searcher/search/proposer.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "engine/config/batch.h"
 #include "engine/config/settings.h"
@@ -111,16 +113,19 @@ Proposer::Resolved Proposer::Resolve(const Assignment& assignment) const {
   }
 }
 
-bool Proposer::Propose() {
+bool Proposer::Propose(const Recorded* recorded) {
   if (waiting_) return true;
-  if (num_answered_in_a_row_ >= kMaxAnsweredInARow) return false;
-  waiting_ = method_->Ask();
+  // An older log may have more of them.
+  const bool was_asked = recorded != nullptr && recorded->assignment;
+  if (num_answered_in_a_row_ >= kMaxAnsweredInARow && !was_asked) return false;
+  waiting_ = recorded == nullptr ? method_->Ask() : method_->Replay(recorded->assignment);
   if (!waiting_) return false;
   ++num_proposals_;
   const auto [entry, is_new] = all_resolved_.try_emplace(waiting_->assignment);
   if (is_new) entry->second = Resolve(waiting_->assignment);
   resolved_ = &entry->second;
   key_ = resolved_->draft ? resolved_->draft->key : "";
+  if (was_asked && recorded->is_started && records_.contains(key_)) waiting_->repeat = true;
   // In the published method, no two proposals are equal.
   if (waiting_->repeat || PolicyOf(spec_.options).repeat_equal)
     key_ += fmt::format("#{}", num_proposals_);
@@ -206,18 +211,25 @@ void Proposer::End(const Trial& finished) {
     other.ds_config = draft.ds_config;
     records_.try_emplace(draft.key, Record{.trial = finished.id, .finished = std::move(other)});
   }
-  num_answered_in_a_row_ = 0;
+  AllowMore();
   if (!tag_of_.contains(finished.id)) Observe(finished);
 }
 
 void Proposer::Observe(const Trial& finished) {
   method_->Observe(finished);
-  num_answered_in_a_row_ = 0;
+  AllowMore();
 }
 
-std::optional<Point> Proposer::NextPoint(const Trial& running) {
+void Proposer::AllowMore() {
+  num_answered_in_a_row_ =
+      std::min(num_answered_in_a_row_, kMaxAnsweredInARow - kMaxAnsweredAfterEnd);
+}
+
+std::optional<Point> Proposer::Measured(const Trial& running, bool has_ended) {
   const auto tag = tag_of_.find(running.id);
-  return tag == tag_of_.end() ? std::nullopt : method_->NextPoint(tag->second, running);
+  if (tag == tag_of_.end()) return std::nullopt;
+  method_->Measured(tag->second, running);
+  return has_ended ? std::nullopt : method_->NextPoint(tag->second, running);
 }
 
 Draft Proposer::DraftAt(const Trial& trial, const Point& point) const {

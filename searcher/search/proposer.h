@@ -34,11 +34,17 @@ struct Draft {
 // The resolved config of a trial of `world_size` ranks at a point.
 Json ConfigAt(const Trial& trial, const Point& point, int64_t world_size);
 
+// What a method has proposed, by the log.
+struct Recorded {
+  std::optional<Assignment> assignment;  // nullopt: nothing.
+  bool is_started = false;               // A trial was started for it.
+};
+
 class Proposer {
  public:
-  // After so many consecutive proposals that needed no trial, the method is not asked before
-  // something else has happened.
-  static constexpr int kMaxAnsweredInARow = 200;
+  // After so many consecutive proposals that needed no trial, the method is asked only for a few
+  // each time that a trial ends: there is hardly anything new.
+  static constexpr int kMaxAnsweredInARow = 200, kMaxAnsweredAfterEnd = 8;
 
   // `space` and `num_params` come from the profile.
   Proposer(ExperimentSpec spec, const SearchSpace& space, int64_t num_params);
@@ -58,8 +64,8 @@ class Proposer {
   Draft DraftAt(const Trial& trial, const Point& point) const;
 
   // Asks the method for a proposal, unless one waits. Returns whether one waits now: then it is
-  // answered or started next.
-  bool Propose();
+  // answered or started next. `recorded` is what it proposes in a replay, else nullptr.
+  bool Propose(const Recorded* recorded);
   // The trial that the waiting proposal asks for; its ds_config is null if it breaks a rule.
   Trial Proposed() const;
   // Returns why a draft cannot run, or "" if it may.
@@ -80,9 +86,9 @@ class Proposer {
   // Shows the method a trial that was not started here: a profiling or confirm trial.
   void Observe(const Trial& finished);
 
-  // The point that the method wants to be measured after the last one of a started trial in its
-  // process. Called once for every measured point.
-  std::optional<Point> NextPoint(const Trial& running);
+  // A point of a started trial was measured. Returns the one that the method wants to be measured
+  // next in its process; nullopt if the trial `has_ended` since, in a replay.
+  std::optional<Point> Measured(const Trial& running, bool has_ended);
 
   Conclusion Conclude() const { return method_->Conclude(); }
   std::optional<OthersBound> BoundOthers(const Trial& pick) const {
@@ -117,6 +123,7 @@ class Proposer {
   std::string BrokenCondition(const Json& ds_config) const;
   Resolved Resolve(const Assignment& assignment) const;
   void TellMethod(int64_t tag, const Trial& finished);
+  void AllowMore();
 
   ExperimentSpec spec_;
   SearchSpace space_;

@@ -70,24 +70,27 @@ Search::Search(ExperimentSpec spec, std::unique_ptr<Predictor> predictor)
   state_->predictor = std::move(predictor);
   if (state_->spec.profile) state_->SetProfile(*state_->spec.profile, std::nullopt);
   phases_ = PhasesOf(*state_);
-  HasChanged();
 }
 
-// While nothing runs, the search looks ahead at once: what it asks its method then does not depend
-// on when it is asked.
 void Search::HasChanged() {
   next_.reset();
   has_looked_ = false;
-  if (state_->num_running == 0) LookAhead();
 }
 
-void Search::LookAhead() {
+void Search::LookAhead(const Recorded* recorded) const {
   if (has_looked_) return;
+  state_->recorded = recorded;
   for (const std::unique_ptr<Phase>& phase : phases_) {
     next_ = phase->Next();
     if (next_ || !phase->IsOver()) break;
   }
   has_looked_ = true;
+}
+
+// While nothing runs, what a search asks its method does not depend on when it is asked: it looks
+// ahead once something depends on that.
+void Search::LookAheadIfIdle() const {
+  if (IsIdle()) LookAhead();
 }
 
 std::optional<Trial> Search::Ask() {
@@ -109,15 +112,20 @@ std::vector<Answered> Search::Settle() {
 }
 
 bool Search::Answer(const Answered& recorded) {
-  LookAhead();
+  const Recorded proposed{.assignment = recorded.assignment};
+  LookAhead(&proposed);
   const bool is_proposed = next_ && next_->kind == TrialKind::kSearch && state_->proposer;
   if (!is_proposed || !state_->proposer->Answer(recorded)) return false;
   HasChanged();
   return true;
 }
 
-std::optional<Trial> Search::Start() {
-  LookAhead();
+std::optional<Trial> Search::Start(const Trial* recorded) {
+  Recorded proposed;
+  if (recorded != nullptr && recorded->kind == TrialKind::kSearch)
+    proposed = {.assignment = recorded->assignment, .is_started = true};
+  LookAhead(recorded == nullptr ? nullptr : &proposed);
+  if (recorded != nullptr && next_) next_->give_up_below = recorded->give_up_below;
   if (!next_) return std::nullopt;
   SearchState& s = *state_;
   Trial trial = *std::exchange(next_, std::nullopt);
@@ -127,7 +135,7 @@ std::optional<Trial> Search::Start() {
     phase->Start(trial);
   if (trial.kind == TrialKind::kSubmitted) s.submitted = trial.id;
   s.trials.emplace(trial.id, trial);
-  ++s.num_running;
+  s.running.insert(trial.id);
   if (RunsAgain(trial.kind)) s.reruns.push_back(trial.id);
   HasChanged();
   return trial;
@@ -160,7 +168,7 @@ void Search::Tell(TrialId id, const Outcome& outcome, std::vector<PointResult> p
   const Outcome checked = CheckedOutcome(trial, outcome, s.spec.options.metric);
   trial.state = checked.state;
   trial.reason = checked.reason;
-  --s.num_running;
+  s.running.erase(id);
   if (trial.state == TrialState::kStopped && !s.end_reason.empty()) s.withdrawn.insert(id);
   if (id == s.submitted) s.first_after_submitted = static_cast<TrialId>(s.trials.size());
   if (trial.kind == TrialKind::kProfile && trial.state == TrialState::kSucceeded)
@@ -170,12 +178,13 @@ void Search::Tell(TrialId id, const Outcome& outcome, std::vector<PointResult> p
   HasChanged();
 }
 
-std::optional<Point> Search::Measured(TrialId id, const std::vector<PointResult>& points) {
+std::optional<Point> Search::Measured(TrialId id, const std::vector<PointResult>& points,
+                                      bool has_ended) {
   Trial& trial = RunningTrial(id);
   trial.points = points;
   if (trial.kind != TrialKind::kSearch || !state_->proposer || !state_->space->exact)
     return std::nullopt;
-  return state_->proposer->NextPoint(trial);
+  return state_->proposer->Measured(trial, has_ended);
 }
 
 bool Search::Fits(TrialId id, const Point& point) {
@@ -183,11 +192,13 @@ bool Search::Fits(TrialId id, const Point& point) {
 }
 
 void Search::EndSearch(const std::string& reason) {
+  LookAheadIfIdle();
   state_->end_reason = reason;
   HasChanged();
 }
 
 void Search::RaiseLimits(const LimitsRaised& limits) {
+  LookAheadIfIdle();
   SearchOptions& options = state_->spec.options;
   if (limits.max_trials) options.max_trials = *limits.max_trials;
   if (limits.max_time_s) options.max_time_s = limits.max_time_s;
@@ -206,7 +217,13 @@ void Search::RaiseLimits(const LimitsRaised& limits) {
   HasChanged();
 }
 
+bool Search::Finished() const {
+  LookAheadIfIdle();
+  return IsIdle() && !next_;
+}
+
 bool Search::MayGoOn() const {
+  LookAheadIfIdle();
   return state_->end_reason.empty() &&
          std::ranges::any_of(phases_, [](const auto& phase) { return phase->MayGoOn(); });
 }

@@ -5,7 +5,8 @@
 // (searcher/search/confirm.h), and at last the runs that prove the pick (searcher/search/proof.h).
 // A search has no clock and no threads: the same events give the same trials, so that recovery is
 // replay. A proposal of the method that needs no trial is an event like others, and what was
-// predicted for it is in the event, so that a replay does not predict again.
+// predicted for it is in the event, so that a replay does not predict again. Nor does it decide
+// again where that takes long (Method::Replay).
 #ifndef DSAT_SEARCHER_SEARCH_SEARCH_H_
 #define DSAT_SEARCHER_SEARCH_SEARCH_H_
 
@@ -46,8 +47,9 @@ class Search {
   // Answers the next proposal of the method as recorded, without a prediction. Returns false, and
   // does nothing, if the next proposal is another one or cannot have had this answer.
   bool Answer(const Answered& recorded);
-  // Starts the next trial. REQUIRES, except in a replay: Settle was called, and nothing since.
-  std::optional<Trial> Start();
+  // Starts the next trial, which is `recorded` in a replay. REQUIRES, except in a replay: Settle
+  // was called, and nothing since.
+  std::optional<Trial> Start(const Trial* recorded = nullptr);
 
   // The search space that `profile` leads to. Throws what MakePredictor throws.
   SearchSpace SpaceFor(const ModelProfile& profile) const;
@@ -63,8 +65,10 @@ class Search {
 
   // The process of a running trial has measured another point, the last one of `points`. Returns
   // the next point to measure in it; nullopt to end it, as always for a user's command, which
-  // measures only one. Called once for every point. Throws as Tell.
-  std::optional<Point> Measured(TrialId id, const std::vector<PointResult>& points);
+  // measures only one, and for a trial that `has_ended` since, in a replay. Called once for every
+  // point. Throws as Tell.
+  std::optional<Point> Measured(TrialId id, const std::vector<PointResult>& points,
+                                bool has_ended = false);
   // Whether the trial's configuration is predicted exactly to fit at another point.
   bool Fits(TrialId id, const Point& point);
 
@@ -79,10 +83,10 @@ class Search {
   // given, the method does not continue, and the confirmation gets those that are missing.
   void RaiseLimits(const LimitsRaised& limits);
 
-  bool IsIdle() const { return state_->num_running == 0; }  // No trial is running.
+  bool IsIdle() const { return state_->running.empty(); }  // No trial is running.
   // No trial is running and none will come. A search that Settle has not been called for since its
   // last event may not know yet.
-  bool Finished() const { return IsIdle() && !next_; }
+  bool Finished() const;
   // Set once Finished: why the experiment counts as failed, because the profiling trial did not
   // succeed, no trial after it did, or each that did has dropped out. "" if it does not count as
   // failed.
@@ -92,7 +96,7 @@ class Search {
   operator const SearchState&() const { return *state_; }  // NOLINT(google-explicit-constructor)
   const ExperimentSpec& spec() const { return state_->spec; }
   const std::map<TrialId, Trial>& trials() const { return state_->trials; }
-  std::vector<TrialId> Running() const { return state_->Running(); }
+  std::vector<TrialId> Running() const { return {state_->running.begin(), state_->running.end()}; }
   std::optional<TrialId> Best() const { return state_->Best(); }
   // The trial of the submitted configuration, if it exists yet.
   std::optional<TrialId> Submitted() const { return state_->submitted; }
@@ -112,16 +116,16 @@ class Search {
   int64_t NumRefused() const { return state_->proposer ? state_->proposer->num_misfits() : 0; }
 
  private:
-  void LookAhead();
+  void LookAhead(const Recorded* recorded = nullptr) const;
+  void LookAheadIfIdle() const;
   void HasChanged();
   Trial& RunningTrial(TrialId id);
 
   std::unique_ptr<SearchState> state_;
   std::vector<std::unique_ptr<Phase>> phases_;
-  // The trial that comes next as things stand, if it was looked for, which is always so while
-  // nothing runs.
-  std::optional<Trial> next_;
-  bool has_looked_ = false;
+  // The trial that comes next as things stand, if it was looked for.
+  mutable std::optional<Trial> next_;
+  mutable bool has_looked_ = false;
 };
 
 }  // namespace dsat

@@ -24,7 +24,7 @@ auto ChangeOf(const SearchState& search, TrialId id) {
 
 std::optional<Trial> ConfirmPhase::Next() {
   planned_.reset();
-  if (state_.num_running > 0 || state_.spec.options.confirm_rounds == 0) return std::nullopt;
+  if (!state_.running.empty() || state_.spec.options.confirm_rounds == 0) return std::nullopt;
   if (!state_.confirmation || HasLostFinalists()) planned_ = Plan();
   const Confirmation& confirmation = planned_ ? *planned_ : *state_.confirmation;
   const std::optional<TrialId> arm = confirmation.Next();

@@ -40,10 +40,10 @@ std::vector<Json> ProfileLadder(const ExperimentSpec& spec) {
 bool SearchState::HasCapacity() const {
   const SearchOptions& options = spec.options;
   // A trial that an interrupted runner has left before limits were raised is measured alone.
-  if (std::ranges::any_of(
-          reruns, [this](TrialId id) { return trials.at(id).state == TrialState::kRunning; }))
+  if (std::ranges::any_of(running, [this](TrialId id) { return RunsAgain(trials.at(id).kind); }))
     return false;
   const auto num_tried = static_cast<int64_t>(trials.size() - reruns.size());
+  const int64_t num_running = std::ssize(running);
   if (num_tried >= options.max_trials || num_running >= options.max_concurrent_trials) return false;
   return !options.max_slots || (num_running + 1) * spec.slots_per_trial <= *options.max_slots;
 }
@@ -93,14 +93,6 @@ std::string SearchState::Misfit(const Draft& draft) {
   const auto found = verdicts.find(draft.key);
   if (found != verdicts.end()) return found->second;
   return verdicts[draft.key] = WhyInfeasible(*predictor, draft.ds_config);
-}
-
-std::vector<TrialId> SearchState::Running() const {
-  std::vector<TrialId> running;
-  for (const auto& [id, trial] : trials) {
-    if (trial.state == TrialState::kRunning) running.push_back(id);
-  }
-  return running;
 }
 
 std::optional<TrialId> SearchState::Best() const {

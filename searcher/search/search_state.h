@@ -33,7 +33,7 @@ void AddTrainer(const ModelProfile& profile, ExperimentSpec& spec);
 struct SearchState {
   ExperimentSpec spec;
   std::map<TrialId, Trial> trials;
-  int64_t num_running = 0;
+  std::set<TrialId> running;
   std::vector<TrialId> reruns;  // All trials that measure a configuration again, in their order.
   // The last trial of the submitted configuration, and the first one that was asked for after its
   // end; 0 before.
@@ -48,6 +48,7 @@ struct SearchState {
   std::optional<ModelProfile> profile;
   std::optional<SearchSpace> space;
   std::unique_ptr<Proposer> proposer;
+  const Recorded* recorded = nullptr;  // What its method proposes next, in a replay.
   // The confirmation of which a trial has started, and what those before it have left out.
   std::optional<Confirmation> confirmation;
   std::map<TrialId, std::string> left_out;
@@ -72,7 +73,6 @@ struct SearchState {
   // throws.
   std::string Misfit(const Draft& draft);
 
-  std::vector<TrialId> Running() const;
   // The trial with the best metric so far; trials that run again and profiling excluded; ties keep
   // the first. It is the luckiest of many measurements: a result is a verdict.
   std::optional<TrialId> Best() const;

@@ -27,6 +27,10 @@ constexpr std::chrono::seconds kAnswerTimeout{50};  // For the loop to answer a 
 
 constexpr size_t kMostReasonBytes = 4096;  // A line that says why, not a log.
 
+// Of the threads of the server (searcher/service/service_listener.cc), some are left for the calls
+// of other experiments.
+constexpr int kMostCallsOfExperiment = 24;
+
 // Does the work of a call and converts exceptions to a status.
 template <typename Work>
 grpc::Status Answer(Work work) {
@@ -125,107 +129,114 @@ class TrialServiceImpl final : public v1::TrialService::Service {
 
 class ExperimentServiceImpl final : public v1::ExperimentService::Service {
  public:
-  explicit ExperimentServiceImpl(const std::string& database)
-      : store_(Store::Open(database, Store::Mode::kReadWrite)) {}
+  explicit ExperimentServiceImpl(const std::string& database) : database_(database) {
+    Store::Open(database, Store::Mode::kReadWrite);
+  }
 
   grpc::Status Ask(grpc::ServerContext* context, const v1::AskRequest* request,
                    v1::AskReply* reply) override {
-    return Locked([&] { Ask(*context, request->experiment(), reply); });
+    return InTurn(request->experiment(), [&](std::optional<Experiment>& experiment, Store& store) {
+      // A client that has given up would never run the trial that it asked for.
+      if (context->IsCancelled())
+        Throw(ErrorCode::kCancelled, "the client has given up the call, which gets no trial");
+      const ExperimentId id = request->experiment();
+      // The log of an ended one need not be replayed to say that.
+      reply->set_finished(!experiment && store.GetExperiment(id).state != ExperimentState::kActive);
+      if (reply->finished()) return;
+      if (!experiment) experiment = Experiment::Open(store, id);
+      const std::optional<Trial> trial = experiment->Ask();
+      if (trial) *reply->mutable_trial() = ToProto(*trial);
+      reply->set_finished(experiment->FinishIfDone());
+    });
   }
 
   grpc::Status Tell(grpc::ServerContext*, const v1::TellRequest* request,
                     v1::TellReply* reply) override {
-    return Locked([&] {
-      Tell(*request);
-      reply->set_finished(Finish(request->experiment()));
+    return InTurn(request->experiment(), [&](std::optional<Experiment>& experiment, Store& store) {
+      if (!experiment) experiment = Experiment::Open(store, request->experiment());
+      Tell(*request, *experiment);
+      reply->set_finished(experiment->FinishIfDone());
     });
   }
 
   grpc::Status GetExperiment(grpc::ServerContext*, const v1::GetExperimentRequest* request,
                              v1::GetExperimentReply* reply) override {
-    return Locked([&] {
+    return Answer([&] {
       const ExperimentId id = request->experiment();
-      const ExperimentRow row = store_.GetExperiment(id);
-      reply->set_spec_json(ToJson(store_.GetSpec(id)).dump());
+      const Store& store = StoreOfThread();
+      const ExperimentRow row = store.GetExperiment(id);
+      reply->set_spec_json(ToJson(store.GetSpec(id)).dump());
       reply->set_state(ToString(row.state));
       reply->set_reason(row.reason);
-      const auto best_trials = store_.BestTrials();
-      const auto best = best_trials.find(id);
-      reply->set_best_trial(best == best_trials.end() ? -1 : best->second.trial);
-      for (const Trial& trial : store_.Trials(id))
+      const auto best = store.BestTrials(id);
+      reply->set_best_trial(best.empty() ? -1 : best.at(id).trial);
+      for (const Trial& trial : store.Trials(id))
         *reply->add_trials() = ToProto(trial);
     });
   }
 
  private:
-  // The store and its experiments belong to one call at a time.
+  struct Served {
+    std::mutex mutex;                      // It is of the call whose turn it is.
+    std::optional<Experiment> experiment;  // Since a call has needed it, until it ends.
+  };
+
+  // Calls of one experiment take turns, and those of others do not wait for them.
   template <typename Work>
-  grpc::Status Locked(Work work) {
+  grpc::Status InTurn(ExperimentId id, const Work& work) {
     return Answer([&] {
-      std::lock_guard lock(mutex_);
-      work();
+      Store& store = StoreOfThread();
+      RunnerLock::CheckNotOurs(store, id);  // Throws if there is no such experiment.
+      const std::shared_ptr<Served> served = Enter(id);
+      const std::lock_guard turn(served->mutex);
+      std::optional<Experiment>& experiment = served->experiment;
+      if (experiment) experiment->Use(store);
+      work(experiment, store);
+      if (experiment && experiment->state() != ExperimentState::kActive) experiment.reset();
     });
   }
 
-  // A client that has given up would never run the trial that it asked for.
-  void Ask(const grpc::ServerContext& context, ExperimentId id, v1::AskReply* reply) {
-    if (context.IsCancelled())
-      Throw(ErrorCode::kCancelled, "the client has given up the call, which gets no trial");
-    if (!experiments_.contains(id) && HasEnded(id)) {
-      reply->set_finished(true);
-      return;
-    }
-    const std::optional<Trial> trial = Opened(id).Ask();
-    if (trial) *reply->mutable_trial() = ToProto(*trial);
-    reply->set_finished(Finish(id));
+  // A connection is used by one call at a time.
+  Store& StoreOfThread() const {
+    thread_local std::map<std::string, Store> stores;
+    const auto found = stores.find(database_);
+    if (found != stores.end()) return found->second;
+    return stores.emplace(database_, Store::Open(database_, Store::Mode::kReadWrite)).first->second;
   }
 
-  void Tell(const v1::TellRequest& request) {
+  std::shared_ptr<Served> Enter(ExperimentId id) {
+    std::lock_guard lock(mutex_);
+    std::shared_ptr<Served>& served = served_[id];
+    if (!served) served = std::make_shared<Served>();
+    if (served.use_count() > kMostCallsOfExperiment) {
+      Throw(ErrorCode::kResourceExhausted,
+            "experiment {}: {} calls wait for it, as many as may; try again", id,
+            kMostCallsOfExperiment);
+    }
+    return served;
+  }
+
+  static void Tell(const v1::TellRequest& request, Experiment& experiment) {
     if (request.reason().size() > kMostReasonBytes) {
       Throw(ErrorCode::kInvalidArgument, "tell: the reason has {} bytes; expected at most {}",
             request.reason().size(), kMostReasonBytes);
     }
-    Experiment& experiment = Opened(request.experiment());
     // Another process may have asked for the trial.
     if (!experiment.search().trials().contains(request.trial())) experiment.CatchUp();
     const Outcome outcome{ParseTrialState(request.state()), request.reason()};
     if (outcome.state == TrialState::kSucceeded && !outcome.reason.empty())
       Throw(ErrorCode::kInvalidArgument, "tell: a trial that has succeeded has no reason");
+    const auto trial = experiment.search().trials().find(request.trial());
     std::vector<PointResult> points;
-    if (request.has_measurement()) {
-      const auto trial = experiment.search().trials().find(request.trial());
-      const bool known = trial != experiment.search().trials().end();
-      points.push_back(
-          {known ? ConfigPoint(trial->second) : Point{}, FromProto(request.measurement())});
-    }
+    if (request.has_measurement() && trial != experiment.search().trials().end())
+      points = {{ConfigPoint(trial->second), FromProto(request.measurement())}};
     experiment.TellExternal(request.trial(), outcome, points,
                             ProfileFromText(request.profile_json()));
   }
 
-  // Opening an ended experiment would replay its log while all other clients wait.
-  bool HasEnded(ExperimentId id) {
-    RunnerLock::CheckNotOurs(store_, id);
-    return store_.GetExperiment(id).state != ExperimentState::kActive;
-  }
-
-  // Marks the experiment as ended if its search has finished, and forgets it then. REQUIRES: it is
-  // open.
-  bool Finish(ExperimentId id) {
-    const bool finished = experiments_.at(id).FinishIfDone();
-    if (finished) experiments_.erase(id);
-    return finished;
-  }
-
-  Experiment& Opened(ExperimentId id) {
-    RunnerLock::CheckNotOurs(store_, id);
-    const auto open = experiments_.find(id);
-    if (open != experiments_.end()) return open->second;
-    return experiments_.emplace(id, Experiment::Open(store_, id)).first->second;
-  }
-
+  std::string database_;
   std::mutex mutex_;
-  Store store_;
-  std::map<ExperimentId, Experiment> experiments_;
+  std::map<ExperimentId, std::shared_ptr<Served>> served_;
 };
 
 }  // namespace

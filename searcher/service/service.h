@@ -69,8 +69,8 @@ class TrialServer {
   std::unique_ptr<Impl> impl_;
 };
 
-// ExperimentService for all experiments of one database (`dsat serve`). Calls are processed one at
-// a time; other processes may append to the same experiments meanwhile.
+// ExperimentService for all experiments of one database (`dsat serve`). The calls of one experiment
+// are processed one at a time, up to 24 wait; other processes may append to it meanwhile.
 class ExperimentServer {
  public:
   // `address` is "unix:/absolute/path" of at most 107 bytes, HOST:PORT (port 0 = any free port), or

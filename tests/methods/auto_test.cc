@@ -351,7 +351,10 @@ std::vector<int64_t> SweepOnce(const Machine& machine, AutoMethod& method) {
   Trial trial = EndOf(machine, assignment, proposal->tag + 1);
   if (trial.state == TrialState::kSucceeded) {
     sizes.push_back(MicroBatchOf(assignment));
-    while (const std::optional<Point> next = method.NextPoint(proposal->tag, trial)) {
+    while (true) {
+      method.Measured(proposal->tag, trial);
+      const std::optional<Point> next = method.NextPoint(proposal->tag, trial);
+      if (!next) break;
       SetMicroBatch(assignment, next->micro_batch_size);
       const Trial point = EndOf(machine, assignment, proposal->tag + 1);
       if (point.state != TrialState::kSucceeded) break;

@@ -70,6 +70,53 @@ Store Logged(const ExperimentSpec& spec, const std::vector<Event>& log) {
   return store;
 }
 
+// Runs trials to the end of the search, each with the points that its method asks for.
+void RunPoints(Experiment& experiment, const Predictor& engine) {
+  while (true) {
+    std::vector<TrialId> running = experiment.search().Running();
+    if (running.empty()) {
+      const std::optional<Trial> trial = experiment.Ask();
+      if (!trial) break;
+      running = {trial->id};
+    }
+    const Trial& trial = experiment.search().trials().at(running[0]);
+    const Simulated run = EndOf(trial, engine);
+    const int64_t attempt = experiment.StartAttempt(trial.id, "/logs");
+    if (run.profile) experiment.RecordMeasured(trial.id, attempt, {}, run.profile);
+    std::optional<Point> next = ConfigPoint(trial);
+    while (next && !run.points.empty()) {
+      PointResult point =
+          SamplePoint(100.0 + static_cast<double>(next->micro_batch_size), next->micro_batch_size);
+      point.point = *next;
+      experiment.RecordMeasured(trial.id, attempt, point, {});
+      next = experiment.NextPoint(trial.id);
+    }
+    experiment.EndAttempt(trial.id, attempt, run.outcome, "");
+    experiment.Tell(trial.id, run.outcome);
+  }
+  experiment.FinishIfDone();
+}
+
+// A replay takes over what was decided: what comes after it shows that nothing is missing.
+TEST(PredictedAutoTest, ASearchByPointsKilledAfterAnyEventGoesOnAsIfItHadNotBeen) {
+  ExperimentSpec spec = BuiltinSpec("auto");
+  spec.options.max_trials = 6;
+  spec.options.max_concurrent_trials = 1;
+  Store whole = Store::InMemory();
+  Experiment uninterrupted = Experiment::Create(whole, spec);
+  const auto engine = MakePredictor(spec, BuiltinProfile());
+  RunPoints(uninterrupted, *engine);
+  const std::vector<Event> log = whole.Events(1);
+  EXPECT_GT(std::ranges::count(log, EventKind::kMeasured, &Event::kind),
+            std::ssize(uninterrupted.search().trials()) + 1);
+  for (size_t cut = 5; cut < log.size(); cut += 7) {
+    Store store = Logged(spec, {log.begin(), log.begin() + static_cast<std::ptrdiff_t>(cut)});
+    Experiment resumed = Experiment::Open(store, 1);
+    RunPoints(resumed, *engine);
+    EXPECT_EQ(TrialsOf(resumed.search()), TrialsOf(uninterrupted.search())) << "event " << cut;
+  }
+}
+
 class PredictedSearchTest : public ::testing::TestWithParam<std::string> {};
 
 INSTANTIATE_TEST_SUITE_P(Methods, PredictedSearchTest,

@@ -14,9 +14,10 @@ namespace dsat {
 namespace {
 
 // Applies events [begin, end), and compares every trial asked for with the one recorded. With
-// `vain_asks`, the search is also asked where the log has a tell and no trial is available.
+// `live`, which has run them, it is a replay, which decides nothing anew. Without, the search
+// decides each trial, and it is also asked where the log has a tell and no trial is available.
 void Apply(Search& search, const std::vector<SearchEvent>& events, size_t begin, size_t end,
-           bool vain_asks) {
+           const Search* live) {
   for (size_t i = begin; i < end; ++i) {
     const SearchEvent& event = events[i];
     if (event.answered) {
@@ -24,13 +25,14 @@ void Apply(Search& search, const std::vector<SearchEvent>& events, size_t begin,
       continue;
     }
     if (!event.asked.is_null()) {
-      const std::optional<Trial> trial = search.Start();
+      const std::optional<Trial> trial =
+          search.Start(live == nullptr ? nullptr : &live->trials().at(event.trial));
       ASSERT_TRUE(trial) << "event " << i << " of a replay from " << begin;
       ASSERT_EQ(trial->id, event.trial);
       ASSERT_EQ(trial->ds_config, event.asked) << "event " << i << " of a replay from " << begin;
       continue;
     }
-    if (vain_asks) {
+    if (live == nullptr) {
       ASSERT_FALSE(search.Ask()) << "event " << i << " of a replay from " << begin;
     }
     search.Tell(event.trial, event.ending.outcome, event.ending.points, event.ending.profile);
@@ -73,8 +75,8 @@ TEST_P(SearchReplay, EveryPrefixOfTheEventsLeadsToTheSameTrials) {
       const size_t stride = std::max<size_t>(IsSanitized() ? 10 : 1, events.size() / 40);
       for (size_t prefix = 0; prefix <= events.size(); prefix += stride * (1 + prefix % 2)) {
         Search rebuilt(spec);
-        ASSERT_NO_FATAL_FAILURE(Apply(rebuilt, events, 0, prefix, false));
-        ASSERT_NO_FATAL_FAILURE(Apply(rebuilt, events, prefix, events.size(), true));
+        ASSERT_NO_FATAL_FAILURE(Apply(rebuilt, events, 0, prefix, &live));
+        ASSERT_NO_FATAL_FAILURE(Apply(rebuilt, events, prefix, events.size(), nullptr));
         ASSERT_TRUE(rebuilt.Finished());
         EXPECT_EQ(rebuilt.Best(), live.Best());
         EXPECT_EQ(rebuilt.FailureReason(), live.FailureReason());

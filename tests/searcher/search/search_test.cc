@@ -112,6 +112,31 @@ TEST(SearchTest, TheBestLeavesTheProfilingTrialOutAndTiesKeepTheFirst) {
   EXPECT_EQ(search.Best(), 1);
 }
 
+// On one rank there are few configurations, and random goes on to draw them.
+TEST(SearchTest, WhereHardlyAnythingIsNewFewProposalsFollowTheEndOfATrial) {
+  ExperimentSpec spec = SimulatedSpec("random");
+  spec.slots_per_trial = 1;
+  spec.options.max_trials = 10'000;
+  spec.options.max_concurrent_trials = 16;
+  Search search = Profiled(spec);
+  int64_t answered = 0, ended = 0, most = 0;  // Since the last start.
+  while (!search.Finished()) {
+    answered += std::ssize(search.Settle());
+    most = std::max(most, answered);
+    EXPECT_LE(answered,
+              Proposer::kMaxAnsweredInARow + ended * int64_t{Proposer::kMaxAnsweredAfterEnd});
+    if (search.Start()) {
+      answered = ended = 0;
+      continue;
+    }
+    if (search.Finished()) break;
+    const Trial trial = search.trials().at(search.Running()[0]);
+    Tell(search, trial.id, OnDevice(trial, false));
+    ++ended;
+  }
+  EXPECT_GT(most, Proposer::kMaxAnsweredInARow);
+}
+
 TEST(SearchTest, AProposalEqualToTheSubmittedOneIsAnsweredFromItsRecord) {
   // The grid asks for stage 1, size 2 with the submitted knobs.
   ExperimentSpec spec = SimulatedSpec("grid");

@@ -6,6 +6,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -169,6 +171,37 @@ TEST_F(ExperimentServerTest, ManyClientsAtOnceGetEachTrialOnce) {
   for (std::thread& worker : workers)
     worker.join();
   EXPECT_EQ(ids, (std::multiset<TrialId>{0, 1, 2, 3, 4, 5}));
+}
+
+// Its first decision compares 200,000 configurations.
+TEST_F(ExperimentServerTest, ALongDecisionOfOneExperimentDelaysNoOther) {
+  ExperimentId slow_id = 0;
+  {
+    Store store = Store::Open(database(), Store::Mode::kReadWrite);
+    ExperimentSpec slow = Spec();
+    slow.method = "auto";
+    Json values = Json::array();
+    for (int i = 0; i < 24; ++i)
+      values.push_back(i);
+    for (const char* key : {"/a", "/b", "/c", "/d"})
+      slow.search_space[key] = values;
+    slow_id = store.CreateExperiment(slow);
+  }
+  const ExperimentServer server(database(), "");
+  std::atomic<bool> has_decided = false;
+  std::jthread asks([&] {
+    ExperimentClient client = ExperimentClient::Connect(server.address(), server.key());
+    EXPECT_TRUE(client.Ask(slow_id).trial);
+    EXPECT_TRUE(client.Ask(slow_id).trial);
+    has_decided = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  ExperimentClient client = ExperimentClient::Connect(server.address(), server.key());
+  while (const std::optional<Trial> trial = client.Ask(id_).trial)
+    client.Tell(id_, trial->id, {TrialState::kSucceeded, ""}, Measured(*trial), {});
+  EXPECT_EQ(client.GetExperiment(id_).trials.size(), 6u);
+  EXPECT_EQ(client.GetExperiment(slow_id).state, "active");
+  EXPECT_FALSE(has_decided);
 }
 
 TEST_F(ExperimentServerTest, AReasonIsALineAndNoLog) {
