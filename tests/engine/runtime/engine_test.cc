@@ -314,8 +314,8 @@ TEST(EngineTest, ABatchThatDoesNotFitTheModelIsRefused) {
     batch = good;
     batch.targets = nullptr;
     EXPECT_THAT(refusal(batch), testing::HasSubstr("has no targets"));
-    targets[3] = -100;  // Other frameworks ignore it.
-    EXPECT_THAT(refusal(good), testing::HasSubstr("batch: target 3 is -100; expected one in [0, "));
+    targets[3] = -1;  // Only -100 says that a position does not count.
+    EXPECT_THAT(refusal(good), testing::HasSubstr("batch: target 3 is -1; expected one in [0, "));
     targets[3] = 1;
     tokens[2] = static_cast<int32_t>(model.vocab_size);
     EXPECT_THAT(refusal(good), testing::HasSubstr("batch: token 2 is "));
