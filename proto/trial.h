@@ -117,9 +117,9 @@ struct ModelProfile {
   // for "cpu" of a DeepSpeed script that has no GPU. The number of threads is then 0.
   std::string device = {};  // "cpu" or "cuda".
   int64_t num_threads = 0;  // Compute threads of a rank, the most of any.
-  // Of a script whose trainer has arguments below /dsat/trainer (engine/config/keys.cc), what they
-  // are as submitted, by name. The activations of a sample are these if its gradient checkpointing
-  // is switched on or off instead; 0 if not measured.
+  // The submitted arguments of a script's trainer, by name (/dsat/trainer, engine/config/keys.cc).
+  // The activations of a sample are these if its gradient checkpointing is switched on or off
+  // instead; 0 if not measured.
   Json trainer = Json::object();
   int64_t switched_activation_bytes_per_sample = 0;
 };

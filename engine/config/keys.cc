@@ -372,8 +372,8 @@ constexpr Key kBehindZero[] = {
         .Note("arguments of the user's command; a search of arguments writes them"),
     Open("/dsat/environment", "")
         .Note("environment variables of the ranks; a search of variables writes them"),
-    // Arguments of a script's trainer, or of its model of Hugging Face. The default of a script that
-    // has one is what the trainer has set. The values are searched besides that one.
+    // Arguments of a script's trainer, or of its model of Hugging Face. The default is what the
+    // trainer has set. The values are searched besides that one.
     Section("/dsat/trainer", ""),
     Flag("/dsat/trainer/gradient_checkpointing", "", "false", kRefuses)
         .Exact().PlacesFromStage(0, kSwitch)

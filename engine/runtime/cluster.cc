@@ -36,8 +36,8 @@ constexpr std::array<Preset, 5> kPresets = {{
     // DGX H100 and H200: 8 x 400 Gb/s.
     {"h100", 8, 80, 2e12, 30e12, 989, 67, 0.5, 3350, 450, 400, 64, 614, 50, 25},
     {"h200", 8, 141, 2e12, 30e12, 989, 67, 0.5, 4800, 450, 400, 64, 614, 50, 25},
-    // One core per rank, as trials of the built-in engine run; measured (docs/dev/benchmarks.md), not
-    // peaks.
+    // One core per rank, as trials of the built-in engine run; measured, not peaks
+    // (docs/dev/benchmarks.md).
     {"cpu", 2, 0, 0, 0, 0.2, 0.1, 0.8, 8, 4, 1, 8, 8, 1, 1},
 }};
 

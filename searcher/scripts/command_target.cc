@@ -491,8 +491,7 @@ std::unique_ptr<LaunchTarget> MakeCommandTarget(const ExperimentSpec& spec) {
   if (start >= end) {
     Throw(ErrorCode::kInvalidArgument,
           "start_profile_step is {} and end_profile_step {}; expected start < end: FLOPs are "
-          "counted in "
-          "step {}, which makes that one slow",
+          "counted in step {}, which makes that one slow",
           start, end, start);
   }
   return std::make_unique<CommandTarget>(spec, std::move(python));

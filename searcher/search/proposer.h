@@ -34,7 +34,7 @@ struct Draft {
 // The resolved config of a trial of `world_size` ranks at a point.
 Json ConfigAt(const Trial& trial, const Point& point, int64_t world_size);
 
-// What a method has proposed, by the log.
+// A proposal of a method, by the log.
 struct Recorded {
   std::optional<Assignment> assignment;  // nullopt: nothing.
   bool is_started = false;               // A trial was started for it.

@@ -48,7 +48,7 @@ struct SearchState {
   std::optional<ModelProfile> profile;
   std::optional<SearchSpace> space;
   std::unique_ptr<Proposer> proposer;
-  const Recorded* recorded = nullptr;  // What its method proposes next, in a replay.
+  const Recorded* recorded = nullptr;  // The next proposal of its method, in a replay.
   // The confirmation of which a trial has started, and what those before it have left out.
   std::optional<Confirmation> confirmation;
   std::map<TrialId, std::string> left_out;

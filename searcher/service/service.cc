@@ -27,8 +27,8 @@ constexpr std::chrono::seconds kAnswerTimeout{50};  // For the loop to answer a 
 
 constexpr size_t kMostReasonBytes = 4096;  // A line that says why, not a log.
 
-// Of the threads of the server (searcher/service/service_listener.cc), some are left for the calls
-// of other experiments.
+// Some threads of the server (searcher/service/service_listener.cc) are left for the calls of other
+// experiments.
 constexpr int kMostCallsOfExperiment = 24;
 
 // Does the work of a call and converts exceptions to a status.

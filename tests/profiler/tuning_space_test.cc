@@ -240,7 +240,7 @@ TEST(TuningSpaceTest, CheckpointingOfATrainerIsAPlaceWithItsOwnActivations) {
               5.0 * static_cast<double>(on.stages[1].approx_max_micro_batch), 5);
   // Where more samples do not fit with checkpoints, they only take time.
   EXPECT_EQ(SpaceOfTrainer(false, profile).stages.size(), 1U);
-  // What was not measured is assumed.
+  // A size that was not measured is assumed.
   profile.switched_activation_bytes_per_sample = 0;
   const SearchSpace off = SpaceOfTrainer(false, profile);
   ASSERT_EQ(off.stages.size(), 2U);

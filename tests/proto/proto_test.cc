@@ -155,6 +155,7 @@ TEST(TrialTaskTest, JsonKeepsEveryField) {
                    .eval_batches = 16};
   task.history_path = "/metrics.jsonl";
   task.generate.prompt = "p";
+  task.json = true;
   task.trace = {.path = "/trace.json", .first_step = 12, .last_step = 13};
   task.report_address = "unix:/x";
   Json json = ToJson(task);

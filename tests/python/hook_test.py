@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, free_port
 
 pytest.importorskip("deepspeed")
 
@@ -161,7 +161,9 @@ def test_the_first_engine_that_trains_is_measured(run_trial):
 
 def test_a_local_rank_that_is_not_passed_is_named(run_trial):
     run_trial.write_config(optimizer=ADAMW)
-    assert run_trial.run("dict_config.py", "local_rank", ranks=1, LOCAL_RANK="1") == [1]
+    launched = {"RANK": "0", "LOCAL_RANK": "1", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(free_port())}
+    assert run_trial.run("dict_config.py", "local_rank", ranks=1, **launched) == [1]
     assert "start it by `deepspeed` in place of `python`" in run_trial.log()
 
 

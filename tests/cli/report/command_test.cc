@@ -77,15 +77,15 @@ TEST_F(ReportCommandTest, ARealSearchHasAPageWithEveryTrial) {
 TEST_F(ReportCommandTest, WhatCannotBeWrittenIsRefusedByName) {
   Create();
   std::filesystem::create_directory(work.Path("folder"));
-  ExpectRefused({"report", "1", "--out", "folder"}, "--out folder is a folder");
+  ExpectRefused({"report", "1", "--out", "folder"}, "--out: folder is no file");
   ExpectRefused({"report", "1", "--out", "nowhere/page.html"}, "nowhere/page.html");
   ExpectRefused({"report", "1", "--out", "/proc/page.html"}, "/proc/page.html");
-  ExpectRefused({"report", "1", "--out", "/dev/null"}, "/dev/null is not a file");
+  ExpectRefused({"report", "1", "--out", "/dev/null"}, "--out: /dev/null is no file");
   const std::string before = ReadFile(work.Path("dsat.db"));
-  ExpectRefused({"report", "1", "--out", "./dsat.db"}, "./dsat.db is the database");
+  ExpectRefused({"report", "1", "--out", "./dsat.db"}, "./dsat.db is a file, and not a page that dsat has written");
   EXPECT_EQ(ReadFile(work.Path("dsat.db")), before);
   ExpectRefused({"report", "1", "--out", "deepspeed.yaml"},
-                "deepspeed.yaml is not a page that dsat");
+                "deepspeed.yaml is a file, and not a page that dsat");
   ExpectRefused({"report", "7"}, "7");
   Store::Open(work.Path("empty.db"), Store::Mode::kCreate);
   ExpectRefused({"report", "--db", "empty.db"}, "empty.db: there is no experiment yet");

@@ -27,7 +27,7 @@ def write(path, value, slowly=False):
 
 def mark(rank):
     """A file that each launch has anew, because it has a port of its own."""
-    return "%s/done-%s-%d" % (os.environ["DSAT_TRIAL_DIR"], os.environ["MASTER_PORT"], rank)
+    return "%s/done-%s-%d" % (os.environ["DSAT_TRIAL_DIR"], os.environ.get("MASTER_PORT"), rank)
 
 
 def wait_for(rank):
@@ -41,7 +41,7 @@ rank = int(os.environ.get("RANK", "0"))
 measure = os.environ.get("DSAT_MEASURE")
 micro_batch = config["train_micro_batch_size_per_gpu"]
 accumulation = config.get("gradient_accumulation_steps", 1)
-data_parallel = 1 if how == "pipeline" else int(os.environ.get("WORLD_SIZE", "2"))
+data_parallel = 1 if how == "pipeline" else int(os.environ.get("WORLD_SIZE", "1"))
 batch = config.get("train_batch_size") or data_parallel * micro_batch * accumulation
 print("rank", rank, "of", os.environ.get("WORLD_SIZE"), "trial", os.environ["DSAT_TRIAL_ID"])
 
@@ -131,7 +131,7 @@ if how == "ignores-config":
     batch += 8
 if how == "log-nan":
     print("{'loss': 2.5, 'epoch': 0.1}\n{'loss': nan, 'epoch': 0.2}")
-for other in range(1, int(os.environ.get("WORLD_SIZE", "2"))):
+for other in range(1, int(os.environ.get("WORLD_SIZE", "1"))):
     wait_for(other)  # dsat stops the ranks as soon as there is a result.
 counted = range(first, steps)
 report(samples=batch, flops=1.8e7, first_counted_step=first,
