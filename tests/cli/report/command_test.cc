@@ -82,7 +82,8 @@ TEST_F(ReportCommandTest, WhatCannotBeWrittenIsRefusedByName) {
   ExpectRefused({"report", "1", "--out", "/proc/page.html"}, "/proc/page.html");
   ExpectRefused({"report", "1", "--out", "/dev/null"}, "--out: /dev/null is no file");
   const std::string before = ReadFile(work.Path("dsat.db"));
-  ExpectRefused({"report", "1", "--out", "./dsat.db"}, "./dsat.db is a file, and not a page that dsat has written");
+  ExpectRefused({"report", "1", "--out", "./dsat.db"},
+                "./dsat.db is a file, and not a page that dsat has written");
   EXPECT_EQ(ReadFile(work.Path("dsat.db")), before);
   ExpectRefused({"report", "1", "--out", "deepspeed.yaml"},
                 "deepspeed.yaml is a file, and not a page that dsat");
