@@ -12,7 +12,8 @@ void AddRunFlags(CLI::App& app, RunFlags& run) {
       "dsat-out/EXPERIMENT)");
   AddPositive(app, "--slots", run.num_slots,
               "Slots of this machine that trials may use at once (default: its GPUs if trials use "
-              "GPUs, else its cores)")
+              "GPUs, else those of one trial, because trials that share cores slow each other "
+              "down)")
       ->excludes(AddHosts(app, run.hosts, FilterNames::kLong))
       ->excludes(app.get_option("--launcher"));
   AddTimeouts(app, run);
