@@ -5,7 +5,6 @@
 #include <cmath>
 #include <filesystem>
 #include <optional>
-#include <ranges>
 #include <string>
 #include <vector>
 
@@ -61,17 +60,15 @@ std::string RecordedPath(const CheckFlags& check, const Json& record, const char
 // The ds_config.json of the newest search, which is not a check.
 std::string NewestAnswer(const std::string& db) {
   Store store = Store::Open(db, Store::Mode::kReadOnly);
-  const std::vector<ExperimentRow> rows = store.ListExperiments();
-  for (const ExperimentRow& row : rows | std::views::reverse) {
-    if (row.method == "check") continue;
-    const std::string path = OutDir({}, Experiment::Open(store, row.id)) + "/ds_config.json";
-    if (fs::exists(path)) return path;
-    Throw(ErrorCode::kNotFound,
-          "check: {} of experiment {}, the newest search, does not exist; name another "
-          "configuration, or write this one: dsat best {} --out DIR",
-          path, row.id, row.id);
-  }
-  Throw(ErrorCode::kNotFound, "check: {} has no search; name a configuration", db);
+  const ExperimentId id = store.FindExperiment("");
+  if (store.GetExperiment(id).method == "check")
+    Throw(ErrorCode::kNotFound, "check: {} has no search; name a configuration", db);
+  const std::string path = OutDir({}, Experiment::Open(store, id)) + "/ds_config.json";
+  if (fs::exists(path)) return path;
+  Throw(ErrorCode::kNotFound,
+        "check: {} of experiment {}, the newest search, does not exist; name another "
+        "configuration, or write this one: dsat best {} --out DIR",
+        path, id, id);
 }
 
 ExperimentSpec MakeSpec(const CheckFlags& check, const Json& record,

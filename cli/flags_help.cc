@@ -155,6 +155,10 @@ OptionText Describe(const CLI::Option& option) {
   return text;
 }
 
+std::vector<const CLI::Option*> ArgumentsOf(const CLI::App& command) {
+  return command.get_options([](const CLI::Option* option) { return option->get_positional(); });
+}
+
 OptionGroups GroupsOf(const CLI::App& command) {
   std::vector<std::string> names;
   for (const Group& group : kFirst)
@@ -162,9 +166,7 @@ OptionGroups GroupsOf(const CLI::App& command) {
   for (const std::string& group : command.get_groups()) {
     if (std::ranges::find(names, group) == names.end()) names.push_back(group);
   }
-  OptionGroups groups = {{"Arguments", command.get_options([](const CLI::Option* option) {
-                            return option->get_positional();
-                          })}};
+  OptionGroups groups = {{"Arguments", ArgumentsOf(command)}};
   for (const std::string& name : names) {
     groups.emplace_back(name, command.get_options([&](const CLI::Option* option) {
       return IsShown(option) && option->get_group() == name;

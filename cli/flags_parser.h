@@ -119,6 +119,7 @@ struct OptionText {
   std::vector<std::string> words;  // The values that `value` names: "csv", "json".
 };
 OptionText Describe(const CLI::Option& option);
+std::vector<const CLI::Option*> ArgumentsOf(const CLI::App& command);
 // The options of a command below the headings of the help, and its arguments below "Arguments".
 using OptionGroups = std::vector<std::pair<std::string, std::vector<const CLI::Option*>>>;
 OptionGroups GroupsOf(const CLI::App& command);

@@ -51,8 +51,7 @@ std::string ManualPage(const CLI::App& command, const std::string& page, const s
   std::string text =
       fmt::format(".TH {} 1 \"\" \"dsat {}\"\n.SH NAME\n{} \\- {}\n.SH SYNOPSIS\n.B {}\n[OPTIONS]",
                   Roff(page), kVersion, Roff(page), Roff(command.get_description()), Roff(typed));
-  for (const CLI::Option* argument :
-       command.get_options([](const CLI::Option* option) { return option->get_positional(); })) {
+  for (const CLI::Option* argument : ArgumentsOf(command)) {
     const std::string name = Roff(argument->get_name(true, false));
     text += argument->get_required() ? " " + name : " [" + name + "]";
   }
@@ -130,8 +129,7 @@ void PrintCompletions(const CLI::App& app, const std::vector<std::string>& words
   } else {
     for (const CLI::App* each : CommandsOf(*command))
       fmt::print("{}\t{}\n", each->get_name(), each->get_description());
-    for (const CLI::Option* each : command->get_options(
-             [](const CLI::Option* argument) { return argument->get_positional(); })) {
+    for (const CLI::Option* each : ArgumentsOf(*command)) {
       for (const std::string& word : Describe(*each).words)
         fmt::print("{}\t\n", word);
     }

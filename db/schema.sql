@@ -137,7 +137,7 @@ WITH
   )
 SELECT t.experiment AS experiment,     -- The experiment.
        t.id AS trial,                  -- The trial.
-       t.kind AS kind,                 -- profile, submitted, search, confirm, reference or soak.
+       t.kind AS kind,                 -- profile, submitted, search, confirm, reference, soak or larger.
        t.confirms AS confirms,         -- The trial that one of the last four kinds runs again.
        t.state AS state,               -- running, succeeded, infeasible, failed or stopped.
        t.zero_stage AS zero_stage,     -- ZeRO stage.

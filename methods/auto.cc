@@ -171,8 +171,7 @@ std::optional<int64_t> AutoMethod::MeasuredOf(const Trial& trial) const {
 
 std::optional<Point> AutoMethod::LargerBatch(const Trial& pick) const {
   const std::optional<int64_t> found = MeasuredOf(pick);
-  if (!found || space().space().samples_per_step == 0 || SmallerIsBetter(options_.metric))
-    return std::nullopt;
+  if (!found || SmallerIsBetter(options_.metric)) return std::nullopt;
   const AutoConfig& kept = record_.measured[*found].config;
   std::vector<AutoConfig> configs = {kept};
   for (int64_t times = 2; times <= kAutoDecisions.most_times_batch; times *= 2) {

@@ -91,7 +91,7 @@ class Method {
     return std::nullopt;
   }
   // The batch sizes with which `pick` promises the most at a larger global batch than the one that
-  // the space keeps. nullopt, the default, if that is not worth a launch.
+  // the space keeps. nullopt, the default, if that is not worth a launch. REQUIRES: it keeps one.
   virtual std::optional<Point> LargerBatch(const Trial& /*pick*/) const { return std::nullopt; }
   // One line on what bounds the speed of `pick`, and what would help next; "" if the method does
   // not know.

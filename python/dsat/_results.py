@@ -22,7 +22,7 @@ class TrialResult:
     experiment: int
     trial: int
     kind: str  # profile, submitted, search, confirm, reference, soak or larger.
-    confirms: Optional[int]  # The trial that a trial of the last three kinds runs again.
+    confirms: Optional[int]  # The trial that a trial of the last four kinds runs again.
     state: str  # running, succeeded, infeasible, failed or stopped.
     zero_stage: int
     micro_batch_size: Optional[int]

@@ -45,8 +45,7 @@ std::string MisfitOfRanks(const HookReport& report, const ExperimentSpec& spec) 
         launcher ? fmt::format("give {} {} to {}", launcher->ranks_flag, spec.slots_per_trial,
                                launcher->name)
         : StartsRanks(spec) ? "let it start $NPROC_PER_NODE ranks on each host; `deepspeed` on "
-                              "several hosts has to be the "
-                              "entrypoint itself"
+                              "several hosts has to be the entrypoint itself"
                             : "begin it with the launcher that starts them");
   }
   const int64_t replicas = report.ran.data_parallel_size;

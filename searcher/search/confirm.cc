@@ -200,10 +200,9 @@ std::optional<TrialId> Confirmation::BestOther() const {
   if (others.empty()) return std::nullopt;
   std::map<TrialId, double> means, utilities;
   for (const TrialId arm : others) {
-    const double shift = BelievedShift(arm);
     Posterior belief =
         HasBase() ? *Believe(arm, *plan_.base) : Posterior{.mean = CenterOf(LogSpeeds(arm)).mean};
-    belief.mean += shift;
+    belief.mean += BelievedShift(arm);
     means[arm] = belief.mean;
     utilities[arm] = HasBase() ? belief.Utility() : belief.mean;
   }

@@ -103,7 +103,8 @@ std::optional<Trial> CheckPhase::Next() {
 
 std::optional<Trial> LargerBatchPhase::Next() {
   constexpr int kMostTries = 3;
-  if (!state_.running.empty() || !state_.end_reason.empty() || !state_.confirmation)
+  const bool keeps_batch = state_.space && state_.space->samples_per_step > 0;
+  if (!keeps_batch || !state_.running.empty() || !state_.end_reason.empty() || !state_.confirmation)
     return std::nullopt;
   const std::optional<TrialId> pick = VerdictOf(state_).pick;
   if (!pick || state_.LaunchSeconds(*pick) > state_.SecondsLeft()) return std::nullopt;

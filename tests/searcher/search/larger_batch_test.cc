@@ -25,44 +25,32 @@ ExperimentSpec KeptSpec() {
   return spec;
 }
 
+// Twice the micro-batch is nearly twice as fast, up to the largest one that fits.
+struct SteepMachine : SimulatedMachine {
+  explicit SteepMachine(int64_t most) : most_size(most) {}
+  Outcome End(const Trial& trial) const override {
+    return ConfigPoint(trial).micro_batch_size <= most_size
+               ? Outcome{TrialState::kSucceeded, ""}
+               : Outcome{TrialState::kInfeasible, "out of memory"};
+  }
+  double Speed(const Point& point) const override {
+    const auto size = static_cast<double>(point.micro_batch_size);
+    return 1000 * size / (20 + size);
+  }
+  int64_t most_size;
+};
+
 class LargerBatchTest : public ::testing::Test {
  protected:
-  // Runs a search to its end on a machine on which twice the micro-batch is nearly twice as fast.
-  // The larger ones of the trials at another batch than the kept one do not fit.
   Experiment Search(const ExperimentSpec& spec, int64_t most_size) {
     Experiment experiment = Experiment::Create(store_, spec);
-    while (const std::optional<Trial> trial = experiment.Ask())
-      End(experiment, *trial, most_size);
+    SteepMachine(most_size).Drive(experiment);
     return experiment;
   }
   std::vector<Trial> Larger(const Experiment& experiment) const {
-    std::vector<Trial> found;
-    for (const auto& [id, trial] : experiment.search().trials()) {
-      if (trial.kind == TrialKind::kLarger) found.push_back(trial);
-    }
-    return found;
+    return TrialsOf(experiment.search(), TrialKind::kLarger);
   }
   Store store_ = Store::InMemory();
-
- private:
-  static void End(Experiment& experiment, const Trial& trial, int64_t most_size) {
-    const Point point = ConfigPoint(trial);
-    const auto size = static_cast<double>(point.micro_batch_size);
-    const bool fits = point.micro_batch_size <= most_size;
-    const Outcome outcome = fits ? Outcome{TrialState::kSucceeded, ""}
-                                 : Outcome{TrialState::kInfeasible, "out of memory"};
-    const int64_t attempt = experiment.StartAttempt(trial.id, "/logs");
-    if (trial.kind == TrialKind::kProfile) {
-      experiment.RecordMeasured(trial.id, attempt, std::nullopt, SampleProfile());
-    } else if (fits) {
-      PointResult result = SamplePoint(1000 * size / (20 + size), point.micro_batch_size);
-      result.point = point;
-      experiment.RecordMeasured(trial.id, attempt, result, std::nullopt);
-    }
-    experiment.EndAttempt(trial.id, attempt, outcome, "");
-    const auto start = static_cast<double>(10 * trial.id);
-    experiment.Tell(trial.id, outcome, {.started_s = start, .ended_s = start + 5});
-  }
 };
 
 TEST_F(LargerBatchTest, TheUserIsToldWhatALargerBatchWouldBring) {

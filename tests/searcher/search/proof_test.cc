@@ -33,60 +33,6 @@ ExperimentSpec ProvedSpec() {
   return spec;
 }
 
-LossCurve Curve(double rate, int num_steps = 8) {
-  LossCurve curve;
-  for (int i = 0; i < num_steps; ++i)
-    curve.push_back(4 * std::exp(-rate * i));
-  return curve;
-}
-
-// How trials end: faster the larger the micro-batch, with the same losses. Tests change it.
-struct Machine {
-  Machine() = default;
-  virtual ~Machine() = default;
-  virtual Outcome End(const Trial&) const { return {TrialState::kSucceeded, ""}; }
-  virtual LossCurve Losses(const Trial&) const { return Curve(0.05); }
-  virtual void Add(const Trial&, Measurement&) const {}
-
-  void Run(Experiment& experiment, TrialId id) const {
-    const Trial trial = experiment.search().trials().at(id);
-    const bool profiles = trial.kind == TrialKind::kProfile;
-    const int64_t attempt = experiment.StartAttempt(id, "/logs");
-    const Outcome outcome = profiles ? Outcome{TrialState::kSucceeded, ""} : End(trial);
-    if (profiles) {
-      experiment.RecordMeasured(id, attempt, std::nullopt, SampleProfile());
-    } else if (outcome.state == TrialState::kSucceeded) {
-      const Point point = ConfigPoint(trial);
-      PointResult result = SamplePoint(100 + 10 * static_cast<double>(point.micro_batch_size),
-                                       point.micro_batch_size);
-      result.point = point;
-      result.losses = Losses(trial);
-      Add(trial, result.measurement);
-      experiment.RecordMeasured(id, attempt, result, std::nullopt);
-    }
-    experiment.EndAttempt(id, attempt, outcome, "");
-    const auto start = static_cast<double>(10 * id);
-    experiment.Tell(id, outcome, {.started_s = start, .ended_s = start + 5});
-  }
-  // Runs until nothing is left, or the next trial is of kind `until`.
-  std::optional<Trial> Drive(Experiment& experiment,
-                             std::optional<TrialKind> until = std::nullopt) const {
-    while (const std::optional<Trial> trial = experiment.Ask()) {
-      if (trial->kind == until) return trial;
-      Run(experiment, trial->id);
-    }
-    return std::nullopt;
-  }
-};
-
-std::vector<Trial> TrialsOf(const Search& search, TrialKind kind) {
-  std::vector<Trial> found;
-  for (const auto& [id, trial] : search.trials()) {
-    if (trial.kind == kind) found.push_back(trial);
-  }
-  return found;
-}
-
 class ProofTest : public ::testing::Test {
  protected:
   Experiment Make(const ExperimentSpec& spec) { return Experiment::Create(store_, spec); }
@@ -103,7 +49,7 @@ class ProofTest : public ::testing::Test {
 
 TEST_F(ProofTest, TheLastLaunchOfThePickIsItsSoak) {
   Experiment experiment = Make(ProvedSpec());
-  Machine().Drive(experiment);
+  SimulatedMachine().Drive(experiment);
   const Search& search = experiment.search();
   const std::vector<Trial> soaks = TrialsOf(search, TrialKind::kSoak);
   ASSERT_EQ(soaks.size(), 1u);
@@ -125,7 +71,7 @@ TEST_F(ProofTest, TheLastLaunchOfThePickIsItsSoak) {
 }
 
 // A machine whose losses do not repeat to the bit.
-struct NoisyLosses : Machine {
+struct NoisyLosses : SimulatedMachine {
   LossCurve Losses(const Trial& trial) const override {
     LossCurve curve = Curve(0.05);
     curve[3] *= 1 + 1e-3 * static_cast<double>(trial.id % 3);
@@ -143,7 +89,7 @@ void ProofTest::ExpectReferences(bool repeats) {
   ExperimentSpec spec = ProvedSpec();
   spec.options.train_batch_size.reset();
   Experiment experiment = Make(spec);
-  repeats ? Machine().Drive(experiment) : NoisyLosses().Drive(experiment);
+  repeats ? SimulatedMachine().Drive(experiment) : NoisyLosses().Drive(experiment);
   const Search& search = experiment.search();
   const Verdict verdict = VerdictOf(search);
   const int64_t batch = GlobalBatch(search.BestConfigOf(*verdict.pick));
@@ -176,7 +122,7 @@ TEST_F(ProofTest, TheGlobalBatchIsSplitAsSubmittedWherePossible) {
 }
 
 // Learns nothing in the first soak.
-struct Broken : Machine {
+struct Broken : SimulatedMachine {
   LossCurve Losses(const Trial& trial) const override {
     return Curve(trial.kind == TrialKind::kSoak && num_soaks_++ == 0 ? 0 : 0.05);
   }
@@ -210,7 +156,7 @@ TEST_F(ProofTest, WhatDoesNotTrainAlikeDropsOutAndTheNextTakesItsPlace) {
 
 // A skipped update shifts the losses by a step.
 TEST_F(ProofTest, OtherSkippedStepsOfFp16AreNoDefect) {
-  struct : Machine {
+  struct : SimulatedMachine {
     LossCurve Losses(const Trial& trial) const override {
       LossCurve curve = Curve(0.05);
       if (trial.kind == TrialKind::kSoak) curve.insert(curve.begin(), curve[0]);
@@ -231,10 +177,10 @@ TEST_F(ProofTest, OtherSkippedStepsOfFp16AreNoDefect) {
 }
 
 // Runs out of memory in a soak of all but the submitted configuration.
-struct Small : Machine {
+struct Small : SimulatedMachine {
   Outcome End(const Trial& trial) const override {
     const bool is_submitted = trial.ds_config.at("train_micro_batch_size_per_gpu") == 1;
-    if (trial.kind != TrialKind::kSoak || is_submitted) return Machine::End(trial);
+    if (trial.kind != TrialKind::kSoak || is_submitted) return SimulatedMachine::End(trial);
     return {TrialState::kInfeasible, "out of device memory"};
   }
 };
@@ -254,7 +200,7 @@ TEST_F(ProofTest, IfNoOtherFitsForLongTheSubmittedConfigurationIsThePick) {
 
 // All but the submitted configuration are about as fast, and larger micro-batches need more memory.
 // One size learns nothing.
-struct Flat : Machine {
+struct Flat : SimulatedMachine {
   explicit Flat(int64_t defective = 0) : defective_(defective) {}
   static int64_t SizeOf(const Trial& trial) { return ConfigPoint(trial).micro_batch_size; }
   LossCurve Losses(const Trial& trial) const override {
@@ -313,7 +259,7 @@ TEST_F(ProofTest, TheClassOfWhatChangedIsNamed) {
     ExperimentSpec spec = ProvedSpec();
     spec.search_space[kType] = {type};
     Experiment experiment = Make(spec);
-    Machine().Drive(experiment);
+    SimulatedMachine().Drive(experiment);
     const Verdict verdict = VerdictOf(experiment.search());
     EXPECT_NE(verdict.pick, experiment.search().Submitted());
     return verdict;
@@ -328,14 +274,14 @@ TEST_F(ProofTest, TheClassOfWhatChangedIsNamed) {
   spec.search_space["/zero_optimization/zero_quantized_gradients"] = {false};
   spec.options.zero_stages = {3};
   Experiment experiment = Make(spec);
-  Machine().Drive(experiment);
+  SimulatedMachine().Drive(experiment);
   const LossCheck spelled = VerdictOf(experiment.search()).losses;
   EXPECT_EQ(spelled.changes, engine::KeyClass::kRounding) << "the default is written out";
   EXPECT_FALSE(spelled.only_learning);
 }
 
 TEST_F(ProofTest, WithoutLossesOnlyTheSoakSpeaks) {
-  struct : Machine {
+  struct : SimulatedMachine {
     LossCurve Losses(const Trial&) const override { return {}; }
   } silent;
   ExperimentSpec spec = ProvedSpec();
@@ -353,7 +299,7 @@ TEST_F(ProofTest, ASoakIsAsLongAsTheTimeThatIsLeft) {
     ExperimentSpec spec = ProvedSpec();
     spec.options.max_time_s = max_time_s;
     Experiment experiment = Make(spec);
-    Machine().Drive(experiment);
+    SimulatedMachine().Drive(experiment);
     ExpectReplay(experiment);
     const Verdict verdict = VerdictOf(experiment.search());
     EXPECT_EQ(verdict.no_soak, verdict.soak ? "" : "no time was left for it");
@@ -369,7 +315,7 @@ TEST_F(ProofTest, ASoakIsAsLongAsTheTimeThatIsLeft) {
 }
 
 TEST_F(ProofTest, ASoakThatIsSlowerThanTheOtherLaunchesIsNamed) {
-  struct : Machine {
+  struct : SimulatedMachine {
     void Add(const Trial& trial, Measurement& measurement) const override {
       if (trial.kind == TrialKind::kSoak) measurement["throughput"].value *= 0.5;
     }
@@ -386,7 +332,7 @@ TEST_F(ProofTest, ADefaultSoakTakesHalfOfTheTimeOfTheConfirmation) {
   spec.options.soak_steps = 1'000'000;
   spec.options.soak_in_budget = true;
   Experiment experiment = Make(spec);
-  Machine().Drive(experiment);
+  SimulatedMachine().Drive(experiment);
   const Search& search = experiment.search();
   const std::vector<Trial> soaks = TrialsOf(search, TrialKind::kSoak);
   ASSERT_EQ(soaks.size(), 1u);
@@ -405,7 +351,7 @@ TEST_F(ProofTest, WithoutAConfirmationThereIsOnlyASoakThatIsAskedFor) {
     spec.options.confirm_rounds = 0;
     spec.options.soak_in_budget = in_budget;
     Experiment experiment = Make(spec);
-    Machine().Drive(experiment);
+    SimulatedMachine().Drive(experiment);
     EXPECT_EQ(TrialsOf(experiment.search(), TrialKind::kSoak).size(), in_budget ? 0u : 1u);
     EXPECT_EQ(VerdictOf(experiment.search()).losses.result, LossCheck::Result::kNotChecked);
     ExpectReplay(experiment);
@@ -417,7 +363,7 @@ TEST_F(ProofTest, AnInterruptedProofIsContinuedAndNothingRunsTwice) {
   ExperimentSpec spec = ProvedSpec();
   spec.options.train_batch_size.reset();
   Experiment whole = Make(spec);
-  const Machine machine;
+  const SimulatedMachine machine;
   machine.Drive(whole);
   const ExperimentId id = Make(spec).id();
   for (int launches = 0; launches < 100; ++launches) {
@@ -437,7 +383,7 @@ TEST_F(ProofTest, AnInterruptedProofIsContinuedAndNothingRunsTwice) {
 
 TEST_F(ProofTest, RaisedLimitsSoakANewPickAndNoOldOneAgain) {
   Experiment experiment = Make(ProvedSpec());
-  const Machine machine;
+  const SimulatedMachine machine;
   machine.Drive(experiment);
   const TrialId first = *VerdictOf(experiment.search()).pick;
   experiment.RaiseLimits({.max_trials = 8, .max_time_s = {}, .max_device_hours = {}});
@@ -455,7 +401,7 @@ TEST_F(ProofTest, AnInterruptedRunEndsBeforeTheNewTrialsOfRaisedLimitsBegin) {
     ExperimentSpec spec = ProvedSpec();
     spec.options.max_concurrent_trials = 4;
     Experiment experiment = Make(spec);
-    const Machine machine;
+    const SimulatedMachine machine;
     const std::optional<Trial> interrupted = machine.Drive(experiment, kind);
     ASSERT_TRUE(interrupted);
     experiment.RaiseLimits({.max_trials = 8, .max_time_s = {}, .max_device_hours = {}});
@@ -469,10 +415,10 @@ TEST_F(ProofTest, AnInterruptedRunEndsBeforeTheNewTrialsOfRaisedLimitsBegin) {
 }
 
 TEST_F(ProofTest, ASoakThatFailsOtherwiseIsNoEvidence) {
-  struct : Machine {
+  struct : SimulatedMachine {
     Outcome End(const Trial& trial) const override {
       if (trial.kind == TrialKind::kSoak) return {TrialState::kFailed, "exit code 1"};
-      return Machine::End(trial);
+      return SimulatedMachine::End(trial);
     }
   } crashes;
   Experiment experiment = Make(ProvedSpec());

@@ -3,11 +3,14 @@
 #define DSAT_TESTS_SEARCHER_SEARCH_SIMULATED_TRIALS_H_
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/rng.h"
 #include "searcher/search/experiment.h"
+#include "searcher/search/loss_check.h"
 #include "tests/db/store_fixtures.h"
 
 namespace dsat {
@@ -72,6 +75,62 @@ inline void RunToEnd(Experiment& experiment, int64_t at_once) {
     });
     RunTrial(experiment, running.front());
   }
+}
+
+inline LossCurve Curve(double rate, int num_steps = 8) {
+  LossCurve curve;
+  for (int i = 0; i < num_steps; ++i)
+    curve.push_back(4 * std::exp(-rate * i));
+  return curve;
+}
+
+// How trials end: faster the larger the micro-batch, with the same losses. Tests change it.
+struct SimulatedMachine {
+  SimulatedMachine() = default;
+  virtual ~SimulatedMachine() = default;
+  virtual Outcome End(const Trial&) const { return {TrialState::kSucceeded, ""}; }
+  virtual LossCurve Losses(const Trial&) const { return Curve(0.05); }
+  virtual double Speed(const Point& point) const {
+    return 100 + 10 * static_cast<double>(point.micro_batch_size);
+  }
+  virtual void Add(const Trial&, Measurement&) const {}
+
+  void Run(Experiment& experiment, TrialId id) const {
+    const Trial trial = experiment.search().trials().at(id);
+    const bool profiles = trial.kind == TrialKind::kProfile;
+    const int64_t attempt = experiment.StartAttempt(id, "/logs");
+    const Outcome outcome = profiles ? Outcome{TrialState::kSucceeded, ""} : End(trial);
+    if (profiles) {
+      experiment.RecordMeasured(id, attempt, std::nullopt, SampleProfile());
+    } else if (outcome.state == TrialState::kSucceeded) {
+      const Point point = ConfigPoint(trial);
+      PointResult result = SamplePoint(Speed(point), point.micro_batch_size);
+      result.point = point;
+      result.losses = Losses(trial);
+      Add(trial, result.measurement);
+      experiment.RecordMeasured(id, attempt, result, std::nullopt);
+    }
+    experiment.EndAttempt(id, attempt, outcome, "");
+    const auto start = static_cast<double>(10 * id);
+    experiment.Tell(id, outcome, {.started_s = start, .ended_s = start + 5});
+  }
+  // Runs until nothing is left, or the next trial is of kind `until`.
+  std::optional<Trial> Drive(Experiment& experiment,
+                             std::optional<TrialKind> until = std::nullopt) const {
+    while (const std::optional<Trial> trial = experiment.Ask()) {
+      if (trial->kind == until) return trial;
+      Run(experiment, trial->id);
+    }
+    return std::nullopt;
+  }
+};
+
+inline std::vector<Trial> TrialsOf(const Search& search, TrialKind kind) {
+  std::vector<Trial> found;
+  for (const auto& [id, trial] : search.trials()) {
+    if (trial.kind == kind) found.push_back(trial);
+  }
+  return found;
 }
 
 inline ExperimentSpec SearchSpec(const std::string& method, int64_t max_trials = 12) {
