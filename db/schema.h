@@ -13,7 +13,7 @@ extern const char kSchemaSql[];
 // or when a dsat of another version would misread a file or ask for other trials than its logs
 // have. A new key of an experiment's spec is neither: a missing key gets its default, and an older
 // dsat refuses a key that it does not know.
-inline constexpr int32_t kSchemaVersion = 1;
+inline constexpr int32_t kSchemaVersion = 2;
 
 // PRAGMA application_id, "dsa1" in ASCII: tells our files from other programs' SQLite files.
 inline constexpr int32_t kApplicationId = 0x64736131;

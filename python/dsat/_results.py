@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional, Union
 
 # As in db/schema.h.
 _APPLICATION_ID = 0x64736131
-_SCHEMA_VERSION = 1
+_SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True)
