@@ -32,6 +32,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "bench/informed_search.h"
 #include "bench/search_report.h"
 #include "bench/search_surfaces.h"
 #include "engine/config/batch.h"
@@ -171,6 +172,9 @@ std::vector<std::string> Split(const std::string& text) {
   return parts;
 }
 
+// Stands for RunInformedSearch where methods are named; of drawn machines only.
+constexpr char kInformed[] = "informed";
+
 using Flags = std::map<std::string, std::string>;
 
 struct Flag {
@@ -179,7 +183,8 @@ struct Flag {
 
 const std::vector<Flag>& FlagTable() {
   static const std::vector<Flag> table = {
-      {"--methods", "auto,asha,binary,random,grid", "search methods"},
+      {"--methods", "auto,asha,binary,random,grid",
+       "search methods, or informed, which knows the laws of drawn machines"},
       {"--families", "all", "names of families, developed, held-out, all or drawn"},
       {"--concurrency", "1,4,16", "how many trials run at once"},
       {"--seeds", "20", "searches of each method, family and concurrency"},
@@ -221,7 +226,8 @@ void CheckNumber(const std::string& flag, const std::string& given, int64_t leas
 }
 
 void CheckFlags(const Flags& flags) {
-  std::vector<std::string> methods, families = {"developed", "held-out", "all", "drawn"};
+  std::vector<std::string> methods = {kInformed},
+                           families = {"developed", "held-out", "all", "drawn"};
   for (const MethodInfo& method : Methods())
     methods.push_back(method.name);
   for (const Family& family : Families())
@@ -311,10 +317,19 @@ Json EarlierLog(const std::string& warm_start, const Family& family, int64_t see
   return earlier.Earlier();
 }
 
+RunResult RunInformed(const Family& family, int64_t seed, int64_t launches) {
+  const SimulatedSurface surface(family, static_cast<uint64_t>(seed));
+  const ExperimentSpec spec = surface.Spec("auto", seed);
+  const auto predictor = surface.MakeSurfacePredictor(spec);
+  const SearchSpace space = MakeSearchSpace(*predictor, surface.Profile(), spec);
+  return RunInformedSearch(surface, spec, space, launches, static_cast<uint64_t>(seed));
+}
+
 // One search of this method on the machine of a seed.
 RunResult RunOne(const Flags& flags, const std::string& method, const std::string& concurrency,
                  Family family, int64_t seed) {
   family.space = flags.at("--space");
+  if (method == kInformed) return RunInformed(family, seed, std::stoll(flags.at("--trials")));
   const auto surface = MakeSurface(family, static_cast<uint64_t>(seed));
   ExperimentSpec spec = surface->Spec(method, seed);
   spec.options.max_trials = std::stoll(flags.at("--trials"));
@@ -358,7 +373,9 @@ void Compare(const Flags& flags, const std::string& method, const std::string& c
   }
   for (const auto& [held_out, runs] : all)
     Report(fmt::format("{} | **{}**", what, held_out ? "held out" : "developed"), runs);
-  if (std::ranges::count(chosen, "drawn") > 0) {
+  if (std::ranges::count(chosen, "drawn") > 0 && method == kInformed) {
+    ReportStrata(what, RunAll(flags, method, concurrency, DrawnFamily));
+  } else if (std::ranges::count(chosen, "drawn") > 0) {
     all[true] = RunAll(flags, method, concurrency, DrawnFamily);
     ReportStrata(what, all[true]);
   }

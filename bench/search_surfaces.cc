@@ -209,13 +209,22 @@ SimulatedSurface::Times SimulatedSurface::TimesOf(const Config& c) const {
   return times;
 }
 
+double SimulatedSurface::SmoothStepMsOf(const Config& c) const {
+  double log = 0;
+  if (!c.knob.empty() && c.knob != "eager")
+    log = family_.knob_effect * Hash({.stage = c.stage, .knob = c.knob}, "knob");
+  return TimesOf(c).all() * std::exp(log);
+}
+
 double SimulatedSurface::StepMsOf(const Config& c) const {
   const Config shape{.size = c.size};
-  double log = family_.size_roughness * Hash(shape, "kernels") +
-               family_.config_roughness * Hash(c, "roughness");
-  if (!c.knob.empty() && c.knob != "eager")
-    log += family_.knob_effect * Hash({.stage = c.stage, .knob = c.knob}, "knob");
-  return TimesOf(c).all() * std::exp(log);
+  return SmoothStepMsOf(c) * std::exp(family_.size_roughness * Hash(shape, "kernels") +
+                                      family_.config_roughness * Hash(c, "roughness"));
+}
+
+double SimulatedSurface::LaunchNoiseOf(const Config& c) const {
+  const double place = Hash({.stage = c.stage, .size = 0}, "place");
+  return family_.launch_noise * std::exp(family_.place_noise * place);
 }
 
 double SimulatedSurface::PeakBytes(const Json& config) const {
@@ -230,6 +239,14 @@ double SimulatedSurface::SampleMs(const Json& config) const {
 
 double SimulatedSurface::BestSampleMs(const SearchSpace& space, const ExperimentSpec& spec) const {
   double best = std::numeric_limits<double>::infinity();
+  for (const Candidate& candidate : Candidates(space, spec))
+    best = std::min(best, candidate.sample_ms);
+  return best;
+}
+
+std::vector<SimulatedSurface::Candidate> SimulatedSurface::Candidates(
+    const SearchSpace& space, const ExperimentSpec& spec) const {
+  std::vector<Candidate> candidates;
   for (const StageSpace& stage : space.stages) {
     Json json = spec.ds_config;
     SetAtPointer(json, "/zero_optimization/stage", stage.stage);
@@ -261,11 +278,15 @@ double SimulatedSurface::BestSampleMs(const SearchSpace& space, const Experiment
         if (!Fits(config, kUsual)) continue;
         if (family_.fixed_batch && std::fmod(batch, config.size) != 0) continue;
         if (family_.fixed_batch) config.steps = batch / config.size;
-        best = std::min(best, StepMsOf(config) / (config.size * config.steps));
+        const double samples = config.size * config.steps;
+        candidates.push_back({.smooth_ms = SmoothStepMsOf(config) / samples,
+                              .sample_ms = StepMsOf(config) / samples,
+                              .size = config.size,
+                              .launch_noise = LaunchNoiseOf(config)});
       }
     }
   }
-  return best;
+  return candidates;
 }
 
 void SimulatedSurface::Run(Trial& trial, double started_s, int64_t launch) const {
@@ -282,9 +303,7 @@ void SimulatedSurface::Run(Trial& trial, double started_s, int64_t launch) const
     trial.times.ended_s = started_s + run_s;
     return;
   }
-  double deviation = f.launch_noise * rng.Normal();
-  if (f.place_noise > 0)
-    deviation *= std::exp(f.place_noise * Hash({.stage = c.stage, .size = 0}, "place"));
+  double deviation = LaunchNoiseOf(c) * rng.Normal();
   if (f.has_heavy_tails) {  // Student's distribution with 3 degrees of freedom, the same deviation.
     double squares = 0;
     for (int i = 0; i < 3; ++i)

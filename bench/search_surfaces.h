@@ -120,6 +120,16 @@ class SimulatedSurface : public Surface {
   double BestSampleMs(const SearchSpace& space, const ExperimentSpec& spec) const override;
   void Run(Trial& trial, double started_s, int64_t launch) const override;
 
+  // A configuration that fits, as one knows it who knows all laws but the roughness.
+  struct Candidate {
+    double smooth_ms = 0;  // Per sample, without the roughness.
+    double sample_ms = 0;
+    double size = 0;          // The micro-batch size.
+    double launch_noise = 0;  // The deviation of the log of a launch's time.
+  };
+  // All of the space, with micro-batch sizes up to 1024.
+  std::vector<Candidate> Candidates(const SearchSpace& space, const ExperimentSpec& spec) const;
+
  private:
   struct Config;
   struct Times {
@@ -131,7 +141,9 @@ class SimulatedSurface : public Surface {
   double NeedGb(const Config& c, bool with_jitter) const;
   bool Fits(const Config& c, double fragmented) const;
   double Hash(const Config& c, const char* purpose) const;  // Standard normal.
+  double SmoothStepMsOf(const Config& c) const;
   double StepMsOf(const Config& c) const;
+  double LaunchNoiseOf(const Config& c) const;
 
   Family family_;
   uint64_t seed_;
