@@ -24,12 +24,14 @@ std::string Number(double value, const char* format) {
 void ReportHead() {
   fmt::print(
       "| method | at once | machines | runs | launches | in all | to 2 % | within 40 | within 1 % "
-      "| loss, % | worst, % | speed of pick / best | out of memory, % | bound, % | holds | ms per "
+      "| loss after 10, 20, 40 and all, % | worst, % | speed of pick / best | out of memory, % | "
+      "bound, % | holds | ms per "
       "ask |\n|---|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n");
 }
 
 void Report(const std::string& what, const std::vector<RunResult>& runs) {
   std::vector<double> launches, in_all, to2, losses, bounds;
+  std::vector<double> after10, after20, after40;
   double within40 = 0, within1 = 0, out_of_memory = 0, all = 0, ask_ms = 0, asks = 0, holds = 0;
   double speed = 0;
   const auto n = static_cast<double>(runs.size());
@@ -37,6 +39,9 @@ void Report(const std::string& what, const std::vector<RunResult>& runs) {
     launches.push_back(run.launches);
     in_all.push_back(run.launches + run.confirming);
     losses.push_back(run.loss());
+    after10.push_back(run.LossAfter(10));
+    after20.push_back(run.LossAfter(20));
+    after40.push_back(run.LossAfter(40));
     const Moment* reached = run.Reached(0.02);
     to2.push_back(reached ? reached->launches : kNever);
     within40 += reached && reached->launches <= 40 ? 1 / n : 0;
@@ -55,11 +60,12 @@ void Report(const std::string& what, const std::vector<RunResult>& runs) {
   };
   const auto num_bounds = static_cast<double>(bounds.size());
   fmt::print(
-      "| {} | {} | {} | {} | {} | {:.2f} | {:.2f} | {} | {} | {:.3f} | {:.1f} | {} | {} | {:.1f} "
-      "|\n",
+      "| {} | {} | {} | {} | {} | {:.2f} | {:.2f} | {}, {}, {}, {} | {} | {:.3f} | {:.1f} | {} "
+      "| {} | {:.1f} |\n",
       what, runs.size(), median(launches), median(in_all), median(to2), within40, within1,
-      median(losses, 100), Number(100 * Quantile(losses, 1), "{:.1f}"), speed,
-      100 * out_of_memory / all, bounds.empty() ? "-" : median(bounds, 100),
+      median(after10, 100), median(after20, 100), median(after40, 100), median(losses, 100),
+      Number(100 * Quantile(losses, 1), "{:.1f}"), speed, 100 * out_of_memory / all,
+      bounds.empty() ? "-" : median(bounds, 100),
       bounds.empty() ? "-" : fmt::format("{:.2f}", holds / num_bounds), ask_ms / asks);
   std::fflush(stdout);
 }

@@ -34,6 +34,13 @@ struct RunResult {
     }
     return first;
   }
+  // The loss of the pick after this many launches, or of the last one.
+  double LossAfter(double launches_so_far) const {
+    double loss = kNever;
+    for (const Moment& moment : moments)
+      loss = moment.launches <= launches_so_far ? moment.loss : loss;
+    return loss;
+  }
   double loss() const { return moments.empty() ? kNever : moments.back().loss; }
 };
 

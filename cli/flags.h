@@ -57,6 +57,9 @@ struct InitFlags {
   std::vector<std::string> command;
   std::string out;  // The experiment file to write.
 };
+struct DemoFlags {
+  std::string folder;  // Gets the example's files, unless it has them.
+};
 struct SpaceFlags {
   SearchFlags search;
   std::string profile;           // JSON file; "" = measure it
@@ -185,10 +188,10 @@ struct AioBenchFlags {
 struct SuperviseFlags {};  // hidden: the process above the ranks of one trial
 
 using Command =
-    std::variant<SearchFlags, InitFlags, SpaceFlags, ResumeFlags, CheckFlags, CreateFlags, AskFlags,
-                 TellFlags, ServeFlags, ListFlags, ShowFlags, BestFlags, ReportFlags, QueryFlags,
-                 ExportFlags, TrainFlags, EstimateFlags, EvalFlags, GenerateFlags, CollateFlags,
-                 AioBenchFlags, DoctorFlags, SuperviseFlags>;
+    std::variant<SearchFlags, InitFlags, DemoFlags, SpaceFlags, ResumeFlags, CheckFlags,
+                 CreateFlags, AskFlags, TellFlags, ServeFlags, ListFlags, ShowFlags, BestFlags,
+                 ReportFlags, QueryFlags, ExportFlags, TrainFlags, EstimateFlags, EvalFlags,
+                 GenerateFlags, CollateFlags, AioBenchFlags, DoctorFlags, SuperviseFlags>;
 
 struct Flags {
   Command command;

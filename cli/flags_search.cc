@@ -254,6 +254,13 @@ void AddInitCommand(Parser& parser) {
   Add(sub, "--out FILE.yaml", init.out, "The file to write");
 }
 
+void AddDemoCommand(Parser& parser) {
+  auto [sub, demo] = parser.Add<DemoFlags>(
+      "demo", "Tune a small example in about a minute, to see how dsat works");
+  demo.folder = "dsat-demo";
+  Add(sub, "folder DIR", demo.folder, "The folder for the example's files");
+}
+
 void AddCheckCommand(Parser& parser) {
   auto [sub, check] = parser.Add<CheckFlags>(
       "check", "Measure a configuration against the submitted one and what was recorded");
@@ -297,6 +304,7 @@ void AddSearchCommands(Parser& parser) {
     AddRunFlags(sub, search.run);
   }
   AddInitCommand(parser);
+  AddDemoCommand(parser);
   AddSpaceCommand(parser);
   auto [resume, flags] = parser.Add<ResumeFlags>(
       "resume", "Continue an experiment after a crash or Ctrl-C, or with higher limits");

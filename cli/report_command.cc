@@ -2,13 +2,15 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <condition_variable>
 #include <filesystem>
+#include <mutex>
 #include <optional>
-#include <thread>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "cli/commands.h"
+#include "cli/interrupt.h"
 #include "cli/output/output.h"
 #include "cli/report/page.h"
 #include "cli/report/report.h"
@@ -70,9 +72,21 @@ int RunCommand(const Flags& flags, const ReportFlags& report) {
   const std::string name = other ? fmt::format("{}-{}", id, *other) : std::to_string(id);
   const std::string out = report.out.empty() ? "dsat-report-" + name + ".html" : report.out;
   CheckTarget("report: --out", out, "a page", kPageBegin);
-  for (;; std::this_thread::sleep_for(std::chrono::seconds(kWatchSeconds))) {
+  std::mutex mutex;
+  std::condition_variable_any wakes;
+  bool interrupted = false;
+  std::optional<InterruptHandler> interrupt;  // The last page does not refresh itself any more.
+  if (report.watch) {
+    interrupt.emplace([&] {
+      const std::lock_guard lock(mutex);
+      interrupted = true;
+      wakes.notify_one();
+    });
+  }
+  std::unique_lock lock(mutex);
+  for (;; wakes.wait_for(lock, std::chrono::seconds(kWatchSeconds), [&] { return interrupted; })) {
     Shown shown(store, id);
-    const bool runs = report.watch && IsRunning(store, shown.report.row);
+    const bool runs = report.watch && !interrupted && IsRunning(store, shown.report.row);
     shown.report.refresh_s = runs ? kWatchSeconds : 0;
     const std::string page = other ? ComparisonPage(shown.report, Shown(store, *other).report)
                                    : ReportPage(shown.report);
@@ -89,7 +103,7 @@ int RunCommand(const Flags& flags, const ReportFlags& report) {
     } else {
       fmt::print("{}\n", out);
     }
-    return 0;
+    return interrupted ? kExitInterrupted : 0;
   }
 }
 

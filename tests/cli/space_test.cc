@@ -292,5 +292,23 @@ TEST_F(SpaceTest, AnErrorSaysWhereTheLogsAre) {
   EXPECT_TRUE(std::filesystem::remove_all(folder) > 0) << folder;
 }
 
+TEST(DemoTest, TheFilesOfTheExampleDescribeASearch) {
+  const Workspace work;
+  std::filesystem::create_directory(work.Path("tried"));
+  work.Write("tried/ds_config.json", "{\"optimizer\": 1}");  // A user's own stays.
+  const Finished demo = work.Dsat({"demo", "tried"});
+  EXPECT_EQ(demo.exit_code, 1);
+  EXPECT_THAT(demo.err, HasSubstr("tried/ds_config.json: /optimizer"));
+  std::filesystem::remove(work.Path("tried/ds_config.json"));
+  work.Write("profile.json", R"({"num_params": 3000000, "trainable_num_params": 3000000,
+                                 "activation_bytes_per_sample": 4000000,
+                                 "device_memory_bytes": 134217728})");
+  EXPECT_EQ(work.Dsat({"demo", "tried", "--db", "missing/dsat.db"}).exit_code, 1);
+  const Finished space =
+      work.Dsat({"space", "tried/deepspeed.yaml", "--profile", "profile.json", "--json"});
+  ASSERT_EQ(space.exit_code, 0) << space.err;
+  EXPECT_FALSE(Json::parse(space.out)["best"].empty());
+}
+
 }  // namespace
 }  // namespace dsat

@@ -128,6 +128,21 @@ TEST_F(ReportCommandTest, APageThatIsWatchedRefreshesItselfUntilTheSearchEnds) {
   EXPECT_EQ(ReadFile(work.Path("watch.out")), "page.html\n");
 }
 
+TEST_F(ReportCommandTest, APageThatIsNotWatchedAnyMoreDoesNotRefreshItself) {
+  const pid_t search = work.StartDsat(
+      {"grid", "deepspeed.yaml", "--max-trials", "40", "--confirm", "0", "--out", "out"}, "search");
+  ASSERT_TRUE(work.WaitUntilSaid("search.err", "as submitted"));
+  const pid_t watch = work.StartDsat({"report", "--watch", "--out", "page.html"}, "watch");
+  EXPECT_TRUE(work.WaitUntilSaid("page.html", "http-equiv=\"refresh\""));
+  kill(watch, SIGINT);
+  EXPECT_EQ(WaitFor(watch), 130);
+  const std::string page = ReadFile(work.Path("page.html"));
+  EXPECT_EQ(page.find("http-equiv=\"refresh\""), std::string::npos);
+  EXPECT_NE(page.find("class=\"state active\""), std::string::npos);
+  kill(search, SIGTERM);
+  EXPECT_EQ(WaitFor(search), 130);
+}
+
 TEST_F(ReportCommandTest, TwoExperimentsAreComparedOnOnePage) {
   for (const char* size : {"1", "4"}) {
     std::string config = kDsConfig;
