@@ -38,7 +38,9 @@ int DistanceFromCause(const std::string& error) {
 
 std::string LastError(std::string_view text) {
   static const RE2 kError(
-      R"((^|\s)[A-Za-z_.]*(Error|Exception|Interrupt)\b|Fatal Python|^what\(\): )", RegexOptions());
+      R"((^|\s)[A-Za-z_.]*(Error|Exception|Interrupt)\b|Fatal Python|^what\(\): )"
+      R"(|^(\S+: )?error: )",  // An argument parser's.
+      RegexOptions());
   // A syntax error has no line of source in the traceback that would tell the script.
   static const RE2 kPlace(R"re(^\s*File ("[^"]+", line \d+)$)re", RegexOptions());
   static const RE2 kSyntax(R"(^(Syntax|Indentation|Tab)Error\b)", RegexOptions());

@@ -48,8 +48,8 @@ bool KilledForHostMemory(const ExitReport& exit);
 // The last line of `text` that is not blank, at most kMaxQuoteBytes of it; "" if there is none.
 std::string LastLine(std::string_view text);
 
-// The last line that reports an exception or a crash, if possible no rank's that has lost others,
-// which is a consequence; "" if there is none.
+// The last line that reports an exception, a crash or wrong arguments, if possible no rank's that
+// has lost others, which is a consequence; "" if there is none.
 std::string LastError(std::string_view text);
 
 // How far an error is from the cause of a failure: 0 if it may be the cause, 1 if it is of a

@@ -204,6 +204,15 @@ TEST(ExitClassifierTest, MistakesOfTheScriptAreNotTriedAgain) {
     EXPECT_FALSE(recurs(log)) << log;
 }
 
+TEST(ExitClassifierTest, WrongArgumentsAreShownAlthoughALauncherSpeaksLast) {
+  const ExitReport exit = {.first_failed_rank = 0, .exit_code = 2};
+  const std::string log =
+      "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: ds.json\n"
+      "[ERROR] [launch.py:259:sigkill_handler] ['python', 'train.py'] exits with return code = 2\n";
+  EXPECT_THAT(ClassifyExit(exit, {log}).reason,
+              testing::EndsWith(": train.py: error: unrecognized arguments: ds.json"));
+}
+
 TEST(ExitClassifierTest, AnotherRanksLogExplainsADeathWithoutWords) {
   const ExitReport exit = {.first_failed_rank = 0, .exit_code = 128 + SIGABRT};
   const std::string mismatch =
