@@ -16,6 +16,7 @@ _TARGETS = frozenset({
     "deepspeed.comm.comm",
     "deepspeed.launcher.runner",
     "torch.distributed.distributed_c10d",
+    "torch.optim.optimizer",
     "accelerate.commands.launch",
     "accelerate.accelerator",
     "accelerate.utils.dataclasses",

@@ -324,6 +324,22 @@ def test_of_the_hooks_of_two_installations_the_first_one_counts(run_trial, tmp_p
     assert (done.stdout, done.stderr) == ("the own one\n1\n", "")
 
 
+def test_a_training_that_nobody_measures_is_ended(run_trial):
+    run_trial.write_config()
+    done = python(run_trial, """
+import torch
+from dsat._hook import unseen
+unseen.LEAST_SECONDS = 0
+optimizer = torch.optim.SGD(torch.nn.Linear(4, 4).parameters(), lr=0.1)
+for step in range(30):
+    optimizer.step()
+    print("took", step)
+""")
+    assert done.returncode == 1
+    assert done.stdout.endswith("took 18\n")
+    assert "UnreachableError: dsat: the script has taken 20 optimizer steps" in done.stderr
+
+
 def test_python_without_deepspeed_loads_nothing_of_dsat(run_trial):
     done = python(run_trial, "import sys; print([m for m in sys.modules if 'dsat' in m])")
     assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -17,8 +17,10 @@ class HelpTest(unittest.TestCase):
     def test_help_is_shown_and_nothing_is_done(self):
         for name, words in (("bundle", "Makes an archive"), ("fuzz", "Searches for inputs"),
                             ("gpu_check", "Checks dsat"), ("lint", "Runs clang-tidy"),
+                            ("picture", "Makes docs/report.png"),
                             ("quickstart", "Installs packages, "),
-                            ("setup", "Installs the Debian"), ("test", "Installs packages, ")):
+                            ("setup", "Installs the Debian"), ("test", "Installs packages, "),
+                            ("try_docs", "Runs the commands of"), ("try_fresh", "")):
             for option in ("--help", "-h"):
                 with self.subTest(name, option=option), tempfile.TemporaryDirectory() as scratch:
                     script = pathlib.Path(scratch, "scripts", name)

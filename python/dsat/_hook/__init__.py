@@ -12,7 +12,7 @@ from typing import Any, Callable
 
 # The parts of the hook for modules that are no trainers.
 _PARTS = {"deepspeed": "engine", "deepspeed.comm.comm": "launch",
-           "torch.distributed.distributed_c10d": "launch",
+           "torch.distributed.distributed_c10d": "launch", "torch.optim.optimizer": "unseen",
            "accelerate.commands.launch": "launch", "deepspeed.launcher.runner": "launch"}
 
 
