@@ -61,12 +61,13 @@ void Report(const std::string& what, const std::vector<RunResult>& runs) {
   const auto num_bounds = static_cast<double>(bounds.size());
   fmt::print(
       "| {} | {} | {} | {} | {} | {:.2f} | {:.2f} | {}, {}, {}, {} | {} | {:.3f} | {:.1f} | {} "
-      "| {} | {:.1f} |\n",
+      "| {} | {} |\n",
       what, runs.size(), median(launches), median(in_all), median(to2), within40, within1,
       median(after10, 100), median(after20, 100), median(after40, 100), median(losses, 100),
       Number(100 * Quantile(losses, 1), "{:.1f}"), speed, 100 * out_of_memory / all,
       bounds.empty() ? "-" : median(bounds, 100),
-      bounds.empty() ? "-" : fmt::format("{:.2f}", holds / num_bounds), ask_ms / asks);
+      bounds.empty() ? "-" : fmt::format("{:.2f}", holds / num_bounds),
+      asks > 0 ? fmt::format("{:.1f}", ask_ms / asks) : "-");
   std::fflush(stdout);
 }
 
