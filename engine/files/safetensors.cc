@@ -10,7 +10,6 @@
 #include <filesystem>
 #include <functional>
 #include <numeric>
-#include <optional>
 #include <set>
 #include <system_error>
 #include <utility>
