@@ -11,8 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/backend/cuda/event_pool.h"
-#include "engine/backend/cuda/stream_times.h"
+#include "engine/backend/cuda/events.h"
 #include "engine/backend/cuda/watches.h"
 #include "engine/backend/stream.h"
 
