@@ -4,7 +4,7 @@
 // arena has the same limit and the same sums but allocates nothing; predictions of a
 // configuration's peak use it.
 //
-// On a GPU, buffers lie in segments (segment_pool.h), and what counts is the memory that the
+// On a GPU, buffers lie in segments (arena.cc), and what counts is the memory that the
 // segments take from the driver. A training reserves one, in which each buffer has a place that a
 // counting run has found (buffer_plan.h). A buffer that the plan does not foresee lies in free
 // space of a segment, or in a new one.

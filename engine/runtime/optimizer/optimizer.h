@@ -18,7 +18,7 @@ bool IsOneBit(const OptimizerConfig& config);
 
 // Updates `view`, which may be any part of a unit. `step` is 1 at the first update. The gradient is
 // multiplied by `scale`'s factor first. REQUIRES: not LAMB, which needs norms of whole parameters
-// (engine/runtime/optimizer/lamb.h).
+// (engine/runtime/optimizer/updater.h).
 void OptimizerStep(Kernels& kernels, const OptimizerConfig& config, const OptimizerView& view,
                    int64_t step, const StepScale* scale);
 
