@@ -1,5 +1,5 @@
 // binary: bisects one random configuration after another to the largest micro-batch size that fits.
-// The metric has no influence, except that it ends the growth of a range (bisection.h).
+// The metric has no influence, except that it ends the growth of a range (NextBisectionStep).
 #ifndef DSAT_METHODS_BINARY_H_
 #define DSAT_METHODS_BINARY_H_
 
@@ -7,7 +7,6 @@
 #include <memory>
 #include <optional>
 
-#include "methods/bisection.h"
 #include "methods/lineage.h"
 #include "methods/method.h"
 

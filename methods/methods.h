@@ -1,4 +1,4 @@
-// The table of methods.
+// The table of methods, and the rules for their options.
 #ifndef DSAT_METHODS_METHODS_H_
 #define DSAT_METHODS_METHODS_H_
 
@@ -21,6 +21,10 @@ std::span<const MethodInfo> Methods();
 
 // The method of that name. Throws kInvalidArgument naming the known methods.
 const MethodInfo& FindMethod(const std::string& name);
+
+// Throws kInvalidArgument "--flag: <value> is ...; expected <range>" for the first option that
+// is out of range or contradicts another. The rules hold for all methods.
+void ValidateOptions(const SearchOptions& options);
 
 }  // namespace dsat
 
