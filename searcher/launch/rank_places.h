@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "searcher/launch/launch_request.h"
+#include "searcher/launch/launch_target.h"
 
 namespace dsat {
 
