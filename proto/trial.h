@@ -51,6 +51,10 @@ struct Metric {
 // those of two samples. Infinite for fewer than two samples.
 double StandardError(const Metric& metric);
 
+// Median, and half the interquartile range (quartiles interpolated between adjacent values).
+// REQUIRES: values is not empty.
+Metric Summarize(std::vector<double> values);
+
 // Metric name -> value. The names and units, everywhere in dsat:
 //   FLOPS_per_gpu  FLOP/s per rank: 3 x forward FLOPs x accumulation steps / latency, as DeepSpeed;
 //                  recorded with the experiment's FLOPs per sample (searcher/search/sample_flops.h)

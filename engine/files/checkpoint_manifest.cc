@@ -13,7 +13,7 @@
 #include <system_error>
 
 #include "base/files.h"
-#include "base/json_integers.h"
+#include "base/json.h"
 #include "base/regex.h"
 #include "engine/files/crc32.h"
 #include "engine/files/safetensors.h"

@@ -16,7 +16,6 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "base/json_integers.h"
 #include "engine/files/crc32.h"
 
 namespace dsat::engine {
