@@ -1,6 +1,5 @@
 // Reads, merges and writes JSON, for all parts of dsat.
-#ifndef DSAT_BASE_JSON_H_
-#define DSAT_BASE_JSON_H_
+#pragma once
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -64,5 +63,3 @@ inline std::vector<int64_t> IntegersIn(const Json& json) {
 }
 
 }  // namespace dsat
-
-#endif  // DSAT_BASE_JSON_H_

@@ -1,6 +1,5 @@
 // Shared by the files that define the commands' options for CLI11.
-#ifndef DSAT_CLI_FLAGS_PARSER_H_
-#define DSAT_CLI_FLAGS_PARSER_H_
+#pragma once
 
 #include <CLI/CLI.hpp>
 #include <concepts>
@@ -135,5 +134,3 @@ void AddShellCommands(Parser& parser);
 void PrintCompletions(const CLI::App& app, const std::vector<std::string>& words);
 
 }  // namespace dsat::cli
-
-#endif  // DSAT_CLI_FLAGS_PARSER_H_

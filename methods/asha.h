@@ -4,8 +4,7 @@
 // Asynchronous successive halving (Li et al., "A System for Massively Parallel Hyperparameter
 // Tuning", 2018) with the number of trials in a lineage as the resource, as in Determined's
 // DeepSpeed Autotune.
-#ifndef DSAT_METHODS_ASHA_H_
-#define DSAT_METHODS_ASHA_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -101,5 +100,3 @@ class AshaMethod : public Method {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_METHODS_ASHA_H_

@@ -1,7 +1,6 @@
 // binary: bisects one random configuration after another to the largest micro-batch size that fits.
 // The metric has no influence, except that it ends the growth of a range (NextBisectionStep).
-#ifndef DSAT_METHODS_BINARY_H_
-#define DSAT_METHODS_BINARY_H_
+#pragma once
 
 #include <deque>
 #include <memory>
@@ -33,5 +32,3 @@ class BinaryMethod : public Method {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_METHODS_BINARY_H_

@@ -4,8 +4,7 @@
 //
 // As in Determined's DeepSpeed Autotune (harness/determined/pytorch/dsat), where a lineage is the
 // chain of trials that differ only in their micro-batch size.
-#ifndef DSAT_METHODS_LINEAGE_H_
-#define DSAT_METHODS_LINEAGE_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -146,5 +145,3 @@ Step FirstBisectionStep(const LineageTable& table, const Lineage& lineage);
 std::optional<Step> NextBisectionStep(const LineageTable& table, const Lineage& lineage);
 
 }  // namespace dsat
-
-#endif  // DSAT_METHODS_LINEAGE_H_

@@ -1,6 +1,5 @@
 // The table of methods, and the rules for their options.
-#ifndef DSAT_METHODS_METHODS_H_
-#define DSAT_METHODS_METHODS_H_
+#pragma once
 
 #include <memory>
 #include <span>
@@ -27,5 +26,3 @@ const MethodInfo& FindMethod(const std::string& name);
 void ValidateOptions(const SearchOptions& options);
 
 }  // namespace dsat
-
-#endif  // DSAT_METHODS_METHODS_H_

@@ -1,6 +1,5 @@
 // The types that describe one trial: its configuration and its results.
-#ifndef DSAT_PROTO_TRIAL_H_
-#define DSAT_PROTO_TRIAL_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -234,5 +233,3 @@ bool SmallerIsBetter(const std::string& metric);
 std::string MetricUnit(const std::string& metric);
 
 }  // namespace dsat
-
-#endif  // DSAT_PROTO_TRIAL_H_

@@ -1,7 +1,6 @@
 // The connections to the other ranks of a group on several hosts, and the detection of their
 // failures.
-#ifndef DSAT_ENGINE_COMM_TCP_PEERS_H_
-#define DSAT_ENGINE_COMM_TCP_PEERS_H_
+#pragma once
 
 #include <chrono>
 #include <functional>
@@ -88,5 +87,3 @@ class TcpPeers {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_COMM_TCP_PEERS_H_

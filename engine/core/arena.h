@@ -8,8 +8,7 @@
 // segments take from the driver. A training reserves one, in which each buffer has a place that a
 // counting run has found (buffer_plan.h). A buffer that the plan does not foresee lies in free
 // space of a segment, or in a new one.
-#ifndef DSAT_ENGINE_CORE_ARENA_H_
-#define DSAT_ENGINE_CORE_ARENA_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -135,5 +134,3 @@ class Arena {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_CORE_ARENA_H_

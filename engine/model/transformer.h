@@ -17,8 +17,7 @@
 //   head       e V + 4 s, the gradient of the logits and the statistics; likewise e C
 // The executor keeps e C more for the output of each layer. Buffers are rounded up to the arena's
 // unit.
-#ifndef DSAT_ENGINE_MODEL_TRANSFORMER_H_
-#define DSAT_ENGINE_MODEL_TRANSFORMER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -97,5 +96,3 @@ std::unique_ptr<Layer> MakeLanguageHead(const Norm& norm, int64_t vocab_size, bo
                                         ParamSpecs params);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_MODEL_TRANSFORMER_H_

@@ -1,7 +1,6 @@
 // The files that grow with a training: its history, metrics.jsonl, and the scalars for TensorBoard
 // and as CSV files.
-#ifndef DSAT_ENGINE_WORKER_HISTORY_H_
-#define DSAT_ENGINE_WORKER_HISTORY_H_
+#pragma once
 
 #include <cstdint>
 #include <fstream>
@@ -93,5 +92,3 @@ class Monitors {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_WORKER_HISTORY_H_

@@ -1,7 +1,6 @@
 // The hosts and slots on which trials run, and the environment of ranks there: DeepSpeed's
 // hostfile, its filters, and its .deepspeed_env.
-#ifndef DSAT_SEARCHER_HOSTS_HOSTS_H_
-#define DSAT_SEARCHER_HOSTS_HOSTS_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -67,5 +66,3 @@ std::map<std::string, std::string> ReadDeepSpeedEnv(const std::string& name,
                                                     const std::vector<std::string>& dirs);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_HOSTS_HOSTS_H_

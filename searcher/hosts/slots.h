@@ -1,6 +1,5 @@
 // The slots of hosts: which of them a trial gets, and whether its ranks can run there.
-#ifndef DSAT_SEARCHER_HOSTS_SLOTS_H_
-#define DSAT_SEARCHER_HOSTS_SLOTS_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -84,5 +83,3 @@ class SlotPool {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_HOSTS_SLOTS_H_

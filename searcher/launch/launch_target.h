@@ -1,7 +1,6 @@
 // Launches the ranks of an attempt and reads their results: the interface of dsat's own engine and
 // of the user's command, which differ only here.
-#ifndef DSAT_SEARCHER_LAUNCH_LAUNCH_TARGET_H_
-#define DSAT_SEARCHER_LAUNCH_LAUNCH_TARGET_H_
+#pragma once
 
 #include <cstdint>
 #include <filesystem>
@@ -77,5 +76,3 @@ std::unique_ptr<LaunchTarget> MakeBuiltinTarget(const ExperimentSpec& spec,
                                                 const std::string& trial_binary);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_LAUNCH_LAUNCH_TARGET_H_

@@ -1,6 +1,5 @@
 // The report of how ranks ended, in words, and the lines of their logs that say why.
-#ifndef DSAT_SEARCHER_PROCESSES_EXIT_REPORT_H_
-#define DSAT_SEARCHER_PROCESSES_EXIT_REPORT_H_
+#pragma once
 
 #include <signal.h>
 
@@ -86,5 +85,3 @@ struct MemoryCgroup {
 std::optional<MemoryCgroup> FindMemoryCgroup(std::string_view proc_self_cgroup);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_PROCESSES_EXIT_REPORT_H_

@@ -1,6 +1,5 @@
 // Helpers for the files that call oneDNN.
-#ifndef DSAT_ENGINE_BACKEND_CPU_ONEDNN_H_
-#define DSAT_ENGINE_BACKEND_CPU_ONEDNN_H_
+#pragma once
 
 #include <omp.h>
 
@@ -80,5 +79,3 @@ typename Primitive::primitive_desc DescribeBackward(const dnnl::engine& engine,
 }
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_BACKEND_CPU_ONEDNN_H_

@@ -1,6 +1,5 @@
 // The events of CUDA: a pool of them, and when the streams of a GPU did their work.
-#ifndef DSAT_ENGINE_BACKEND_CUDA_EVENTS_H_
-#define DSAT_ENGINE_BACKEND_CUDA_EVENTS_H_
+#pragma once
 
 #include <cuda_runtime_api.h>
 
@@ -82,5 +81,3 @@ class StreamTimes {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_BACKEND_CUDA_EVENTS_H_

@@ -1,6 +1,5 @@
 // The update that a configuration asks for.
-#ifndef DSAT_ENGINE_RUNTIME_OPTIMIZER_OPTIMIZER_H_
-#define DSAT_ENGINE_RUNTIME_OPTIMIZER_OPTIMIZER_H_
+#pragma once
 
 #include <cstdint>
 
@@ -27,5 +26,3 @@ AdamArgs MakeAdamArgs(const OptimizerConfig& config, const OptimizerView& view, 
                       const StepScale* scale);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_RUNTIME_OPTIMIZER_OPTIMIZER_H_

@@ -4,8 +4,7 @@
 // 1-bit Adam (Tang et al. 2021; DeepSpeed's OnebitAdam) is Adam until freeze_step. Then the
 // variance stays as it is, no gradient is reduced any more, and what ranks exchange is one bit per
 // element of the momentum.
-#ifndef DSAT_ENGINE_RUNTIME_OPTIMIZER_UPDATER_H_
-#define DSAT_ENGINE_RUNTIME_OPTIMIZER_UPDATER_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -128,5 +127,3 @@ class Updater {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_RUNTIME_OPTIMIZER_UPDATER_H_
