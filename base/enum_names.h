@@ -1,6 +1,5 @@
 // The names of an enum's values in text and JSON, from one table for both directions.
-#ifndef DSAT_BASE_ENUM_NAMES_H_
-#define DSAT_BASE_ENUM_NAMES_H_
+#pragma once
 
 #include <array>
 #include <cstddef>
@@ -37,5 +36,3 @@ Enum ParseName(const EnumNames<Enum, kSize>& names, std::string_view text, std::
 }
 
 }  // namespace dsat
-
-#endif  // DSAT_BASE_ENUM_NAMES_H_

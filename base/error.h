@@ -3,8 +3,7 @@
 // There are three kinds of failure. The outcome of a trial (out of memory, a crash) is a value
 // (proto/trial.h). A failure of the environment or of the input is an `Error`, which is thrown and
 // caught in a few places such as main(). A bug in dsat is a failed DSAT_CHECK, which aborts.
-#ifndef DSAT_BASE_ERROR_H_
-#define DSAT_BASE_ERROR_H_
+#pragma once
 
 #include <fmt/format.h>
 
@@ -75,5 +74,3 @@ std::string MessageOf(const std::exception& error);
     if (!(condition)) [[unlikely]]                                                      \
       ::dsat::CheckFailed(#condition, __FILE__, __LINE__, fmt::format("" __VA_ARGS__)); \
   } while (false)
-
-#endif  // DSAT_BASE_ERROR_H_

@@ -5,8 +5,7 @@
 // visitor("name", field) for every field; DSAT_FIELDS(struct, names...) defines one. When a struct
 // is read, a field that is absent in the JSON keeps its default, so that a new field does not make
 // older JSON unreadable; a key that is not a field is an error. Included by implementations only.
-#ifndef DSAT_BASE_FIELDS_H_
-#define DSAT_BASE_FIELDS_H_
+#pragma once
 
 #include <algorithm>
 #include <concepts>
@@ -165,5 +164,3 @@ T DecodeAs(const Json& json, const std::string& what) {
 }
 
 }  // namespace dsat::fields
-
-#endif  // DSAT_BASE_FIELDS_H_

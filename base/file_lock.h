@@ -1,6 +1,5 @@
 // Advisory locks on files, which end with their process.
-#ifndef DSAT_BASE_FILE_LOCK_H_
-#define DSAT_BASE_FILE_LOCK_H_
+#pragma once
 
 #include <string>
 #include <utility>
@@ -37,5 +36,3 @@ class FileLock {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_BASE_FILE_LOCK_H_

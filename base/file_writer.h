@@ -1,6 +1,5 @@
 // Writes a file sequentially. A reader sees the complete file or no file, even after a crash.
-#ifndef DSAT_BASE_FILE_WRITER_H_
-#define DSAT_BASE_FILE_WRITER_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -39,5 +38,3 @@ class FileWriter {
 void SyncFolder(const std::string& folder);
 
 }  // namespace dsat
-
-#endif  // DSAT_BASE_FILE_WRITER_H_

@@ -1,6 +1,5 @@
 // Small helpers for files and text.
-#ifndef DSAT_BASE_FILES_H_
-#define DSAT_BASE_FILES_H_
+#pragma once
 
 #include <cstdint>
 #include <limits>
@@ -62,5 +61,3 @@ std::string Trimmed(std::string_view text);
 std::string NearestWord(std::string_view word, std::span<const std::string> candidates);
 
 }  // namespace dsat
-
-#endif  // DSAT_BASE_FILES_H_

@@ -1,12 +1,12 @@
 // Reads, merges and writes JSON, for all parts of dsat.
-#ifndef DSAT_BASE_JSON_H_
-#define DSAT_BASE_JSON_H_
+#pragma once
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace dsat {
 
@@ -48,6 +48,18 @@ std::string JsonMessage(const Json::exception& error);
 // The JSON type of `value` for messages: "a number", "an object", ...
 std::string JsonTypeName(const Json& value);
 
-}  // namespace dsat
+// The integer in `json`. The library's own conversion makes 5 of 5.5 and is undefined for 1e300.
+// Throws Json::type_error for everything that is not written as an integer.
+inline int64_t IntegerIn(const Json& json) {
+  return json.get_ref<const Json::number_integer_t&>();
+}
 
-#endif  // DSAT_BASE_JSON_H_
+// The integers of an array. Throws as IntegerIn.
+inline std::vector<int64_t> IntegersIn(const Json& json) {
+  std::vector<int64_t> integers;
+  for (const Json& item : json.get_ref<const Json::array_t&>())
+    integers.push_back(IntegerIn(item));
+  return integers;
+}
+
+}  // namespace dsat

@@ -1,6 +1,5 @@
 // Reads an object of a user's file key by key and checks the values.
-#ifndef DSAT_BASE_JSON_BLOCK_H_
-#define DSAT_BASE_JSON_BLOCK_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -44,5 +43,3 @@ class JsonBlock {
 int64_t IntInRange(const Json& value, int64_t min, int64_t max, const std::string& what);
 
 }  // namespace dsat
-
-#endif  // DSAT_BASE_JSON_BLOCK_H_

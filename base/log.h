@@ -1,6 +1,5 @@
 // Log lines with key=value fields on standard error. Standard output is for results only.
-#ifndef DSAT_BASE_LOG_H_
-#define DSAT_BASE_LOG_H_
+#pragma once
 
 #include <fmt/format.h>
 
@@ -30,5 +29,3 @@ void Log(LogLevel level, std::string_view message, std::initializer_list<LogFiel
 void SetLogPrefix(const char* prefix);
 
 }  // namespace dsat
-
-#endif  // DSAT_BASE_LOG_H_

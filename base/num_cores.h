@@ -1,6 +1,5 @@
 // The number of CPU cores that are available to this process.
-#ifndef DSAT_BASE_NUM_CORES_H_
-#define DSAT_BASE_NUM_CORES_H_
+#pragma once
 
 #include <cstdint>
 
@@ -10,5 +9,3 @@ namespace dsat {
 int64_t NumCores();
 
 }  // namespace dsat
-
-#endif  // DSAT_BASE_NUM_CORES_H_

@@ -1,6 +1,5 @@
 // Reads a number from text.
-#ifndef DSAT_BASE_PARSE_NUMBER_H_
-#define DSAT_BASE_PARSE_NUMBER_H_
+#pragma once
 
 #include <charconv>
 #include <optional>
@@ -20,5 +19,3 @@ std::optional<Number> ParseNumber(std::string_view text) {
 }
 
 }  // namespace dsat
-
-#endif  // DSAT_BASE_PARSE_NUMBER_H_

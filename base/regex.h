@@ -1,7 +1,6 @@
 // Regular expressions by RE2. Whatever the pattern is, a match takes a time that is linear in the
 // length of the text, and no stack that grows with it.
-#ifndef DSAT_BASE_REGEX_H_
-#define DSAT_BASE_REGEX_H_
+#pragma once
 
 #include <re2/re2.h>
 
@@ -25,5 +24,3 @@ inline RE2::Options RegexOptions(bool ignores_case = false) {
 }
 
 }  // namespace dsat
-
-#endif  // DSAT_BASE_REGEX_H_

@@ -3,8 +3,7 @@
 // Draws are a pure function of (seed, stream, purpose, index). The distributions of <random> differ
 // between standard libraries, so dsat has its own: a search replays to the same trials on every
 // machine.
-#ifndef DSAT_BASE_RNG_H_
-#define DSAT_BASE_RNG_H_
+#pragma once
 
 #include <cstdint>
 #include <string_view>
@@ -45,5 +44,3 @@ class Rng {
 uint64_t StableHash(std::string_view text);
 
 }  // namespace dsat
-
-#endif  // DSAT_BASE_RNG_H_

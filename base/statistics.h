@@ -1,6 +1,5 @@
 // The statistics that confidence intervals need.
-#ifndef DSAT_BASE_STATISTICS_H_
-#define DSAT_BASE_STATISTICS_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -31,5 +30,3 @@ struct Center {
 Center CenterOf(std::vector<double> values);
 
 }  // namespace dsat
-
-#endif  // DSAT_BASE_STATISTICS_H_

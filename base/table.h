@@ -1,6 +1,5 @@
 // Text tables with aligned columns.
-#ifndef DSAT_BASE_TABLE_H_
-#define DSAT_BASE_TABLE_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -23,5 +22,3 @@ std::vector<std::string> WrapWords(const std::vector<std::string>& words, const 
 std::vector<std::string> WrapText(const std::string& text, size_t width, size_t hanging = 0);
 
 }  // namespace dsat
-
-#endif  // DSAT_BASE_TABLE_H_

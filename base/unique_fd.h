@@ -1,6 +1,5 @@
 // The sole owner of a file descriptor.
-#ifndef DSAT_BASE_UNIQUE_FD_H_
-#define DSAT_BASE_UNIQUE_FD_H_
+#pragma once
 
 #include <unistd.h>
 
@@ -34,5 +33,3 @@ class UniqueFd {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_BASE_UNIQUE_FD_H_

@@ -1,11 +1,8 @@
 // The version of this dsat.
-#ifndef DSAT_BASE_VERSION_H_
-#define DSAT_BASE_VERSION_H_
+#pragma once
 
 namespace dsat {
 
 inline constexpr char kVersion[] = "0.1.0";
 
 }  // namespace dsat
-
-#endif  // DSAT_BASE_VERSION_H_

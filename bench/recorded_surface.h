@@ -1,6 +1,5 @@
 // Launches that bench/record_surface.py measured, as a surface.
-#ifndef DSAT_BENCH_RECORDED_SURFACE_H_
-#define DSAT_BENCH_RECORDED_SURFACE_H_
+#pragma once
 
 #include <map>
 #include <string>
@@ -46,5 +45,3 @@ class RecordedSurface : public Surface {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_BENCH_RECORDED_SURFACE_H_

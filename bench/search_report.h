@@ -1,6 +1,5 @@
 // The results of simulated searches, and the rows that search_quality prints of them.
-#ifndef DSAT_BENCH_SEARCH_REPORT_H_
-#define DSAT_BENCH_SEARCH_REPORT_H_
+#pragma once
 
 #include <limits>
 #include <optional>
@@ -53,5 +52,3 @@ void ReportStrata(const std::string& what, const std::vector<RunResult>& runs);
 void ReportFactors(const std::vector<RunResult>& runs);
 
 }  // namespace dsat
-
-#endif  // DSAT_BENCH_SEARCH_REPORT_H_

@@ -10,7 +10,7 @@
 #include "engine/config/batch.h"
 #include "engine/config/settings.h"
 #include "engine/worker/step_window.h"
-#include "proto/summarize.h"
+#include "proto/trial.h"
 
 namespace dsat {
 

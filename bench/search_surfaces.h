@@ -5,8 +5,7 @@
 // exponential, buckets travel as a pipeline, buffers are allocated at their full size, activations
 // grow a little faster than the micro-batch, and fragmentation, kernel choice and a full memory
 // leave marks. Of the keys of a wide space, offload counts; the others change nothing.
-#ifndef DSAT_BENCH_SEARCH_SURFACES_H_
-#define DSAT_BENCH_SEARCH_SURFACES_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -150,5 +149,3 @@ class SimulatedSurface : public Surface {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_BENCH_SEARCH_SURFACES_H_

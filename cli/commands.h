@@ -1,7 +1,6 @@
 // The commands of dsat. Each returns the exit code of the program and throws Error on bad input.
 // `flags` is the whole command line (--db, --json).
-#ifndef DSAT_CLI_COMMANDS_H_
-#define DSAT_CLI_COMMANDS_H_
+#pragma once
 
 #include "cli/flags.h"
 
@@ -44,5 +43,3 @@ int RunCommand(const Flags& flags, const AioBenchFlags& bench);
 int RunCommand(const Flags& flags, const DoctorFlags& doctor);
 
 }  // namespace dsat::cli
-
-#endif  // DSAT_CLI_COMMANDS_H_

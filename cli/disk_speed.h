@@ -1,6 +1,5 @@
 // Measures how fast the nvme tier would write and read a folder.
-#ifndef DSAT_CLI_DISK_SPEED_H_
-#define DSAT_CLI_DISK_SPEED_H_
+#pragma once
 
 #include <cstdint>
 #include <cstdlib>
@@ -32,5 +31,3 @@ DiskSpeed MeasureDisk(const std::string& folder, char* memory, int64_t bytes, in
                       const engine::AioOptions& options);
 
 }  // namespace dsat::cli
-
-#endif  // DSAT_CLI_DISK_SPEED_H_

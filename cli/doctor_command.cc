@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <cstdio>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,12 +9,10 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/json.h"
-#include "base/table.h"
 #include "cli/commands.h"
 #include "cli/machine_facts.h"
 #include "engine/backend/cuda/cuda_status.h"
 #include "engine/backend/machine.h"
-#include "engine/io/async_file.h"
 #include "searcher/scripts/exit_classifier.h"
 
 namespace dsat::cli {

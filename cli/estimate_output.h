@@ -1,6 +1,5 @@
 // Formats the output of dsat estimate.
-#ifndef DSAT_CLI_ESTIMATE_OUTPUT_H_
-#define DSAT_CLI_ESTIMATE_OUTPUT_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -25,5 +24,3 @@ Json ToJson(const PlannerEstimate& estimate);
 Json ToJson(const Planner& planner, const std::vector<Variant>& variants);
 
 }  // namespace dsat::cli
-
-#endif  // DSAT_CLI_ESTIMATE_OUTPUT_H_

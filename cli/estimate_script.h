@@ -1,6 +1,5 @@
 // dsat estimate of a script: the memory that a training needs, found out on fake tensors.
-#ifndef DSAT_CLI_ESTIMATE_SCRIPT_H_
-#define DSAT_CLI_ESTIMATE_SCRIPT_H_
+#pragma once
 
 #include <optional>
 
@@ -18,5 +17,3 @@ std::optional<Json> ScriptOf(const EstimateFlags& flags);
 int EstimateScript(const Flags& flags, const Json& request);
 
 }  // namespace dsat::cli
-
-#endif  // DSAT_CLI_ESTIMATE_SCRIPT_H_

@@ -1,6 +1,5 @@
 // The parsed command line: the command and its options.
-#ifndef DSAT_CLI_FLAGS_H_
-#define DSAT_CLI_FLAGS_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -207,5 +206,3 @@ struct Flags {
 std::variant<Flags, int> ParseFlags(int argc, const char* const* argv);
 
 }  // namespace dsat::cli
-
-#endif  // DSAT_CLI_FLAGS_H_

@@ -13,39 +13,8 @@
 namespace dsat::cli {
 namespace {
 
-// The largest number of seconds, steps or ranks: sums and products of a few do not overflow.
-constexpr int64_t kMostCounted = 1'000'000'000;
-
 std::string Refusal(const std::string& text, const std::string& expected) {
   return fmt::format("{}; expected {}", text.empty() ? "nothing" : Printable(text), expected);
-}
-
-CLI::Validator WholeNumberFrom(int64_t least, int64_t most) {
-  return CLI::Validator(
-      [least, most](std::string& text) -> std::string {
-        int64_t number = 0;
-        const char* const end = text.data() + text.size();
-        const auto [stop, error] = std::from_chars(text.data(), end, number);
-        // CLI11 would read 010 as 8.
-        const bool octal = text.size() > 1 && text[0] == '0';
-        if (error == std::errc() && stop == end && !octal && number >= least && number <= most)
-          return "";
-        const bool too_large = error == std::errc::result_out_of_range || number > most;
-        return Refusal(text, too_large ? fmt::format("a whole number up to {}", most)
-                                       : fmt::format("a whole number of {} or more", least));
-      },
-      "");
-}
-
-CLI::Validator Number(bool zero, const char* expected) {
-  return CLI::Validator(
-      [zero, expected](std::string& text) -> std::string {
-        double number = 0;
-        const bool read = CLI::detail::lexical_cast(text, number) && std::isfinite(number);
-        if (read && (number > 0 || (zero && number == 0))) return "";
-        return Refusal(text, expected);
-      },
-      "");
 }
 
 }  // namespace
@@ -64,20 +33,36 @@ CLI::Option* TakeOneOf(CLI::Option* option, const std::vector<std::string>& word
   return option->type_name(fmt::format("{}", fmt::join(words, "|")))->check(check, "");
 }
 
-CLI::Validator WholeNumberFrom1() {
-  return WholeNumberFrom(1, kMostCounted);
+CLI::Validator WholeNumber(bool positive) {
+  // Seconds, steps or ranks: sums and products of a few do not overflow.
+  constexpr int64_t kMostCounted = 1'000'000'000;
+  const int64_t least = positive ? 1 : 0;
+  const int64_t most = positive ? kMostCounted : std::numeric_limits<int64_t>::max();
+  return CLI::Validator(
+      [least, most](std::string& text) -> std::string {
+        int64_t number = 0;
+        const char* const end = text.data() + text.size();
+        const auto [stop, error] = std::from_chars(text.data(), end, number);
+        // CLI11 would read 010 as 8.
+        const bool octal = text.size() > 1 && text[0] == '0';
+        if (error == std::errc() && stop == end && !octal && number >= least && number <= most)
+          return "";
+        const bool too_large = error == std::errc::result_out_of_range || number > most;
+        return Refusal(text, too_large ? fmt::format("a whole number up to {}", most)
+                                       : fmt::format("a whole number of {} or more", least));
+      },
+      "");
 }
 
-CLI::Validator WholeNumberFrom0() {
-  return WholeNumberFrom(0, std::numeric_limits<int64_t>::max());
-}
-
-CLI::Validator NumberAbove0() {
-  return Number(false, "a number above 0");
-}
-
-CLI::Validator NumberFrom0() {
-  return Number(true, "a number of 0 or more");
+CLI::Validator Number(bool positive) {
+  return CLI::Validator(
+      [positive](std::string& text) -> std::string {
+        double number = 0;
+        const bool read = CLI::detail::lexical_cast(text, number) && std::isfinite(number);
+        if (read && (positive ? number > 0 : number >= 0)) return "";
+        return Refusal(text, positive ? "a number above 0" : "a number of 0 or more");
+      },
+      "");
 }
 
 CLI::Validator Duration() {

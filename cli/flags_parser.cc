@@ -9,15 +9,12 @@
 #include <filesystem>
 #include <span>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "base/version.h"
 #include "cli/status_line.h"
 #include "methods/methods.h"
-#include "methods/options.h"
 
 namespace dsat::cli {
 namespace {
@@ -189,6 +186,12 @@ void KeepGivenOptions(const CLI::App& command, Flags& flags) {
   flags.run_options = GivenOptions(command, kOfRuns) + flags.host_options;
 }
 
+// Says why the command line is wrong, and returns the exit code.
+int Refuse(const std::string& why) {
+  std::fprintf(stderr, "dsat: %s\n", why.c_str());
+  return kExitUsage;
+}
+
 }  // namespace
 
 void AddConfig(CLI::App& app, std::string& config, std::string& model_dir) {
@@ -216,9 +219,8 @@ std::variant<Flags, int> ParseFlags(int argc, const char* const* argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string word = ValidUtf8(argv[i]);
     if (word == argv[i]) continue;
-    std::fprintf(stderr, "dsat: the argument \"%s\" is not UTF-8, which results are written in\n",
-                 Printable(word).c_str());
-    return kExitUsage;
+    return Refuse(fmt::format("the argument \"{}\" is not UTF-8, which results are written in",
+                              Printable(word)));
   }
   Parser parser;
   TakeCommand(&argc, argv, parser);
@@ -250,28 +252,20 @@ std::variant<Flags, int> ParseFlags(int argc, const char* const* argv) {
   } catch (const CLI::ParseError& error) {
     const std::string unknown = UnknownWord(parser.app, argc, argv);
     if (unknown.empty() && error.get_exit_code() == 0) return parser.app.exit(error);  // --help
-    std::fprintf(
-        stderr, "dsat: %s\n",
-        (unknown.empty() ? fmt::format("{}; dsat --help shows the commands, dsat COMMAND --help "
-                                       "their options",
-                                       error.what())
-                         : unknown)
-            .c_str());
-    return kExitUsage;
+    return Refuse(unknown.empty() ? fmt::format("{}; dsat --help shows the commands, dsat COMMAND "
+                                                "--help their options",
+                                                error.what())
+                                  : unknown);
   }
   try {
     std::visit([](const auto& command) { CheckUsage(command); }, parser.flags.command);
   } catch (const Error& error) {
-    std::fprintf(stderr, "dsat: %s\n", error.what());
-    return kExitUsage;
+    return Refuse(error.what());
   }
   const char* const db = std::getenv("DSAT_DB");
   if (parser.flags.db.empty()) parser.flags.db = db != nullptr && *db != '\0' ? db : "dsat.db";
-  if (parser.flags.db == ":memory:") {
-    std::fprintf(stderr,
-                 "dsat: --db or DSAT_DB is :memory:, which would keep nothing; expected a file\n");
-    return kExitUsage;
-  }
+  if (parser.flags.db == ":memory:")
+    return Refuse("--db or DSAT_DB is :memory:, which would keep nothing; expected a file");
   return parser.flags;
 }
 

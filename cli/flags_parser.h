@@ -1,6 +1,5 @@
 // Shared by the files that define the commands' options for CLI11.
-#ifndef DSAT_CLI_FLAGS_PARSER_H_
-#define DSAT_CLI_FLAGS_PARSER_H_
+#pragma once
 
 #include <CLI/CLI.hpp>
 #include <concepts>
@@ -18,10 +17,9 @@ namespace dsat::cli {
 
 // Checks of options. An error names the option and the value: "--steps: 0; expected a whole number
 // of 1 or more". CLI11's own range checks would print their limits with hundreds of digits.
-CLI::Validator WholeNumberFrom1();
-CLI::Validator WholeNumberFrom0();
-CLI::Validator NumberAbove0();
-CLI::Validator NumberFrom0();
+// `positive`: not 0, and of whole numbers none so large that sums and products of a few overflow.
+CLI::Validator WholeNumber(bool positive);
+CLI::Validator Number(bool positive);
 // A text that is not empty, as that of an unset variable of the shell would be.
 CLI::Validator NotEmpty();
 // Seconds, or a number with a unit: 90, 90s, 10m, 2h. A transform: it leaves the seconds.
@@ -50,14 +48,14 @@ CLI::Option* Add(CLI::App& app, const std::string& names, T& value, const std::s
 template <typename T>
 CLI::Option* AddPositive(CLI::App& app, const std::string& name, T& value,
                          const std::string& text) {
-  return Add(app, name, value, text)->check(kIsWhole<T> ? WholeNumberFrom1() : NumberAbove0());
+  return Add(app, name, value, text)->check(kIsWhole<T> ? WholeNumber(true) : Number(true));
 }
 
 // Adds an option whose number may also be 0.
 template <typename T>
 CLI::Option* AddNonNegative(CLI::App& app, const std::string& name, T& value,
                             const std::string& text) {
-  return Add(app, name, value, text)->check(kIsWhole<T> ? WholeNumberFrom0() : NumberFrom0());
+  return Add(app, name, value, text)->check(kIsWhole<T> ? WholeNumber(false) : Number(false));
 }
 
 // Holds the flags of the chosen command.
@@ -136,5 +134,3 @@ void AddShellCommands(Parser& parser);
 void PrintCompletions(const CLI::App& app, const std::vector<std::string>& words);
 
 }  // namespace dsat::cli
-
-#endif  // DSAT_CLI_FLAGS_PARSER_H_

@@ -1,7 +1,6 @@
 // The options of searches, and of experiments whose trials are run by other programs.
 #include "cli/flags_parser.h"
 #include "methods/methods.h"
-#include "methods/options.h"
 
 namespace dsat::cli {
 namespace {
@@ -159,7 +158,7 @@ void AddProofOptions(CLI::App& app, const std::string& method, SearchOptions& op
                  ? fmt::format("{}, but no longer than half of the confirmation", kSoakSteps)
                  : "0"))
       ->type_name("N")
-      ->check(WholeNumberFrom0());
+      ->check(WholeNumber(/*positive=*/false));
   Add(app, "--loss-pattern REGEX", options.loss_pattern,
       "A regular expression (of RE2) whose first group matches the loss of a step in the output of "
       "rank 0 (default: the losses that the Python helper reports)");

@@ -1,6 +1,5 @@
 // The full training run: dsat train, and --run-full-experiment after a search.
-#ifndef DSAT_CLI_FULL_RUN_H_
-#define DSAT_CLI_FULL_RUN_H_
+#pragma once
 
 #include <optional>
 #include <string>
@@ -43,5 +42,3 @@ Json ToJson(const FullRun& run);
 int ExitCodeOf(const FullRun& run);
 
 }  // namespace dsat::cli
-
-#endif  // DSAT_CLI_FULL_RUN_H_

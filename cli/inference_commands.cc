@@ -9,7 +9,6 @@
 #include <fstream>
 
 #include "base/error.h"
-#include "base/files.h"
 #include "base/num_cores.h"
 #include "base/unique_fd.h"
 #include "cli/commands.h"
@@ -19,7 +18,6 @@
 #include "engine/files/checkpoint_manifest.h"
 #include "engine/runtime/rank_variables.h"
 #include "proto/trial_task.h"
-#include "searcher/processes/supervised_process.h"
 
 namespace dsat::cli {
 namespace {

@@ -1,6 +1,5 @@
 // Handles Ctrl-C and SIGTERM.
-#ifndef DSAT_CLI_INTERRUPT_H_
-#define DSAT_CLI_INTERRUPT_H_
+#pragma once
 
 #include <signal.h>
 
@@ -34,5 +33,3 @@ class InterruptHandler {
 };
 
 }  // namespace dsat::cli
-
-#endif  // DSAT_CLI_INTERRUPT_H_

@@ -12,7 +12,6 @@
 #include <sstream>
 #include <string>
 #include <system_error>
-#include <vector>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -21,7 +20,6 @@
 #include "cli/disk_speed.h"
 #include "engine/backend/cuda/cuda_status.h"
 #include "engine/backend/machine.h"
-#include "engine/io/async_file.h"
 #include "searcher/command/command_words.h"
 #include "searcher/command/import_hook.h"
 #include "searcher/hosts/slots.h"

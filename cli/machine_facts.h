@@ -1,6 +1,5 @@
 // The machine and the software that trials run on, as an experiment records them.
-#ifndef DSAT_CLI_MACHINE_FACTS_H_
-#define DSAT_CLI_MACHINE_FACTS_H_
+#pragma once
 
 #include <vector>
 
@@ -27,5 +26,3 @@ Json ExtensionBuildFacts();
 Json ListeningPorts();
 
 }  // namespace dsat::cli
-
-#endif  // DSAT_CLI_MACHINE_FACTS_H_

@@ -1,7 +1,6 @@
 // Shows the progress of a search on stderr: a line per finished trial and, on a terminal, a live
 // status line below.
-#ifndef DSAT_CLI_PROGRESS_H_
-#define DSAT_CLI_PROGRESS_H_
+#pragma once
 
 #include <chrono>
 #include <cstdio>
@@ -31,5 +30,3 @@ class ProgressDisplay {
 };
 
 }  // namespace dsat::cli
-
-#endif  // DSAT_CLI_PROGRESS_H_

@@ -1,6 +1,5 @@
 // Reads an experiment file for a command and logs its warnings.
-#ifndef DSAT_CLI_READ_SPEC_H_
-#define DSAT_CLI_READ_SPEC_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -37,5 +36,3 @@ void LogNew(const std::vector<std::string>& warnings, const std::vector<std::str
 Store OpenForNew(const std::string& db, const ExperimentSpec& spec);
 
 }  // namespace dsat::cli
-
-#endif  // DSAT_CLI_READ_SPEC_H_

@@ -13,7 +13,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "cli/status_line.h"
-#include "searcher/hosts/host_environment.h"
+#include "searcher/hosts/hosts.h"
 #include "searcher/hosts/slots.h"
 #include "searcher/hosts/slurm.h"
 #include "searcher/search/runner_lock.h"

@@ -1,7 +1,6 @@
 // Running the trials of an experiment: its options, which are this build's programs, the command
 // line's options and the hosts, and the run itself.
-#ifndef DSAT_CLI_RUNNER_OPTIONS_H_
-#define DSAT_CLI_RUNNER_OPTIONS_H_
+#pragma once
 
 #include <string>
 #include <string_view>
@@ -42,5 +41,3 @@ void CheckTarget(const std::string& option, const std::string& path, const std::
 void WriteReport(const Experiment& experiment, const std::string& path);
 
 }  // namespace dsat::cli
-
-#endif  // DSAT_CLI_RUNNER_OPTIONS_H_

@@ -1,7 +1,6 @@
 // Writing to people: text that may get lost, and a line at the bottom of a terminal that is drawn
 // again and again.
-#ifndef DSAT_CLI_STATUS_LINE_H_
-#define DSAT_CLI_STATUS_LINE_H_
+#pragma once
 
 #include <chrono>
 #include <cstdio>
@@ -46,5 +45,3 @@ double SecondsLeft(std::chrono::steady_clock::time_point started, int64_t done, 
 std::string DescribeDuration(double seconds);
 
 }  // namespace dsat::cli
-
-#endif  // DSAT_CLI_STATUS_LINE_H_

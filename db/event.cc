@@ -6,7 +6,7 @@
 #include "base/enum_names.h"
 #include "base/error.h"
 #include "base/files.h"
-#include "base/json_integers.h"
+#include "base/json.h"
 
 namespace dsat {
 namespace {

@@ -1,8 +1,7 @@
 // The events of an experiment's log and their JSON form.
 //
 // Functions that write and read payloads are in one place, which alone knows the keys.
-#ifndef DSAT_DB_EVENT_H_
-#define DSAT_DB_EVENT_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -88,5 +87,3 @@ EventKind ParseEventKind(const std::string& text);
 ExperimentState ParseExperimentState(const std::string& text);
 
 }  // namespace dsat
-
-#endif  // DSAT_DB_EVENT_H_

@@ -10,7 +10,6 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "base/json_integers.h"
 
 namespace dsat {
 namespace {

@@ -1,6 +1,5 @@
 // Updates the row tables from the events of the log.
-#ifndef DSAT_DB_PROJECTIONS_H_
-#define DSAT_DB_PROJECTIONS_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -21,5 +20,3 @@ void Project(const Database& db, ExperimentId experiment, const Event& event);
 std::vector<Trial> ReadTrials(const Database& db, ExperimentId experiment);
 
 }  // namespace dsat
-
-#endif  // DSAT_DB_PROJECTIONS_H_

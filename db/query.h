@@ -1,6 +1,5 @@
 // Runs a user's SQL: one statement that only reads.
-#ifndef DSAT_DB_QUERY_H_
-#define DSAT_DB_QUERY_H_
+#pragma once
 
 #include <chrono>
 #include <cstdint>
@@ -32,5 +31,3 @@ QueryResult RunReadOnlyQuery(const Database& db, const std::string& sql,
                              const std::optional<QueryLimits>& limits = std::nullopt);
 
 }  // namespace dsat
-
-#endif  // DSAT_DB_QUERY_H_

@@ -1,6 +1,5 @@
 // The schema of a dsat database (db/schema.sql), compiled in.
-#ifndef DSAT_DB_SCHEMA_H_
-#define DSAT_DB_SCHEMA_H_
+#pragma once
 
 #include <cstdint>
 
@@ -19,5 +18,3 @@ inline constexpr int32_t kSchemaVersion = 2;
 inline constexpr int32_t kApplicationId = 0x64736131;
 
 }  // namespace dsat
-
-#endif  // DSAT_DB_SCHEMA_H_

@@ -3,8 +3,7 @@
 // Only these files include sqlite3.h. Error codes: kUnavailable (locked for longer than the busy
 // time-out, I/O error), kResourceExhausted (disk full), kPermissionDenied (read-only), kDataLoss
 // (corrupt, not a database), kInvalidArgument (wrong SQL, constraint violated).
-#ifndef DSAT_DB_SQLITE_H_
-#define DSAT_DB_SQLITE_H_
+#pragma once
 
 #include <chrono>
 #include <cstdint>
@@ -186,5 +185,3 @@ class Transaction {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_DB_SQLITE_H_

@@ -2,8 +2,7 @@
 //
 // An experiment's state is the fold of its events. The row tables (trials, attempts, points) are
 // projections for people and SQL, which are written in the same transaction.
-#ifndef DSAT_DB_STORE_H_
-#define DSAT_DB_STORE_H_
+#pragma once
 
 #include <chrono>
 #include <cstdint>
@@ -113,5 +112,3 @@ class Store {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_DB_STORE_H_

@@ -1,7 +1,6 @@
 // auto: predicts the memory and the time of every configuration, measures those that promise the
 // most, and stops when the best one is known well enough (docs/dev/auto.md).
-#ifndef DSAT_METHODS_AUTO_H_
-#define DSAT_METHODS_AUTO_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -65,5 +64,3 @@ class AutoMethod : public Method {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_METHODS_AUTO_H_

@@ -1,7 +1,6 @@
 // The belief of auto: how long each configuration takes, whether it runs and fits, and what a
 // launch costs. It learns from trials and decides nothing (methods/auto_policy.h does).
-#ifndef DSAT_METHODS_AUTO_BELIEF_H_
-#define DSAT_METHODS_AUTO_BELIEF_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -115,5 +114,3 @@ class AutoBelief {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_METHODS_AUTO_BELIEF_H_

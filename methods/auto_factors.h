@@ -1,7 +1,6 @@
 // A normal distribution of a few unknown factors that learns from measured sums of them, and from
 // sums of which only is known whether they are above or below a limit.
-#ifndef DSAT_METHODS_AUTO_FACTORS_H_
-#define DSAT_METHODS_AUTO_FACTORS_H_
+#pragma once
 
 #include <Eigen/Core>
 #include <vector>
@@ -75,5 +74,3 @@ class AutoFactors {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_METHODS_AUTO_FACTORS_H_

@@ -1,6 +1,5 @@
 // auto's belief about crashes: which configurations run at all.
-#ifndef DSAT_METHODS_AUTO_FAILURES_H_
-#define DSAT_METHODS_AUTO_FAILURES_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -43,5 +42,3 @@ class AutoFailures {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_METHODS_AUTO_FAILURES_H_

@@ -4,8 +4,7 @@
 // stage, of communication buffers, of activations, and a constant. A measured peak says what the
 // need is. What the device cannot give beyond that (context, collectives, the allocator's reserve)
 // is one more unknown, which fits and misfits bound.
-#ifndef DSAT_METHODS_AUTO_MEMORY_H_
-#define DSAT_METHODS_AUTO_MEMORY_H_
+#pragma once
 
 #include <array>
 #include <string>
@@ -73,5 +72,3 @@ class AutoMemory {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_METHODS_AUTO_MEMORY_H_

@@ -1,6 +1,5 @@
 // Functions of the standard normal distribution.
-#ifndef DSAT_METHODS_AUTO_NORMAL_H_
-#define DSAT_METHODS_AUTO_NORMAL_H_
+#pragma once
 
 #include <cmath>
 #include <numbers>
@@ -28,5 +27,3 @@ inline double ExpectedGain(double mean, double sd) {
 }
 
 }  // namespace dsat
-
-#endif  // DSAT_METHODS_AUTO_NORMAL_H_

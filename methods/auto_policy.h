@@ -1,7 +1,6 @@
 // The decisions of auto: which configuration is launched next, when the search ends, and which ones
 // are the finalists. They follow from the belief and the record of the search; nothing is learned.
-#ifndef DSAT_METHODS_AUTO_POLICY_H_
-#define DSAT_METHODS_AUTO_POLICY_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -122,5 +121,3 @@ class AutoPolicy {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_METHODS_AUTO_POLICY_H_

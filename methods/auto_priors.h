@@ -6,8 +6,7 @@
 //   [guess]  It is a judgement: nothing was compared. Most of these are wide or matter little.
 // Units: "log" is the natural logarithm of a time or of a factor on it; a share is one of a step's
 // time, or of the device's memory; a sample is the time in which a device computes one sample.
-#ifndef DSAT_METHODS_AUTO_PRIORS_H_
-#define DSAT_METHODS_AUTO_PRIORS_H_
+#pragma once
 
 #include <array>
 #include <cstddef>
@@ -196,5 +195,3 @@ inline constexpr const AutoPriors::Decisions& kAutoDecisions = kAutoPriors.decis
 inline constexpr const AutoPriors::Transfer& kAutoTransfer = kAutoPriors.transfer;
 
 }  // namespace dsat
-
-#endif  // DSAT_METHODS_AUTO_PRIORS_H_

@@ -4,8 +4,7 @@
 // The parameters have a normal prior, so that the linearized model and the residual are one
 // Gaussian process (Rasmussen and Williams 2006, "Gaussian Processes for Machine Learning", section
 // 2.7). Parameters and linearization are iterated to the most probable ones (Gauss-Newton).
-#ifndef DSAT_METHODS_AUTO_REGRESSION_H_
-#define DSAT_METHODS_AUTO_REGRESSION_H_
+#pragma once
 
 #include <Eigen/Cholesky>
 #include <Eigen/Core>
@@ -156,5 +155,3 @@ class AutoRegression {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_METHODS_AUTO_REGRESSION_H_

@@ -1,6 +1,5 @@
 // The configurations of auto's space as numbers that its models can compute with.
-#ifndef DSAT_METHODS_AUTO_SPACE_H_
-#define DSAT_METHODS_AUTO_SPACE_H_
+#pragma once
 
 #include <cstdint>
 #include <iterator>
@@ -122,5 +121,3 @@ class AutoSpace {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_METHODS_AUTO_SPACE_H_

@@ -2,8 +2,7 @@
 //
 // All terms count in units of the time that a device computes one sample, so that the model knows
 // how the terms compare before anything was measured. docs/dev/auto.md has the formulas.
-#ifndef DSAT_METHODS_AUTO_TIME_MODEL_H_
-#define DSAT_METHODS_AUTO_TIME_MODEL_H_
+#pragma once
 
 #include <Eigen/Core>
 #include <string>
@@ -100,5 +99,3 @@ class AutoTimeModel {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_METHODS_AUTO_TIME_MODEL_H_

@@ -1,13 +1,11 @@
 // binary: bisects one random configuration after another to the largest micro-batch size that fits.
-// The metric has no influence, except that it ends the growth of a range (bisection.h).
-#ifndef DSAT_METHODS_BINARY_H_
-#define DSAT_METHODS_BINARY_H_
+// The metric has no influence, except that it ends the growth of a range (NextBisectionStep).
+#pragma once
 
 #include <deque>
 #include <memory>
 #include <optional>
 
-#include "methods/bisection.h"
 #include "methods/lineage.h"
 #include "methods/method.h"
 
@@ -34,5 +32,3 @@ class BinaryMethod : public Method {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_METHODS_BINARY_H_

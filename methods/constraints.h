@@ -1,6 +1,5 @@
 // The conditions of SearchSpace::where on the combinations of a stage's knobs.
-#ifndef DSAT_METHODS_CONSTRAINTS_H_
-#define DSAT_METHODS_CONSTRAINTS_H_
+#pragma once
 
 #include <optional>
 
@@ -19,5 +18,3 @@ std::optional<Assignment> NearestAllowed(const SearchSpace& space, const StageSp
                                          const Assignment& fixed = {});
 
 }  // namespace dsat
-
-#endif  // DSAT_METHODS_CONSTRAINTS_H_

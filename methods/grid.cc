@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "base/error.h"
 #include "methods/constraints.h"
 #include "methods/lineage.h"
 

@@ -1,8 +1,7 @@
 // grid: a search without random draws. It tries every stage at micro-batch sizes 1, 2, 4, ... with
 // the submitted knobs, or the allowed ones next to them, and then, at the best size of each stage,
 // one knob at a time.
-#ifndef DSAT_METHODS_GRID_H_
-#define DSAT_METHODS_GRID_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -67,5 +66,3 @@ class GridMethod : public Method {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_METHODS_GRID_H_

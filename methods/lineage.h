@@ -4,8 +4,7 @@
 //
 // As in Determined's DeepSpeed Autotune (harness/determined/pytorch/dsat), where a lineage is the
 // chain of trials that differ only in their micro-batch size.
-#ifndef DSAT_METHODS_LINEAGE_H_
-#define DSAT_METHODS_LINEAGE_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -131,6 +130,18 @@ int64_t StageWeight(const StageSpace& stage);
 Assignment PlaceAssignment(const StageSpace& place);
 void SetMicroBatch(Assignment& assignment, int64_t micro_batch);
 
-}  // namespace dsat
+// Bisection within a lineage for the largest micro-batch size that fits, shared by asha and binary.
+//
+// The first step: the middle of 1 and its stage's approximate maximum times
+// search_range_factor, but not more than its ceiling.
+Step FirstBisectionStep(const LineageTable& table, const Lineage& lineage);
 
-#endif  // DSAT_METHODS_LINEAGE_H_
+// The step after the lineage's latest trial; nullopt if the search is over because no size remains
+// between the largest that fits and the smallest that does not, or because the latest trial gave no
+// evidence. If the upper end of the range fits, the next step is twice as large if no size was too
+// large, the latest trial was the lineage's best, and the ceiling allows it
+// (SearchPolicy::bisect_beyond_range).
+// REQUIRES: the lineage is idle and has a trial.
+std::optional<Step> NextBisectionStep(const LineageTable& table, const Lineage& lineage);
+
+}  // namespace dsat

@@ -3,8 +3,7 @@
 // A method is a deterministic function of (space, options, seed, the sequence of asks and tells).
 // It uses no clock, no I/O and no threads, and its state is not saved: an experiment is resumed by
 // replaying its asks and tells from the log (searcher/search/search.h).
-#ifndef DSAT_METHODS_METHOD_H_
-#define DSAT_METHODS_METHOD_H_
+#pragma once
 
 #include <memory>
 #include <optional>
@@ -104,5 +103,3 @@ class Method {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_METHODS_METHOD_H_

@@ -1,6 +1,5 @@
-// The table of methods.
-#ifndef DSAT_METHODS_METHODS_H_
-#define DSAT_METHODS_METHODS_H_
+// The table of methods, and the rules for their options.
+#pragma once
 
 #include <memory>
 #include <span>
@@ -22,6 +21,8 @@ std::span<const MethodInfo> Methods();
 // The method of that name. Throws kInvalidArgument naming the known methods.
 const MethodInfo& FindMethod(const std::string& name);
 
-}  // namespace dsat
+// Throws kInvalidArgument "--flag: <value> is ...; expected <range>" for the first option that
+// is out of range or contradicts another. The rules hold for all methods.
+void ValidateOptions(const SearchOptions& options);
 
-#endif  // DSAT_METHODS_METHODS_H_
+}  // namespace dsat

@@ -1,6 +1,4 @@
 // Errors name the options of the command line, which have the names of the fields of SearchOptions.
-#include "methods/options.h"
-
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -8,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/regex.h"
+#include "methods/methods.h"
 
 namespace dsat {
 namespace {

@@ -1,7 +1,6 @@
 // random: tries each random configuration a few times with micro-batch sizes drawn from a range
 // around the best size of its stage.
-#ifndef DSAT_METHODS_RANDOM_H_
-#define DSAT_METHODS_RANDOM_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -59,5 +58,3 @@ class RandomMethod : public Method {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_METHODS_RANDOM_H_

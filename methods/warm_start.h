@@ -3,8 +3,7 @@
 // The evidence itself is recorded, not what follows from it: how much it counts for another model,
 // machine or number of ranks is up to the method (docs/dev/auto.md), which also drops it if its own
 // measurements contradict it.
-#ifndef DSAT_METHODS_WARM_START_H_
-#define DSAT_METHODS_WARM_START_H_
+#pragma once
 
 #include <vector>
 
@@ -29,5 +28,3 @@ Json ToJson(const EarlierSearch& earlier);
 EarlierSearch EarlierSearchFromJson(const Json& json);
 
 }  // namespace dsat
-
-#endif  // DSAT_METHODS_WARM_START_H_

@@ -1,6 +1,5 @@
 // Applies the conditions of an experiment (its section `where`) to a search space.
-#ifndef DSAT_PROFILER_CONDITIONS_H_
-#define DSAT_PROFILER_CONDITIONS_H_
+#pragma once
 
 #include <functional>
 #include <string>
@@ -26,5 +25,3 @@ std::vector<Comparison> ConditionsOf(const ExperimentSpec& spec);
 [[noreturn]] void ThrowNothingLeft(const ExperimentSpec& spec);
 
 }  // namespace dsat
-
-#endif  // DSAT_PROFILER_CONDITIONS_H_

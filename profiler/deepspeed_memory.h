@@ -3,8 +3,7 @@
 //
 // Formulas of estimate_zero2_model_states_mem_needs and estimate_zero3_model_states_mem_needs
 // (deepspeed/runtime/zero/stage_1_and_2.py, stage3.py; docs/code-docs/source/memory.rst).
-#ifndef DSAT_PROFILER_DEEPSPEED_MEMORY_H_
-#define DSAT_PROFILER_DEEPSPEED_MEMORY_H_
+#pragma once
 
 #include <cstdint>
 
@@ -28,5 +27,3 @@ DeepSpeedMemory DeepSpeedStage2Estimate(const DeepSpeedSetup& setup);
 DeepSpeedMemory DeepSpeedStage3Estimate(const DeepSpeedSetup& setup);
 
 }  // namespace dsat
-
-#endif  // DSAT_PROFILER_DEEPSPEED_MEMORY_H_

@@ -1,6 +1,5 @@
 // Decides whether two configurations are the same: they differ only in keys without effect here.
-#ifndef DSAT_PROFILER_EFFECTIVE_KEY_H_
-#define DSAT_PROFILER_EFFECTIVE_KEY_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -27,5 +26,3 @@ std::string EffectiveKey(const Json& ds_config, const ExperimentSpec& spec, int6
                          const engine::KeyTable& keys = engine::Keys());
 
 }  // namespace dsat
-
-#endif  // DSAT_PROFILER_EFFECTIVE_KEY_H_

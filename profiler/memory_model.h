@@ -3,8 +3,7 @@
 //
 // The sizes of model states are those of Rajbhandari et al., "ZeRO" (2020), section 5;
 // docs/dev/methods.md has the formulas.
-#ifndef DSAT_PROFILER_MEMORY_MODEL_H_
-#define DSAT_PROFILER_MEMORY_MODEL_H_
+#pragma once
 
 #include <cstdint>
 
@@ -81,5 +80,3 @@ class MemoryModel {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_PROFILER_MEMORY_MODEL_H_

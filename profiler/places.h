@@ -1,7 +1,6 @@
 // The places of a search space: every stage with the settings of structural keys that are worth a
 // search, chosen by what the predictor says of them before anything runs.
-#ifndef DSAT_PROFILER_PLACES_H_
-#define DSAT_PROFILER_PLACES_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -71,5 +70,3 @@ bool IsOfTrainer(const engine::Key& key);
 bool LacksItsSection(const engine::Key& key, const Json& ds_config, const engine::KeyTable& keys);
 
 }  // namespace dsat
-
-#endif  // DSAT_PROFILER_PLACES_H_

@@ -2,7 +2,6 @@
 #include "profiler/planner.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <utility>
 

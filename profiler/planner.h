@@ -2,8 +2,7 @@
 //
 // Every number of bytes comes from engine/runtime/predict.h and is what the built-in engine counts
 // when it runs the same configuration. Times are estimates (engine/runtime/timeline.h).
-#ifndef DSAT_PROFILER_PLANNER_H_
-#define DSAT_PROFILER_PLANNER_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -102,5 +101,3 @@ Planner MakePlanner(const PlannerInputs& inputs, const engine::Cluster& cluster)
 Json GptOfSize(double num_params);
 
 }  // namespace dsat
-
-#endif  // DSAT_PROFILER_PLANNER_H_

@@ -1,8 +1,7 @@
 // Predicts whether a configuration fits and how long a step takes, for the search and for dsat
 // estimate. Predictions come from the engine's own plan (profiler/planner.h) or from the formulas
 // of the memory model.
-#ifndef DSAT_PROFILER_PREDICTOR_H_
-#define DSAT_PROFILER_PREDICTOR_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -72,5 +71,3 @@ std::string WhyInfeasible(const Predictor& predictor, const Json& ds_config);
 bool IsRefusal(const Error& error);
 
 }  // namespace dsat
-
-#endif  // DSAT_PROFILER_PREDICTOR_H_

@@ -1,6 +1,5 @@
 // Makes the search space: the places, their knobs, and the sizes to start with.
-#ifndef DSAT_PROFILER_TUNING_SPACE_H_
-#define DSAT_PROFILER_TUNING_SPACE_H_
+#pragma once
 
 #include "engine/config/keys.h"
 #include "profiler/predictor.h"
@@ -22,5 +21,3 @@ SearchSpace MakeSearchSpace(const Predictor& predictor, const ModelProfile& prof
                             const engine::KeyTable& keys = engine::Keys());
 
 }  // namespace dsat
-
-#endif  // DSAT_PROFILER_TUNING_SPACE_H_

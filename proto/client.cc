@@ -8,8 +8,6 @@
 #include <exception>
 #include <future>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "base/files.h"

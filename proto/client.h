@@ -3,8 +3,7 @@
 // Every call has a deadline of 60 s, within which it waits for a server that is out of threads. A
 // call that fails throws an Error with gRPC's code: kUnavailable (no server, or one that refuses
 // the key), kDeadlineExceeded, or the code that the server has thrown.
-#ifndef DSAT_PROTO_CLIENT_H_
-#define DSAT_PROTO_CLIENT_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -62,5 +61,3 @@ class TrialClient {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_PROTO_CLIENT_H_

@@ -1,6 +1,5 @@
 // Conditions on the configurations of a search, from the section `where` of an experiment file.
-#ifndef DSAT_PROTO_COMPARISON_H_
-#define DSAT_PROTO_COMPARISON_H_
+#pragma once
 
 #include <functional>
 #include <string>
@@ -35,5 +34,3 @@ using PointerValue = std::function<Json(const std::string& pointer)>;
 bool Holds(const Comparison& comparison, const PointerValue& value_of);
 
 }  // namespace dsat
-
-#endif  // DSAT_PROTO_COMPARISON_H_

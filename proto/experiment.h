@@ -1,6 +1,5 @@
 // The types that describe one experiment: what is tuned, how, and the search space.
-#ifndef DSAT_PROTO_EXPERIMENT_H_
-#define DSAT_PROTO_EXPERIMENT_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -234,5 +233,3 @@ Json ToJson(const SearchSpace& space);
 SearchSpace SearchSpaceFromJson(const Json& json);
 
 }  // namespace dsat
-
-#endif  // DSAT_PROTO_EXPERIMENT_H_

@@ -1,8 +1,7 @@
 // Settings besides the ds_config that a search may vary: arguments of the user's command,
 // environment variables of the ranks, and arguments of the script's trainer that dsat's import hook
 // sets. A trial's config has them in its section "dsat".
-#ifndef DSAT_PROTO_LAUNCH_SETTINGS_H_
-#define DSAT_PROTO_LAUNCH_SETTINGS_H_
+#pragma once
 
 #include <map>
 #include <string>
@@ -34,5 +33,3 @@ Json TrainerArgumentsOf(const Json& ds_config);
 std::string WordOf(const Json& value);
 
 }  // namespace dsat
-
-#endif  // DSAT_PROTO_LAUNCH_SETTINGS_H_

@@ -1,6 +1,5 @@
 // How long a trial measures, if its steps take equally long.
-#ifndef DSAT_PROTO_MEASURING_H_
-#define DSAT_PROTO_MEASURING_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -23,5 +22,3 @@ inline double MeasuringSeconds(const SearchOptions& options, double step_s) {
 }
 
 }  // namespace dsat
-
-#endif  // DSAT_PROTO_MEASURING_H_

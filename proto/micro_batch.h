@@ -1,6 +1,5 @@
 // The micro-batch sizes that a search may use.
-#ifndef DSAT_PROTO_MICRO_BATCH_H_
-#define DSAT_PROTO_MICRO_BATCH_H_
+#pragma once
 
 #include <cstdint>
 
@@ -22,5 +21,3 @@ int64_t LargestDivisor(int64_t samples, int64_t most, int64_t step = 1);
 int64_t LegalMicroBatch(const SearchSpace& space, int64_t size);
 
 }  // namespace dsat
-
-#endif  // DSAT_PROTO_MICRO_BATCH_H_

@@ -2,8 +2,7 @@
 //
 // Code asks the policy for the choice by its name. Only the code that reads, stores and checks
 // options knows compat_determined (tests/tidy_test.cc).
-#ifndef DSAT_PROTO_SEARCH_POLICY_H_
-#define DSAT_PROTO_SEARCH_POLICY_H_
+#pragma once
 
 #include "proto/experiment.h"
 
@@ -59,5 +58,3 @@ inline SearchPolicy PolicyOf(const SearchOptions& options) {
 }
 
 }  // namespace dsat
-
-#endif  // DSAT_PROTO_SEARCH_POLICY_H_

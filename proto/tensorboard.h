@@ -1,6 +1,5 @@
 // The records of TensorBoard's event files.
-#ifndef DSAT_PROTO_TENSORBOARD_H_
-#define DSAT_PROTO_TENSORBOARD_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -14,5 +13,3 @@ std::string EventFileBegin(int64_t first_step);
 std::string ScalarRecord(const std::string& tag, int64_t step, double value);
 
 }  // namespace dsat
-
-#endif  // DSAT_PROTO_TENSORBOARD_H_

@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include "base/json_integers.h"
+#include "base/json.h"
 
 namespace dsat {
 namespace {

@@ -1,6 +1,5 @@
 // A line of a training's metrics.jsonl.
-#ifndef DSAT_PROTO_TRAINING_STEP_H_
-#define DSAT_PROTO_TRAINING_STEP_H_
+#pragma once
 
 #include <cstdint>
 
@@ -30,5 +29,3 @@ Json ToJson(const TrainingStep& step);
 TrainingStep TrainingStepFromJson(const Json& json);
 
 }  // namespace dsat
-
-#endif  // DSAT_PROTO_TRAINING_STEP_H_

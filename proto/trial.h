@@ -1,6 +1,5 @@
 // The types that describe one trial: its configuration and its results.
-#ifndef DSAT_PROTO_TRIAL_H_
-#define DSAT_PROTO_TRIAL_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -50,6 +49,10 @@ struct Metric {
 // value is within two standard errors in about 95 % of all measurements, in at least 85 % even of
 // those of two samples. Infinite for fewer than two samples.
 double StandardError(const Metric& metric);
+
+// Median, and half the interquartile range (quartiles interpolated between adjacent values).
+// REQUIRES: values is not empty.
+Metric Summarize(std::vector<double> values);
 
 // Metric name -> value. The names and units, everywhere in dsat:
 //   FLOPS_per_gpu  FLOP/s per rank: 3 x forward FLOPs x accumulation steps / latency, as DeepSpeed;
@@ -230,5 +233,3 @@ bool SmallerIsBetter(const std::string& metric);
 std::string MetricUnit(const std::string& metric);
 
 }  // namespace dsat
-
-#endif  // DSAT_PROTO_TRIAL_H_

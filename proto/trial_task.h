@@ -1,6 +1,5 @@
 // The task of the ranks of a built-in trial: one JSON file per attempt, written by the launcher.
-#ifndef DSAT_PROTO_TRIAL_TASK_H_
-#define DSAT_PROTO_TRIAL_TASK_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -85,5 +84,3 @@ Json ToJson(const TrialTask& task);
 TrialTask TrialTaskFromJson(const Json& json);
 
 }  // namespace dsat
-
-#endif  // DSAT_PROTO_TRIAL_TASK_H_

@@ -2,8 +2,7 @@
 //
 // FromProto checks what a peer has sent and throws kInvalidArgument naming the field. ToProto
 // replaces invalid UTF-8 (a reason may quote a log), which protobuf's strings do not allow.
-#ifndef DSAT_PROTO_WIRE_H_
-#define DSAT_PROTO_WIRE_H_
+#pragma once
 
 #include <string>
 
@@ -32,5 +31,3 @@ AttemptRef FromProto(const v1::AttemptRef& attempt);
 Trial FromProto(const v1::Trial& trial);
 
 }  // namespace dsat
-
-#endif  // DSAT_PROTO_WIRE_H_

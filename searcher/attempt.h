@@ -1,6 +1,5 @@
 // One launch of a trial: its processes, its time limits, the reports of its ranks and its outcome.
-#ifndef DSAT_SEARCHER_ATTEMPT_H_
-#define DSAT_SEARCHER_ATTEMPT_H_
+#pragma once
 
 #include <chrono>
 #include <memory>
@@ -118,5 +117,3 @@ std::unique_ptr<LaunchTarget> MakeTarget(const ExperimentSpec& spec,
 std::optional<Outcome> Refusal(const ExperimentSpec& spec, const Trial& trial);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_ATTEMPT_H_

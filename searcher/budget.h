@@ -1,6 +1,5 @@
 // Says when a search ends early: its budget is used, or the submitted configuration always fails.
-#ifndef DSAT_SEARCHER_BUDGET_H_
-#define DSAT_SEARCHER_BUDGET_H_
+#pragma once
 
 #include <optional>
 #include <string>
@@ -21,5 +20,3 @@ struct Spent {
 std::optional<std::string> WhySearchIsOver(const Experiment& experiment, const Spent& spent);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_BUDGET_H_

@@ -16,7 +16,6 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "engine/files/checkpoint_manifest.h"
-#include "proto/trial_task.h"
 #include "searcher/attempt.h"
 #include "searcher/hosts/slots.h"
 #include "searcher/launch/rank_places.h"

@@ -1,6 +1,5 @@
 // Runs one full training with the launcher of trials (dsat train, --run-full-experiment).
-#ifndef DSAT_SEARCHER_FULL_RUN_H_
-#define DSAT_SEARCHER_FULL_RUN_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -30,5 +29,3 @@ Outcome RunFullTraining(const ExperimentSpec& spec, const Json& ds_config,
 std::string NewestCheckpoint(const std::string& out_dir);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_FULL_RUN_H_

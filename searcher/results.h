@@ -1,6 +1,5 @@
 // The results of a search: the files of an experiment, and its trials as CSV or JSON.
-#ifndef DSAT_SEARCHER_RESULTS_H_
-#define DSAT_SEARCHER_RESULTS_H_
+#pragma once
 
 #include <optional>
 #include <string>
@@ -72,5 +71,3 @@ void WriteResults(const Experiment& experiment, const std::string& out_dir);
 std::string ExportTrials(const Store& store, ExperimentId id, const std::string& format);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_RESULTS_H_

@@ -22,7 +22,6 @@
 #include "base/unique_fd.h"
 #include "searcher/attempt.h"
 #include "searcher/budget.h"
-#include "searcher/hosts/slot_pool.h"
 #include "searcher/hosts/slots.h"
 #include "searcher/launch/launch_target.h"
 #include "searcher/launch/rank_places.h"

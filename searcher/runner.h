@@ -4,8 +4,7 @@
 // Its control loop first restarts the trials that ran when the last process died. Then it asks for
 // and starts trials while there are free slots, and else waits for an event and tells. gRPC threads
 // only push to a queue; all state belongs to the loop's thread.
-#ifndef DSAT_SEARCHER_RUNNER_H_
-#define DSAT_SEARCHER_RUNNER_H_
+#pragma once
 
 #include <chrono>
 #include <functional>
@@ -78,5 +77,3 @@ class Runner {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_RUNNER_H_

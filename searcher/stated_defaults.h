@@ -1,6 +1,5 @@
 // States the defaults of a configuration that differ between releases of DeepSpeed.
-#ifndef DSAT_SEARCHER_STATED_DEFAULTS_H_
-#define DSAT_SEARCHER_STATED_DEFAULTS_H_
+#pragma once
 
 #include <vector>
 
@@ -22,5 +21,3 @@ Json VersionsOf(const ExperimentSpec& spec);
 Json WithStatedDefaults(const ExperimentSpec& spec, const std::vector<Knob>& knobs, Json ds_config);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_STATED_DEFAULTS_H_

@@ -1,6 +1,5 @@
 // The folder of this test program, which contains all that it runs or loads.
-#ifndef DSAT_TESTS_BUILD_FOLDER_H_
-#define DSAT_TESTS_BUILD_FOLDER_H_
+#pragma once
 
 #include <filesystem>
 #include <string>
@@ -13,5 +12,3 @@ inline std::string BuildFolder() {
 }
 
 }  // namespace dsat
-
-#endif  // DSAT_TESTS_BUILD_FOLDER_H_

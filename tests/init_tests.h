@@ -1,6 +1,5 @@
 // Prepares a test program before it runs its tests.
-#ifndef DSAT_TESTS_INIT_TESTS_H_
-#define DSAT_TESTS_INIT_TESTS_H_
+#pragma once
 
 namespace dsat {
 
@@ -11,5 +10,3 @@ namespace dsat {
 void InitTests(int* argc, char** argv);
 
 }  // namespace dsat
-
-#endif  // DSAT_TESTS_INIT_TESTS_H_

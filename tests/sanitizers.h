@@ -1,6 +1,5 @@
 // Whether a test runs under AddressSanitizer with UBSan. Its own code is not instrumented.
-#ifndef DSAT_TESTS_SANITIZERS_H_
-#define DSAT_TESTS_SANITIZERS_H_
+#pragma once
 
 #include <dlfcn.h>
 
@@ -11,5 +10,3 @@ inline bool IsSanitized() {
 }
 
 }  // namespace dsat
-
-#endif  // DSAT_TESTS_SANITIZERS_H_

@@ -1,6 +1,5 @@
 // The files of the source tree, for the tests of the house rules.
-#ifndef DSAT_TESTS_SOURCE_TREE_H_
-#define DSAT_TESTS_SOURCE_TREE_H_
+#pragma once
 
 #include <cstdint>
 #include <filesystem>
@@ -31,5 +30,3 @@ bool AnyPrefix(const std::string& text, const std::vector<std::string>& prefixes
 int64_t NumColumns(const std::string& line);
 
 }  // namespace dsat
-
-#endif  // DSAT_TESTS_SOURCE_TREE_H_

@@ -1,6 +1,5 @@
 // A temporary folder for a test.
-#ifndef DSAT_TESTS_TEMP_FOLDER_H_
-#define DSAT_TESTS_TEMP_FOLDER_H_
+#pragma once
 
 #include <stdlib.h>
 
@@ -44,5 +43,3 @@ class TempFolder {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_TESTS_TEMP_FOLDER_H_

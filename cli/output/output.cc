@@ -5,13 +5,11 @@
 
 #include <algorithm>
 #include <optional>
-#include <vector>
 
 #include "base/files.h"
 #include "base/table.h"
 #include "searcher/search/config_change.h"
 #include "searcher/search/runner_lock.h"
-#include "searcher/search/verdict.h"
 
 namespace dsat::cli {
 namespace {

@@ -1,6 +1,5 @@
 // Descriptions of trials, of a search's answer and of an experiment.
-#ifndef DSAT_CLI_OUTPUT_OUTPUT_H_
-#define DSAT_CLI_OUTPUT_OUTPUT_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -83,5 +82,3 @@ Json SummaryJson(const Experiment& experiment, const std::string& out_dir);
 Json TrialJson(const Search& search, TrialId id);
 
 }  // namespace dsat::cli
-
-#endif  // DSAT_CLI_OUTPUT_OUTPUT_H_

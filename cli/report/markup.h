@@ -1,6 +1,5 @@
 // Builds a document that is HTML and, for strict parsers, XML.
-#ifndef DSAT_CLI_REPORT_MARKUP_H_
-#define DSAT_CLI_REPORT_MARKUP_H_
+#pragma once
 
 #include <string>
 #include <string_view>
@@ -43,5 +42,3 @@ class Markup {
 };
 
 }  // namespace dsat::cli
-
-#endif  // DSAT_CLI_REPORT_MARKUP_H_

@@ -1,6 +1,5 @@
 // The page of a report: one file that a browser shows without network.
-#ifndef DSAT_CLI_REPORT_PAGE_H_
-#define DSAT_CLI_REPORT_PAGE_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -65,5 +64,3 @@ void DrawTrials(const Report& report, Markup& page);
 std::string Clipped(const std::string& text);
 
 }  // namespace dsat::cli
-
-#endif  // DSAT_CLI_REPORT_PAGE_H_

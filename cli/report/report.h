@@ -1,6 +1,5 @@
 // The content of a report of an experiment.
-#ifndef DSAT_CLI_REPORT_REPORT_H_
-#define DSAT_CLI_REPORT_REPORT_H_
+#pragma once
 
 #include <map>
 #include <optional>
@@ -72,5 +71,3 @@ ShownUnit UnitFor(const Report& report, const std::string& metric);
 const Metric* MetricOf(const Report& report, const Trial& trial, const std::string& metric);
 
 }  // namespace dsat::cli
-
-#endif  // DSAT_CLI_REPORT_REPORT_H_

@@ -3,8 +3,7 @@
 //
 // A plot needs neither scripts nor files. Colors are classes of the page's style sheet, and every
 // color comes with a shape or a text, so that nothing is said by color alone.
-#ifndef DSAT_CLI_REPORT_SVG_PLOT_H_
-#define DSAT_CLI_REPORT_SVG_PLOT_H_
+#pragma once
 
 #include <limits>
 #include <string>
@@ -124,5 +123,3 @@ struct Plot {
 void DrawFigure(const Plot& plot, Markup& page);
 
 }  // namespace dsat::cli
-
-#endif  // DSAT_CLI_REPORT_SVG_PLOT_H_

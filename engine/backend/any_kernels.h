@@ -1,7 +1,6 @@
 // Backends whose kernels are one template: that which counts, that which launches on a GPU, and
 // those of tests.
-#ifndef DSAT_ENGINE_BACKEND_ANY_KERNELS_H_
-#define DSAT_ENGINE_BACKEND_ANY_KERNELS_H_
+#pragma once
 
 #include "engine/backend/kernels.h"
 #include "engine/backend/optimizer_kernels.h"
@@ -25,5 +24,3 @@ template <typename Self>
 using AnyOptimizerKernels = RunsAny<Self, OptimizerKernels, op::OptimizerOps>;
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_BACKEND_ANY_KERNELS_H_

@@ -1,7 +1,6 @@
 // The memory that kernels need besides their operands. Predictions of the counting backend are
 // exact because the other backends use the same functions.
-#ifndef DSAT_ENGINE_BACKEND_COST_H_
-#define DSAT_ENGINE_BACKEND_COST_H_
+#pragma once
 
 #include <cstdint>
 
@@ -39,5 +38,3 @@ inline constexpr int64_t kCudaScratchBytes = int64_t{8} << 20;
 inline constexpr int64_t kCudaWorkspaceBytes = kCublasWorkspaceBytes + kCudaScratchBytes;
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_BACKEND_COST_H_

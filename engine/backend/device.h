@@ -2,8 +2,7 @@
 //
 // A program opens a device once (OpenDevice) and makes the parts of each engine with it. What a
 // device makes must not outlive the device.
-#ifndef DSAT_ENGINE_BACKEND_DEVICE_H_
-#define DSAT_ENGINE_BACKEND_DEVICE_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -46,5 +45,3 @@ std::unique_ptr<Device> MakeCpuDevice(int num_threads);
 std::unique_ptr<Device> OpenDevice(const std::string& name, int local_rank, int num_threads);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_BACKEND_DEVICE_H_

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstring>
 #include <functional>
-#include <utility>
 
 #include "base/rng.h"
 #include "engine/backend/kernels.h"

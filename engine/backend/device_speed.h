@@ -1,6 +1,5 @@
 // Measures how fast a device computes and copies.
-#ifndef DSAT_ENGINE_BACKEND_DEVICE_SPEED_H_
-#define DSAT_ENGINE_BACKEND_DEVICE_SPEED_H_
+#pragma once
 
 #include "engine/core/tensor.h"
 
@@ -23,5 +22,3 @@ struct DeviceSpeed {
 DeviceSpeed MeasureDeviceSpeed(Kernels& kernels, Arena& device, Arena& host, DType dtype);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_BACKEND_DEVICE_SPEED_H_

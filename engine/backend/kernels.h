@@ -10,8 +10,7 @@
 // memory. Kernels throw nothing except kUnavailable if a GPU fails. They keep the workspace that
 // they need beyond their operands from call to call. The CPU backend's results do not depend on the
 // number of threads, bit for bit.
-#ifndef DSAT_ENGINE_BACKEND_KERNELS_H_
-#define DSAT_ENGINE_BACKEND_KERNELS_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -168,5 +167,3 @@ std::unique_ptr<Kernels> MakeCountingKernels(int num_threads, DeviceKind kind);
 std::unique_ptr<Kernels> MakeCountingKernels(int num_threads);  // As the CPU's.
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_BACKEND_KERNELS_H_

@@ -15,8 +15,7 @@
 //   Result         what it returns (void).
 // A `shape` has the first three for the kernels of that shape.
 // engine/backend/kernels.h reads all of this once, for all backends.
-#ifndef DSAT_ENGINE_BACKEND_LAYER_OPS_H_
-#define DSAT_ENGINE_BACKEND_LAYER_OPS_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -416,5 +415,3 @@ using LayerOps =
 
 }  // namespace op
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_BACKEND_LAYER_OPS_H_

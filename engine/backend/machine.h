@@ -1,6 +1,5 @@
 // The properties of this machine that training depends on, except GPUs.
-#ifndef DSAT_ENGINE_BACKEND_MACHINE_H_
-#define DSAT_ENGINE_BACKEND_MACHINE_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -32,5 +31,3 @@ bool MultipliesBf16(const Machine& machine);
 std::optional<double> MeasureCopyBandwidth(const Machine& machine);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_BACKEND_MACHINE_H_

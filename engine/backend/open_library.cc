@@ -1,7 +1,6 @@
 // Looks for NVIDIA's libraries in the loader's folders and in those of Python packages.
 #include "engine/backend/open_library.h"
 
-#include <dlfcn.h>
 #include <glob.h>
 #include <link.h>
 

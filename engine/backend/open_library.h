@@ -1,6 +1,5 @@
 // Libraries that are opened when they are first used, wherever a machine has them.
-#ifndef DSAT_ENGINE_BACKEND_OPEN_LIBRARY_H_
-#define DSAT_ENGINE_BACKEND_OPEN_LIBRARY_H_
+#pragma once
 
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -33,5 +32,3 @@ inline constexpr char kNcclLibrary[] = "libnccl.so.2";
 OpenedLibrary OpenLibrary(const std::string& name);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_BACKEND_OPEN_LIBRARY_H_

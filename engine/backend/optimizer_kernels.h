@@ -2,8 +2,7 @@
 // implements of them.
 //
 // Optimizer states are f32, but for AdamStep's.
-#ifndef DSAT_ENGINE_BACKEND_OPTIMIZER_KERNELS_H_
-#define DSAT_ENGINE_BACKEND_OPTIMIZER_KERNELS_H_
+#pragma once
 
 #include <cstdint>
 #include <initializer_list>
@@ -192,5 +191,3 @@ using OptimizerOps =
 class OptimizerKernels : public Runs<op::OptimizerOps> {};
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_BACKEND_OPTIMIZER_KERNELS_H_

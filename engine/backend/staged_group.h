@@ -1,7 +1,6 @@
 // Collectives over a device's memory that are staged through host memory, for ranks that share a
 // GPU, which NCCL refuses, and for devices without a transport of their own.
-#ifndef DSAT_ENGINE_BACKEND_STAGED_GROUP_H_
-#define DSAT_ENGINE_BACKEND_STAGED_GROUP_H_
+#pragma once
 
 #include <memory>
 
@@ -19,5 +18,3 @@ std::unique_ptr<ProcessGroup> MakeStagedGroup(std::unique_ptr<ProcessGroup> host
                                               MemorySource& memory, std::shared_ptr<Stream> copies);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_BACKEND_STAGED_GROUP_H_

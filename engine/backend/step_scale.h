@@ -1,7 +1,6 @@
 // The factor of a step's updates. It is computed in the device's memory and stays there, so that
 // the host need not wait for it. For .cc and .cu files.
-#ifndef DSAT_ENGINE_BACKEND_STEP_SCALE_H_
-#define DSAT_ENGINE_BACKEND_STEP_SCALE_H_
+#pragma once
 
 #include <cfloat>
 #include <cmath>
@@ -41,5 +40,3 @@ DSAT_HOST_DEVICE inline StepScale StepScaleOf(double squares, const ClipSettings
 }
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_BACKEND_STEP_SCALE_H_

@@ -4,8 +4,7 @@
 //
 // Random bits are a function of (key, element): the same on every device, however state is cut,
 // moved and kept. For .cc and .cu files.
-#ifndef DSAT_ENGINE_BACKEND_STOCHASTIC_ROUNDING_H_
-#define DSAT_ENGINE_BACKEND_STOCHASTIC_ROUNDING_H_
+#pragma once
 
 #include <cstdint>
 
@@ -48,5 +47,3 @@ DSAT_HOST_DEVICE inline uint32_t RoundAtRandom(uint32_t f32_bits, uint32_t rando
 }
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_BACKEND_STOCHASTIC_ROUNDING_H_

@@ -3,8 +3,7 @@
 // Every thread has its own stream. Kernels, copies and collectives that one thread asks for run in
 // the order of its calls, possibly long after the calls return; those of several threads run
 // concurrently. A thread that uses what another thread's calls write waits for an event.
-#ifndef DSAT_ENGINE_BACKEND_STREAM_H_
-#define DSAT_ENGINE_BACKEND_STREAM_H_
+#pragma once
 
 #include <atomic>
 #include <chrono>
@@ -116,5 +115,3 @@ class Stream : public TracedDevice {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_BACKEND_STREAM_H_

@@ -1,6 +1,5 @@
 // Accepts the connections of a group's members and rejects all others.
-#ifndef DSAT_ENGINE_COMM_ACCEPTOR_H_
-#define DSAT_ENGINE_COMM_ACCEPTOR_H_
+#pragma once
 
 #include <array>
 #include <chrono>
@@ -60,5 +59,3 @@ class Acceptor {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_COMM_ACCEPTOR_H_

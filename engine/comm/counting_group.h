@@ -1,6 +1,5 @@
 // A process group that moves no data: for one rank, and for predictions.
-#ifndef DSAT_ENGINE_COMM_COUNTING_GROUP_H_
-#define DSAT_ENGINE_COMM_COUNTING_GROUP_H_
+#pragma once
 
 #include <memory>
 #include <span>
@@ -42,5 +41,3 @@ class CountingGroup final : public ProcessGroup {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_COMM_COUNTING_GROUP_H_

@@ -1,6 +1,5 @@
 // One connection of a group, with the data that is being sent and received.
-#ifndef DSAT_ENGINE_COMM_LINK_H_
-#define DSAT_ENGINE_COMM_LINK_H_
+#pragma once
 
 #include <chrono>
 #include <cstdint>
@@ -65,5 +64,3 @@ Moved MoveUntil(std::span<Link* const> links, const std::function<bool()>& done,
                 std::chrono::milliseconds patience, size_t* lost);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_COMM_LINK_H_

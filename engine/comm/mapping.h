@@ -1,6 +1,5 @@
 // An owned range of mapped memory.
-#ifndef DSAT_ENGINE_COMM_MAPPING_H_
-#define DSAT_ENGINE_COMM_MAPPING_H_
+#pragma once
 
 #include <cstdint>
 
@@ -33,5 +32,3 @@ class Mapping {
 int64_t RoundUpToPage(int64_t bytes);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_COMM_MAPPING_H_

@@ -4,8 +4,7 @@
 // under a condition on local data. They work in place on registered buffers of P rows, so that a
 // same-host transport can keep them in shared memory and a network transport can pin them. All
 // calls have a time-out; a peer that has ended or does not answer is an error within seconds.
-#ifndef DSAT_ENGINE_COMM_PROCESS_GROUP_H_
-#define DSAT_ENGINE_COMM_PROCESS_GROUP_H_
+#pragma once
 
 #include <chrono>
 #include <cstdint>
@@ -264,5 +263,3 @@ std::unique_ptr<ProcessGroup> MakeTcpGroup(const TcpGroupArgs& args);
 std::unique_ptr<ProcessGroup> MakeCountingGroup(int rank, int size);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_COMM_PROCESS_GROUP_H_

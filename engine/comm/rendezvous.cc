@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <climits>
 #include <cstring>
@@ -18,7 +17,6 @@
 
 #include "base/error.h"
 #include "base/num_cores.h"
-#include "engine/comm/process_group.h"
 
 namespace dsat::engine {
 namespace {

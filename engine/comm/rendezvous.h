@@ -1,7 +1,6 @@
 // The rendezvous and the barrier of a shared-memory group, which detect peers that end or never
 // join.
-#ifndef DSAT_ENGINE_COMM_RENDEZVOUS_H_
-#define DSAT_ENGINE_COMM_RENDEZVOUS_H_
+#pragma once
 
 #include <atomic>
 #include <chrono>
@@ -95,5 +94,3 @@ class Rendezvous {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_COMM_RENDEZVOUS_H_

@@ -2,7 +2,6 @@
 #include "engine/comm/run_together.h"
 
 #include <algorithm>
-#include <string>
 
 #include "base/error.h"
 

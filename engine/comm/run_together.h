@@ -1,7 +1,6 @@
 // Runs work that may fail on one rank, such as writing a file, so that the others do not wait
 // forever.
-#ifndef DSAT_ENGINE_COMM_RUN_TOGETHER_H_
-#define DSAT_ENGINE_COMM_RUN_TOGETHER_H_
+#pragma once
 
 #include <exception>
 #include <string>
@@ -40,5 +39,3 @@ void RunTogether(ProcessGroup& group, const char* what, const Work& work) {
 }
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_COMM_RUN_TOGETHER_H_

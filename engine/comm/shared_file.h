@@ -1,6 +1,5 @@
 // The memory file that the ranks of one host share, and the allocation of its pages.
-#ifndef DSAT_ENGINE_COMM_SHARED_FILE_H_
-#define DSAT_ENGINE_COMM_SHARED_FILE_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -41,5 +40,3 @@ class SharedFile {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_COMM_SHARED_FILE_H_

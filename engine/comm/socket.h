@@ -1,6 +1,5 @@
 // TCP sockets and their addresses, for the ranks of several hosts.
-#ifndef DSAT_ENGINE_COMM_SOCKET_H_
-#define DSAT_ENGINE_COMM_SOCKET_H_
+#pragma once
 
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -59,5 +58,3 @@ void Tune(int fd);
 bool WaitFor(int fd, short events, std::chrono::steady_clock::time_point deadline);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_COMM_SOCKET_H_

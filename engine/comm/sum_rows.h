@@ -1,6 +1,5 @@
 // The sum over ranks that reducing collectives compute.
-#ifndef DSAT_ENGINE_COMM_SUM_ROWS_H_
-#define DSAT_ENGINE_COMM_SUM_ROWS_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -16,5 +15,3 @@ void SumRows(std::span<void* const> sums, std::span<const void* const> rows, DTy
              int64_t num_elems);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_COMM_SUM_ROWS_H_

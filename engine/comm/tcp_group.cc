@@ -2,7 +2,6 @@
 // part directly. Every call begins with a header to all peers, which names the call and carries a
 // number; data follows at once.
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -12,7 +11,6 @@
 #include "base/rng.h"
 #include "engine/comm/counting_group.h"
 #include "engine/comm/mapping.h"
-#include "engine/comm/mesh.h"
 #include "engine/comm/process_group.h"
 #include "engine/comm/sum_rows.h"
 #include "engine/comm/tcp_peers.h"
@@ -40,7 +38,7 @@ class TcpGroup final : public ProcessGroup {
       : ProcessGroup(membership.rank, membership.size()),
         timeout_(timeout),
         own_address_(SocketAddress::OfThisSide(listener.get()).WithPort(0)),
-        peers_(membership, ConnectMembers(membership, std::move(listener), deadline), timeout),
+        peers_(membership, std::move(listener), timeout, deadline),
         headers_(static_cast<size_t>(membership.size())) {
     Synchronize({.kind = Call::Kind::kJoin, .count = size()});
   }

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -17,6 +18,7 @@
 #include <set>
 #include <utility>
 
+#include "engine/comm/acceptor.h"
 #include "engine/comm/socket.h"
 
 namespace dsat::engine {
@@ -25,20 +27,116 @@ namespace {
 constexpr char kGoodbye = 'x';
 // How long the end of another connection of the same process may take to arrive.
 constexpr std::chrono::milliseconds kGoodbyeDelay{500};
+// How often the peers are checked while some are awaited.
+constexpr std::chrono::milliseconds kWatchPeriod{50};
 
 }  // namespace
 
-TcpPeers::TcpPeers(Membership membership, std::vector<PeerSockets> sockets,
-                   std::chrono::milliseconds timeout)
-    : membership_(std::move(membership)), timeout_(timeout), connections_(sockets.size()) {
+// Connects all pairs of members. Of two ranks, the higher one opens the connection for collectives,
+// and each sender the one for its messages.
+class TcpPeers::Mesh {
+ public:
+  Mesh(const Membership& membership, Clock::time_point deadline,
+       std::vector<Connections>& connections)
+      : membership_(membership), deadline_(deadline), connections_(connections) {}
+
+  // Does not wait for peers: the kernel accepts connections to a listener and buffers their data.
+  void ConnectToAll() {
+    for (int step = 1; step < membership_.size(); ++step) {
+      const int peer = (membership_.rank + step) % membership_.size();
+      Connections& connections = connections_[static_cast<size_t>(peer)];
+      connections.outgoing = Connect(peer, Hello::Purpose::kMessages);
+      if (peer < membership_.rank)
+        connections.collectives = Connect(peer, Hello::Purpose::kCollectives);
+    }
+  }
+
+  void AcceptAll(UniqueFd listener) {
+    Acceptor acceptor(std::move(listener));
+    while (!Missing().empty()) {
+      if (auto arrival = acceptor.Next(std::min(deadline_, Clock::now() + kWatchPeriod))) {
+        Admit(std::move(*arrival));
+        continue;
+      }
+      CheckPeers();
+      if (Clock::now() < deadline_) continue;
+      std::string missing;
+      for (const int peer : Missing())
+        missing += (missing.empty() ? "" : ", ") + membership_.Describe(peer);
+      Throw(ErrorCode::kDeadlineExceeded, "rank {} in join: {} did not connect in time",
+            membership_.rank, missing);
+    }
+  }
+
+ private:
+  Link Connect(int peer, Hello::Purpose purpose) const {
+    const SocketAddress& address = membership_.members[static_cast<size_t>(peer)].address;
+    const Hello hello = {.token = membership_.token,
+                         .purpose = purpose,
+                         .size = membership_.size(),
+                         .rank = membership_.rank,
+                         .pid = getpid()};
+    UniqueFd fd = ConnectTo(address, deadline_);
+    // The buffer of a new connection has room for the hello.
+    if (!fd || send(fd.get(), &hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello) {
+      Throw(ErrorCode::kUnavailable, "rank {} in join: {} cannot be reached at {}: {}",
+            membership_.rank, membership_.Describe(peer), address.ToString(), std::strerror(errno));
+    }
+    Tune(fd.get());
+    return Link(std::move(fd));
+  }
+
+  void Admit(Acceptor::Arrival arrival) {
+    const Hello& hello = arrival.hello;
+    const bool is_member = hello.token == membership_.token && hello.size == membership_.size() &&
+                           hello.rank >= 0 && hello.rank < membership_.size() &&
+                           hello.rank != membership_.rank;
+    if (!is_member || hello.purpose == Hello::Purpose::kJoin) return;
+    Connections& connections = connections_[static_cast<size_t>(hello.rank)];
+    Link& link =
+        hello.purpose == Hello::Purpose::kMessages ? connections.incoming : connections.collectives;
+    if (link.fd() >= 0) return;
+    Tune(arrival.fd.get());
+    link = Link(std::move(arrival.fd));
+  }
+
+  // A peer that has given up has closed its listener and the connections that it had not accepted.
+  void CheckPeers() const {
+    for (const int peer : Missing()) {
+      pollfd poll_fd{connections_[static_cast<size_t>(peer)].outgoing.fd(), POLLRDHUP, 0};
+      if (poll(&poll_fd, 1, 0) != 1) continue;
+      Throw(ErrorCode::kUnavailable, "rank {} in join: {} has ended", membership_.rank,
+            membership_.Describe(peer));
+    }
+  }
+
+  std::vector<int> Missing() const {
+    std::vector<int> missing;
+    for (int peer = 0; peer < membership_.size(); ++peer) {
+      const Connections& connections = connections_[static_cast<size_t>(peer)];
+      const bool is_here = connections.incoming.fd() >= 0 && connections.collectives.fd() >= 0;
+      if (peer != membership_.rank && !is_here) missing.push_back(peer);
+    }
+    return missing;
+  }
+
+  const Membership& membership_;
+  Clock::time_point deadline_;
+  std::vector<Connections>& connections_;
+};
+
+TcpPeers::TcpPeers(Membership membership, UniqueFd listener, std::chrono::milliseconds timeout,
+                   Clock::time_point deadline)
+    : membership_(std::move(membership)),
+      timeout_(timeout),
+      connections_(membership_.members.size()) {
+  Mesh mesh(membership_, deadline, connections_);
+  mesh.ConnectToAll();
+  mesh.AcceptAll(std::move(listener));
   for (int peer = 0; peer < membership_.size(); ++peer) {
     if (peer == membership_.rank) continue;
-    const auto index = static_cast<size_t>(peer);
-    PeerSockets& of_peer = sockets[index];
-    connections_[index] = {Link(std::move(of_peer.collectives)), Link(std::move(of_peer.outgoing)),
-                           Link(std::move(of_peer.incoming)), ""};
     others_.push_back(peer);
-    to_others_.push_back(&connections_[index].collectives);
+    to_others_.push_back(&collectives(peer));
   }
 }
 

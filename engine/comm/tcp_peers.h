@@ -1,7 +1,6 @@
 // The connections to the other ranks of a group on several hosts, and the detection of their
 // failures.
-#ifndef DSAT_ENGINE_COMM_TCP_PEERS_H_
-#define DSAT_ENGINE_COMM_TCP_PEERS_H_
+#pragma once
 
 #include <chrono>
 #include <functional>
@@ -10,9 +9,10 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/unique_fd.h"
 #include "engine/comm/link.h"
-#include "engine/comm/mesh.h"
 #include "engine/comm/process_group.h"
+#include "engine/comm/tcp_rendezvous.h"
 
 namespace dsat::engine {
 
@@ -22,8 +22,11 @@ class TcpPeers {
  public:
   using Clock = std::chrono::steady_clock;
 
-  TcpPeers(Membership membership, std::vector<PeerSockets> sockets,
-           std::chrono::milliseconds timeout);
+  // Connects all pairs of members. A collective call, for which each member already listens, this
+  // rank with `listener`, at its address in `membership`. Throws kUnavailable naming a member that
+  // cannot be reached or has ended, kDeadlineExceeded naming those that did not connect.
+  TcpPeers(Membership membership, UniqueFd listener, std::chrono::milliseconds timeout,
+           Clock::time_point deadline);
   TcpPeers(const TcpPeers&) = delete;
   TcpPeers& operator=(const TcpPeers&) = delete;
   // Leaves the group: peers that wait for this rank get an Error.
@@ -56,9 +59,13 @@ class TcpPeers {
   [[noreturn]] void Fail(ErrorCode code, const std::string& message);
 
  private:
+  class Mesh;
+
+  // Collectives and the messages of either direction are separate, so that none of them waits for
+  // another, and a message arrives even if its sender leaves without reading.
   struct Connections {
     Link collectives;
-    Link outgoing;
+    Link outgoing;  // Messages to the peer, which sends nothing back but its goodbye message.
     Link incoming;
     std::string departure;  // "has left the group" or "has ended"; "" while it is connected.
   };
@@ -80,5 +87,3 @@ class TcpPeers {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_COMM_TCP_PEERS_H_

@@ -1,6 +1,5 @@
 // The rendezvous of ranks on several hosts: each learns the addresses of all others.
-#ifndef DSAT_ENGINE_COMM_TCP_RENDEZVOUS_H_
-#define DSAT_ENGINE_COMM_TCP_RENDEZVOUS_H_
+#pragma once
 
 #include <chrono>
 #include <cstdint>
@@ -41,5 +40,3 @@ RendezvousResult JoinAtMaster(const TcpGroupArgs& args,
                               std::chrono::steady_clock::time_point deadline);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_COMM_TCP_RENDEZVOUS_H_

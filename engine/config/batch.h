@@ -1,6 +1,5 @@
 // The three batch sizes of a config, and the config of a trial.
-#ifndef DSAT_ENGINE_CONFIG_BATCH_H_
-#define DSAT_ENGINE_CONFIG_BATCH_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -44,5 +43,3 @@ Json ConfigForTrial(const Json& base, const std::map<std::string, Json>& assignm
                     int64_t world_size);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_CONFIG_BATCH_H_

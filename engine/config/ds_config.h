@@ -2,8 +2,7 @@
 //
 // Key names, defaults and rules follow DeepSpeed 0.19 (deepspeed/runtime/config.py and
 // runtime/zero/config.py); docs/ds_config.md lists every key and what dsat does with it.
-#ifndef DSAT_ENGINE_CONFIG_DS_CONFIG_H_
-#define DSAT_ENGINE_CONFIG_DS_CONFIG_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -259,5 +258,3 @@ DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t
 DsConfig ParseOnRank(const Json& ds_config, const std::string& source, int rank, int world_size);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_CONFIG_DS_CONFIG_H_

@@ -1,7 +1,6 @@
 // The rows of keys.cc and zero_keys.cc without their refinements, one function for each type of
 // key. `fallback` is the default as JSON text.
-#ifndef DSAT_ENGINE_CONFIG_KEY_ROWS_H_
-#define DSAT_ENGINE_CONFIG_KEY_ROWS_H_
+#pragma once
 
 #include <span>
 
@@ -47,5 +46,3 @@ constexpr Key Elems(const char* pointer, const char* since, const char* fallback
 std::span<const Key> ZeroKeys();
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_CONFIG_KEY_ROWS_H_

@@ -3,8 +3,7 @@
 // Defaults, validation, spelling suggestions, refusals, warnings, the folding of equal
 // configurations, the memory model, the search space and docs/ds_config.md read these rows.
 // tests/profiler/new_key_test.cc shows what one more row does.
-#ifndef DSAT_ENGINE_CONFIG_KEY_TABLE_H_
-#define DSAT_ENGINE_CONFIG_KEY_TABLE_H_
+#pragma once
 
 #include <limits>
 #include <span>
@@ -214,5 +213,3 @@ bool IsOneOf(std::string_view text, std::string_view words);
 std::string LowerCase(std::string_view text);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_CONFIG_KEY_TABLE_H_

@@ -1,6 +1,5 @@
 // The keys of DeepSpeed's ds_config, with those that dsat adds.
-#ifndef DSAT_ENGINE_CONFIG_KEYS_H_
-#define DSAT_ENGINE_CONFIG_KEYS_H_
+#pragma once
 
 #include "engine/config/key_table.h"
 
@@ -10,5 +9,3 @@ namespace dsat::engine {
 const KeyTable& Keys();
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_CONFIG_KEYS_H_

@@ -1,6 +1,5 @@
 // Says which keys of the table a release of DeepSpeed knows.
-#ifndef DSAT_ENGINE_CONFIG_RELEASES_H_
-#define DSAT_ENGINE_CONFIG_RELEASES_H_
+#pragma once
 
 #include <string>
 
@@ -16,5 +15,3 @@ bool IsOlder(const std::string& release, const std::string& than);
 std::string NameIn(const std::string& release, const Key& key);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_CONFIG_RELEASES_H_

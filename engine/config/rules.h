@@ -1,6 +1,5 @@
 // The combination rules: what DeepSpeed asserts about several keys together.
-#ifndef DSAT_ENGINE_CONFIG_RULES_H_
-#define DSAT_ENGINE_CONFIG_RULES_H_
+#pragma once
 
 #include <span>
 
@@ -19,5 +18,3 @@ struct Rule {
 std::span<const Rule> Rules();
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_CONFIG_RULES_H_

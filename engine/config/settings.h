@@ -1,6 +1,5 @@
 // A ds_config in one spelling, and the questions that rules and the parser ask it.
-#ifndef DSAT_ENGINE_CONFIG_SETTINGS_H_
-#define DSAT_ENGINE_CONFIG_SETTINGS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -65,5 +64,3 @@ class Settings {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_CONFIG_SETTINGS_H_

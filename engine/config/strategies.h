@@ -3,8 +3,7 @@
 // Names and bucket sizes are those of PyTorch Lightning's DeepSpeedStrategy, with or without its
 // prefix: "deepspeed_stage_2_offload" is the same. Lightning has neither "stage_0" nor
 // "stage_3_offload_optimizer".
-#ifndef DSAT_ENGINE_CONFIG_STRATEGIES_H_
-#define DSAT_ENGINE_CONFIG_STRATEGIES_H_
+#pragma once
 
 #include <span>
 #include <string>
@@ -42,5 +41,3 @@ Json StrategyConfig(const Strategy& strategy);
 Json ReadDsConfig(const std::string& name_or_path);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_CONFIG_STRATEGIES_H_

@@ -1,6 +1,5 @@
 // The one check of a config against everything that DeepSpeed asks of it.
-#ifndef DSAT_ENGINE_CONFIG_VALIDATE_H_
-#define DSAT_ENGINE_CONFIG_VALIDATE_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -42,5 +41,3 @@ Json KnownPart(Json ds_config, const Json& searched);
 void RefuseOwnKeys(const Json& ds_config, const std::string& source);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_CONFIG_VALIDATE_H_

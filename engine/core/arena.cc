@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <iterator>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "base/files.h"
 #include "engine/core/buffer_plan.h"
 #include "engine/core/memory_source.h"
-#include "engine/core/segment_pool.h"
 
 namespace dsat::engine {
 namespace {
@@ -20,6 +20,163 @@ constexpr int64_t kAlignment = 64;
 
 int64_t RoundUp(int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+// Blocks carved from segments of a device's memory, where asking for memory and giving it back is
+// slow. A block is the beginning of the smallest free range that holds it; ranges side by side in a
+// segment join. Not thread-safe.
+class SegmentPool {
+ public:
+  // A place in the pool's own address space.
+  using Place = int64_t;
+  static constexpr Place kNoPlace = -1;
+
+  // Segments are multiples of the source's granule. `source` must outlive this.
+  explicit SegmentPool(MemorySource& source);
+  SegmentPool(const SegmentPool&) = delete;
+  SegmentPool& operator=(const SegmentPool&) = delete;
+  // REQUIRES: all blocks are free.
+  ~SegmentPool() { ReleaseFreeSegments(0); }
+
+  // A block of `bytes` > 0; a multiple of 64. If no free range holds it, a new segment does, and if
+  // more than `most_bytes` (0: no limit) would be reserved then, or the source has no more, free
+  // segments are given back first. kNoPlace if that does not help.
+  Place Take(int64_t bytes, int64_t most_bytes);
+  // Makes a segment for `bytes`. False if that is more than `most_bytes` or the source has.
+  bool Reserve(int64_t bytes, int64_t most_bytes) { return Grow(bytes, most_bytes); }
+  // Takes the block at `place`. False if not all of it is free.
+  bool TakeAt(Place place, int64_t bytes);
+  // REQUIRES: a block of Take or TakeAt, of this size. With the last block all segments are given
+  // back.
+  void Free(Place place, int64_t bytes);
+  // The address of a block.
+  void* AddressOf(Place place) const;
+
+  bool is_empty() const { return segments_.empty(); }
+  // The place of the first segment, if there is one.
+  Place begin() const { return segments_.begin()->first; }
+  // Bytes of all segments.
+  int64_t reserved_bytes() const { return reserved_bytes_; }
+  // The same with another segment, for a block of `bytes`.
+  int64_t SizeWith(int64_t bytes) const {
+    return reserved_bytes_ + (bytes + granule_bytes_ - 1) / granule_bytes_ * granule_bytes_;
+  }
+
+ private:
+  struct Segment {
+    int64_t bytes = 0;
+    void* data = nullptr;
+  };
+
+  bool Grow(int64_t bytes, int64_t most_bytes);
+  void ReleaseFreeSegments(int64_t most_bytes);
+  void AddRange(Place begin, int64_t bytes);
+  void RemoveRange(Place begin, int64_t bytes);
+
+  MemorySource& source_;
+  const int64_t granule_bytes_;
+  std::map<Place, Segment> segments_;            // By begin; there is a gap behind each.
+  std::map<Place, int64_t> free_;                // Bytes of free ranges by begin.
+  std::set<std::pair<int64_t, Place>> by_size_;  // The same by size.
+  Place end_ = 0;
+  int64_t reserved_bytes_ = 0;
+  int64_t num_blocks_ = 0;
+};
+
+SegmentPool::SegmentPool(MemorySource& source)
+    : source_(source), granule_bytes_(source.granule_bytes()) {}
+
+SegmentPool::Place SegmentPool::Take(int64_t bytes, int64_t most_bytes) {
+  auto range = by_size_.lower_bound({bytes, 0});
+  if (range == by_size_.end()) {
+    if (!Grow(bytes, most_bytes)) return kNoPlace;
+    range = by_size_.lower_bound({bytes, 0});
+  }
+  const auto [size, place] = *range;
+  RemoveRange(place, size);
+  if (size > bytes) AddRange(place + bytes, size - bytes);
+  ++num_blocks_;
+  return place;
+}
+
+bool SegmentPool::TakeAt(Place place, int64_t bytes) {
+  auto range = free_.upper_bound(place);
+  if (range == free_.begin()) return false;
+  const auto [begin, size] = *std::prev(range);
+  if (place + bytes > begin + size) return false;
+  RemoveRange(begin, size);
+  if (place > begin) AddRange(begin, place - begin);
+  if (begin + size > place + bytes) AddRange(place + bytes, begin + size - place - bytes);
+  ++num_blocks_;
+  return true;
+}
+
+bool SegmentPool::Grow(int64_t bytes, int64_t most_bytes) {
+  const int64_t size = SizeWith(bytes) - reserved_bytes_;
+  if (most_bytes > 0 && reserved_bytes_ + size > most_bytes) {
+    ReleaseFreeSegments(most_bytes - size);
+    if (reserved_bytes_ + size > most_bytes) return false;
+  }
+  Segment segment{.bytes = size, .data = source_.Allocate(size)};
+  if (segment.data == nullptr) {
+    ReleaseFreeSegments(0);
+    segment.data = source_.Allocate(size);
+  }
+  if (segment.data == nullptr) return false;
+  segments_[end_] = segment;
+  AddRange(end_, size);
+  end_ += size + granule_bytes_;
+  reserved_bytes_ += size;
+  return true;
+}
+
+void SegmentPool::Free(Place place, int64_t bytes) {
+  auto next = free_.lower_bound(place);
+  if (next != free_.end() && next->first == place + bytes) {
+    const int64_t more = next->second;
+    RemoveRange(place + bytes, more);
+    bytes += more;
+  }
+  next = free_.lower_bound(place);
+  if (next != free_.begin()) {
+    const auto [begin, before] = *std::prev(next);
+    if (begin + before == place) {
+      RemoveRange(begin, before);
+      place = begin;
+      bytes += before;
+    }
+  }
+  AddRange(place, bytes);
+  if (--num_blocks_ == 0) ReleaseFreeSegments(0);
+}
+
+void* SegmentPool::AddressOf(Place place) const {
+  const auto& [begin, segment] = *std::prev(segments_.upper_bound(place));
+  return static_cast<char*>(segment.data) + (place - begin);
+}
+
+// Releases the newest segments first: a run makes what it keeps first.
+void SegmentPool::ReleaseFreeSegments(int64_t most_bytes) {
+  for (auto it = segments_.end(); it != segments_.begin() && reserved_bytes_ > most_bytes;) {
+    --it;
+    const auto [begin, segment] = *it;
+    const auto range = free_.find(begin);
+    if (range == free_.end() || range->second != segment.bytes) continue;
+    RemoveRange(begin, segment.bytes);
+    source_.Free(segment.data, segment.bytes);
+    reserved_bytes_ -= segment.bytes;
+    it = segments_.erase(it);
+  }
+}
+
+void SegmentPool::AddRange(Place begin, int64_t bytes) {
+  free_[begin] = bytes;
+  by_size_.emplace(bytes, begin);
+}
+
+void SegmentPool::RemoveRange(Place begin, int64_t bytes) {
+  free_.erase(begin);
+  by_size_.erase({bytes, begin});
 }
 
 MemorySource* System() {

@@ -4,12 +4,11 @@
 // arena has the same limit and the same sums but allocates nothing; predictions of a
 // configuration's peak use it.
 //
-// On a GPU, buffers lie in segments (segment_pool.h), and what counts is the memory that the
+// On a GPU, buffers lie in segments (arena.cc), and what counts is the memory that the
 // segments take from the driver. A training reserves one, in which each buffer has a place that a
 // counting run has found (buffer_plan.h). A buffer that the plan does not foresee lies in free
 // space of a segment, or in a new one.
-#ifndef DSAT_ENGINE_CORE_ARENA_H_
-#define DSAT_ENGINE_CORE_ARENA_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -135,5 +134,3 @@ class Arena {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_CORE_ARENA_H_

@@ -1,8 +1,7 @@
 // The places of a training's buffers in one block of memory. The steps of a training ask for the
 // same buffers in the same order, so that a counting run knows before the first byte is allocated
 // how long each will live.
-#ifndef DSAT_ENGINE_CORE_BUFFER_PLAN_H_
-#define DSAT_ENGINE_CORE_BUFFER_PLAN_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -33,5 +32,3 @@ struct BufferPlan {
 BufferPlan PlanBuffers(const std::vector<Request>& requests, const std::vector<size_t>& steps);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_CORE_BUFFER_PLAN_H_

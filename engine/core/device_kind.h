@@ -1,6 +1,5 @@
 // The kinds of devices, and what a model must know of them.
-#ifndef DSAT_ENGINE_CORE_DEVICE_KIND_H_
-#define DSAT_ENGINE_CORE_DEVICE_KIND_H_
+#pragma once
 
 #include <cstdint>
 
@@ -11,5 +10,3 @@ enum class DeviceKind : uint8_t { kCpu, kCuda };
 inline constexpr int64_t kMaxCudaHeadChannels = 256;
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_CORE_DEVICE_KIND_H_

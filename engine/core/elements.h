@@ -1,7 +1,6 @@
 // The C++ types that store the elements of tensors. Conversions are written without branches so
 // that loops of them vectorize.
-#ifndef DSAT_ENGINE_CORE_ELEMENTS_H_
-#define DSAT_ENGINE_CORE_ELEMENTS_H_
+#pragma once
 
 #include <bit>
 #include <cstdint>
@@ -87,5 +86,3 @@ inline void ConvertElems(const Tensor& dst, const Tensor& src) {
 }
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_CORE_ELEMENTS_H_

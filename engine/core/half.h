@@ -1,7 +1,6 @@
 // IEEE half precision: 5 bits of exponent, 10 of mantissa, largest finite number 65504, smallest
 // 2^-24. Written without branches so that loops of conversions vectorize on any processor.
-#ifndef DSAT_ENGINE_CORE_HALF_H_
-#define DSAT_ENGINE_CORE_HALF_H_
+#pragma once
 
 #include <bit>
 #include <cstdint>
@@ -45,5 +44,3 @@ inline F16 ToF16(float x) {
 }
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_CORE_HALF_H_

@@ -1,6 +1,5 @@
 // The source of an arena's blocks: the system, or a device.
-#ifndef DSAT_ENGINE_CORE_MEMORY_SOURCE_H_
-#define DSAT_ENGINE_CORE_MEMORY_SOURCE_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -62,5 +61,3 @@ class PreferredMemory final : public MemorySource {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_CORE_MEMORY_SOURCE_H_

@@ -1,6 +1,5 @@
 // The facts about models that the code for data and files needs.
-#ifndef DSAT_ENGINE_CORE_MODEL_PARTS_H_
-#define DSAT_ENGINE_CORE_MODEL_PARTS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -27,5 +26,3 @@ struct LinearPart {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_CORE_MODEL_PARTS_H_

@@ -1,6 +1,5 @@
 // A borrowed, flat block of numbers. The functions that take tensors state their shapes.
-#ifndef DSAT_ENGINE_CORE_TENSOR_H_
-#define DSAT_ENGINE_CORE_TENSOR_H_
+#pragma once
 
 #include <cstdint>
 
@@ -45,5 +44,3 @@ struct Tensor {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_CORE_TENSOR_H_

@@ -6,8 +6,7 @@
 // asks for its lane by name and adds an event when it knows the begin and the end: when the work
 // ends, or later on a device that reports its times. Times are those of the steady clock, which on
 // Linux is the same for all processes of a machine (CLOCK_MONOTONIC).
-#ifndef DSAT_ENGINE_CORE_TRACE_H_
-#define DSAT_ENGINE_CORE_TRACE_H_
+#pragma once
 
 #include <chrono>
 #include <cstdint>
@@ -96,5 +95,3 @@ class TraceSpan {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_CORE_TRACE_H_

@@ -1,6 +1,5 @@
 // Byte-pair encoding: the model of a tokenizer.json.
-#ifndef DSAT_ENGINE_DATA_BYTE_PAIRS_H_
-#define DSAT_ENGINE_DATA_BYTE_PAIRS_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -49,5 +48,3 @@ class BytePairs {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_DATA_BYTE_PAIRS_H_

@@ -1,6 +1,5 @@
 // Data as a deterministic sequence of samples: tokens, or images with their classes.
-#ifndef DSAT_ENGINE_DATA_DATASET_H_
-#define DSAT_ENGINE_DATA_DATASET_H_
+#pragma once
 
 #include <cstdint>
 #include <limits>
@@ -75,5 +74,3 @@ std::unique_ptr<Dataset> OpenValidationDataset(const Json& data, const std::stri
 int64_t SeqLen(const Json& data, int64_t model_max, const std::string& what);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_DATA_DATASET_H_

@@ -1,6 +1,5 @@
 // Documents, packed into one sequence of tokens.
-#ifndef DSAT_ENGINE_DATA_DOCUMENTS_H_
-#define DSAT_ENGINE_DATA_DOCUMENTS_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -22,5 +21,3 @@ std::unique_ptr<TokenSource> OpenDocuments(const std::vector<std::string>& files
                                            const TextCodec& codec, const std::string& text_key);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_DATA_DOCUMENTS_H_

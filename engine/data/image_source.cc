@@ -1,7 +1,6 @@
 // Files of small images with classes.
 #include "engine/data/image_source.h"
 
-#include <array>
 #include <filesystem>
 #include <limits>
 #include <string_view>

@@ -1,6 +1,5 @@
 // Files of small images with classes.
-#ifndef DSAT_ENGINE_DATA_IMAGE_SOURCE_H_
-#define DSAT_ENGINE_DATA_IMAGE_SOURCE_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -34,5 +33,3 @@ std::unique_ptr<ImageSource> OpenIdx(const std::string& images, const std::strin
                                      int64_t num_classes);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_DATA_IMAGE_SOURCE_H_

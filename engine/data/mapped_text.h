@@ -1,6 +1,5 @@
 // Files read as one long text of bytes.
-#ifndef DSAT_ENGINE_DATA_MAPPED_TEXT_H_
-#define DSAT_ENGINE_DATA_MAPPED_TEXT_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -55,5 +54,3 @@ class MappedText {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_DATA_MAPPED_TEXT_H_

@@ -1,6 +1,5 @@
 // Checks whether a model can be trained on a data set and on a device.
-#ifndef DSAT_ENGINE_DATA_MODEL_FIT_H_
-#define DSAT_ENGINE_DATA_MODEL_FIT_H_
+#pragma once
 
 #include <string>
 
@@ -26,5 +25,3 @@ void CheckBatch(const Batch& batch, const Model& model, int64_t max_seq_len, boo
 void CheckModelFitsDevice(const Model& model, DeviceKind device, const std::string& model_what);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_DATA_MODEL_FIT_H_

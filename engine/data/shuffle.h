@@ -1,6 +1,5 @@
 // A random permutation without a list of its elements.
-#ifndef DSAT_ENGINE_DATA_SHUFFLE_H_
-#define DSAT_ENGINE_DATA_SHUFFLE_H_
+#pragma once
 
 #include <cstdint>
 
@@ -12,5 +11,3 @@ namespace dsat::engine {
 int64_t Shuffled(int64_t position, int64_t size, uint64_t seed, uint64_t epoch);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_DATA_SHUFFLE_H_

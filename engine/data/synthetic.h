@@ -1,6 +1,5 @@
 // Generated data with a distribution that can be learned.
-#ifndef DSAT_ENGINE_DATA_SYNTHETIC_H_
-#define DSAT_ENGINE_DATA_SYNTHETIC_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -27,5 +26,3 @@ std::unique_ptr<Dataset> MakePatternImages(const ImageShape& shape, int64_t clas
                                            const SyntheticDraws& draws);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_DATA_SYNTHETIC_H_

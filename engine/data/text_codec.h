@@ -1,6 +1,5 @@
 // The tokens of text: those of a tokenizer, or bytes.
-#ifndef DSAT_ENGINE_DATA_TEXT_CODEC_H_
-#define DSAT_ENGINE_DATA_TEXT_CODEC_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -44,5 +43,3 @@ class TextCodec {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_DATA_TEXT_CODEC_H_

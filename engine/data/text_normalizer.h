@@ -1,6 +1,5 @@
 // Unicode's normalization forms, as a tokenizer.json asks for them.
-#ifndef DSAT_ENGINE_DATA_TEXT_NORMALIZER_H_
-#define DSAT_ENGINE_DATA_TEXT_NORMALIZER_H_
+#pragma once
 
 #include <optional>
 #include <string>
@@ -24,5 +23,3 @@ class TextNormalizer {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_DATA_TEXT_NORMALIZER_H_

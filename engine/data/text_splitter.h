@@ -1,6 +1,5 @@
 // Splits text into pieces by a pattern of a tokenizer.json.
-#ifndef DSAT_ENGINE_DATA_TEXT_SPLITTER_H_
-#define DSAT_ENGINE_DATA_TEXT_SPLITTER_H_
+#pragma once
 
 #include <functional>
 #include <memory>
@@ -37,5 +36,3 @@ class TextSplitter {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_DATA_TEXT_SPLITTER_H_

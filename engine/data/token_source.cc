@@ -1,7 +1,6 @@
 // Files as one long row of tokens.
 #include "engine/data/token_source.h"
 
-#include <algorithm>
 #include <array>
 #include <cstring>
 #include <string_view>

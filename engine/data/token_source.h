@@ -1,6 +1,5 @@
 // Files as one sequence of tokens.
-#ifndef DSAT_ENGINE_DATA_TOKEN_SOURCE_H_
-#define DSAT_ENGINE_DATA_TOKEN_SOURCE_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -41,5 +40,3 @@ std::unique_ptr<TokenSource> OpenTokenFiles(const std::vector<std::string>& file
                                             int64_t vocab_size, int64_t token_bytes);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_DATA_TOKEN_SOURCE_H_

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
-#include <utility>
 
 #include "base/error.h"
 #include "base/files.h"

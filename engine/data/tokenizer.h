@@ -1,6 +1,5 @@
 // Text to tokens and back, as a Hugging Face tokenizer.json describes it.
-#ifndef DSAT_ENGINE_DATA_TOKENIZER_H_
-#define DSAT_ENGINE_DATA_TOKENIZER_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -76,5 +75,3 @@ class Tokenizer {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_DATA_TOKENIZER_H_

@@ -9,12 +9,11 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
-#include <map>
 #include <set>
 #include <system_error>
 
 #include "base/files.h"
-#include "base/json_integers.h"
+#include "base/json.h"
 #include "base/regex.h"
 #include "engine/files/crc32.h"
 #include "engine/files/safetensors.h"

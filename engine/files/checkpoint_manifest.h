@@ -5,8 +5,7 @@
 // loss, if one was kept. The manifest is the commit (as LevelDB's): it appears, by one rename,
 // after everything that it names is on disk. Files that it does not name are left over from an
 // interrupted save, and the next save removes them.
-#ifndef DSAT_ENGINE_FILES_CHECKPOINT_MANIFEST_H_
-#define DSAT_ENGINE_FILES_CHECKPOINT_MANIFEST_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -95,5 +94,3 @@ void RemoveCheckpoint(const std::string& folder);
 void RemoveLeftovers(const std::string& dir);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_FILES_CHECKPOINT_MANIFEST_H_

@@ -1,7 +1,6 @@
 // One file of whole parameters from a checkpoint of any number of ranks, as DeepSpeed's
 // zero_to_fp32.py makes it.
-#ifndef DSAT_ENGINE_FILES_COLLATE_H_
-#define DSAT_ENGINE_FILES_COLLATE_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -34,5 +33,3 @@ CollateResult Collate(const CollateOptions& options,
                       const std::function<void(int64_t done_bytes, int64_t all_bytes)>& progress);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_FILES_COLLATE_H_

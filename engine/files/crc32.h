@@ -1,6 +1,5 @@
 // The checksum of zip files and of checkpoints: CRC-32 (IEEE 802.3), as zlib computes it.
-#ifndef DSAT_ENGINE_FILES_CRC32_H_
-#define DSAT_ENGINE_FILES_CRC32_H_
+#pragma once
 
 #include <zlib.h>
 
@@ -16,5 +15,3 @@ inline uint32_t Crc32(uint32_t crc, std::string_view data) {
 }
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_FILES_CRC32_H_

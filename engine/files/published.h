@@ -1,7 +1,6 @@
 // Parameters in the files of other programs. Linear layers that a model computes together are one
 // parameter here but several tensors in those files, and their weights are transposed there.
-#ifndef DSAT_ENGINE_FILES_PUBLISHED_H_
-#define DSAT_ENGINE_FILES_PUBLISHED_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -52,5 +51,3 @@ class PublishedWriter {
 void CheckPublishedName(const std::string& path);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_FILES_PUBLISHED_H_

@@ -10,14 +10,12 @@
 #include <filesystem>
 #include <functional>
 #include <numeric>
-#include <optional>
 #include <set>
 #include <system_error>
 #include <utility>
 
 #include "base/error.h"
 #include "base/json.h"
-#include "base/json_integers.h"
 #include "engine/files/crc32.h"
 
 namespace dsat::engine {

@@ -1,7 +1,6 @@
 // The safetensors file format (huggingface/safetensors, README "Format"): a JSON header, then
 // bytes.
-#ifndef DSAT_ENGINE_FILES_SAFETENSORS_H_
-#define DSAT_ENGINE_FILES_SAFETENSORS_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -95,5 +94,3 @@ class SafetensorsFile {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_FILES_SAFETENSORS_H_

@@ -3,8 +3,7 @@
 //
 // A request is divided into blocks, which threads move by pread and pwrite. The options are those
 // of DeepSpeed's `aio` block (docs/io.md).
-#ifndef DSAT_ENGINE_IO_ASYNC_FILE_H_
-#define DSAT_ENGINE_IO_ASYNC_FILE_H_
+#pragma once
 
 #include <chrono>
 #include <cstdint>
@@ -88,5 +87,3 @@ class AsyncFile {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_IO_ASYNC_FILE_H_

@@ -1,6 +1,5 @@
 // Threads that move their part of the requests, each one block at a time.
-#ifndef DSAT_ENGINE_IO_WORKER_H_
-#define DSAT_ENGINE_IO_WORKER_H_
+#pragma once
 
 #include <condition_variable>
 #include <cstdint>
@@ -63,5 +62,3 @@ class Worker {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_IO_WORKER_H_

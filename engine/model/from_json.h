@@ -1,6 +1,5 @@
 // The readers of model blocks, and what they share.
-#ifndef DSAT_ENGINE_MODEL_FROM_JSON_H_
-#define DSAT_ENGINE_MODEL_FROM_JSON_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -46,5 +45,3 @@ void RefuseUnless(const JsonBlock& config, const std::string& key,
                   const std::vector<Json>& accepted);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_MODEL_FROM_JSON_H_

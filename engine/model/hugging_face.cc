@@ -8,7 +8,6 @@
 #include <cstring>
 #include <filesystem>
 #include <set>
-#include <utility>
 
 #include "base/error.h"
 #include "base/json.h"

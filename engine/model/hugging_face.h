@@ -1,6 +1,5 @@
 // Models as Hugging Face publishes them: config.json and safetensors files.
-#ifndef DSAT_ENGINE_MODEL_HUGGING_FACE_H_
-#define DSAT_ENGINE_MODEL_HUGGING_FACE_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -30,5 +29,3 @@ std::shared_ptr<const WeightSource> OpenForeignWeights(const std::string& path, 
 PublishedParam PublishedOf(const ParamSpec& param);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_MODEL_HUGGING_FACE_H_

@@ -2,8 +2,7 @@
 //
 // A model is a list of layers. A layer is also the unit that is gathered, reduced and released
 // together. Users add models by adding layers.
-#ifndef DSAT_ENGINE_MODEL_LAYER_H_
-#define DSAT_ENGINE_MODEL_LAYER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -131,5 +130,3 @@ int64_t NumParams(const Model& model);
 int64_t NumTrainableParams(const Model& model);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_MODEL_LAYER_H_

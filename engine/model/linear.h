@@ -1,6 +1,5 @@
 // The affine map that layers are made of: y = x W + b.
-#ifndef DSAT_ENGINE_MODEL_LINEAR_H_
-#define DSAT_ENGINE_MODEL_LINEAR_H_
+#pragma once
 
 #include <cstdint>
 
@@ -32,5 +31,3 @@ void LinearInputGrad(Kernels& kernels, Tensor dx, Tensor dy, Tensor weight,
                      const LinearShape& shape, Tensor gelu_input = {});
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_MODEL_LINEAR_H_

@@ -1,13 +1,11 @@
 // Llama (Touvron et al. 2023, Dubey et al. 2024) as a shape of the transformer: RMS norm, rotary
 // positions, SwiGLU, grouped queries, no biases. From a model block: Hugging Face's config.json, or
 // its keys.
-#include "engine/model/llama.h"
 
 #include <cmath>
 #include <numbers>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "engine/model/from_json.h"

@@ -10,7 +10,6 @@
 // N = B * T throughout.
 #include <cmath>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "base/error.h"

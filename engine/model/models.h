@@ -1,6 +1,5 @@
 // Models by name: what `hyperparameters.model` of an experiment file may say.
-#ifndef DSAT_ENGINE_MODEL_MODELS_H_
-#define DSAT_ENGINE_MODEL_MODELS_H_
+#pragma once
 
 #include <string>
 
@@ -28,5 +27,3 @@ namespace dsat::engine {
 Model MakeModel(const Json& model, const std::string& what, const std::string& base_dir = "");
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_MODEL_MODELS_H_

@@ -1,7 +1,6 @@
 // The end of every model: softmax and cross entropy over the classes, or the positions from which a
 // prediction continues.
-#ifndef DSAT_ENGINE_MODEL_SOFTMAX_LOSS_H_
-#define DSAT_ENGINE_MODEL_SOFTMAX_LOSS_H_
+#pragma once
 
 #include "engine/model/layer.h"
 
@@ -18,5 +17,3 @@ void SoftmaxLossInPlace(const LayerContext& ctx, Tensor logits, int64_t V,
 Buffer LastPositions(const LayerContext& ctx, const Buffer& x, int64_t C);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_MODEL_SOFTMAX_LOSS_H_

@@ -17,8 +17,7 @@
 //   head       e V + 4 s, the gradient of the logits and the statistics; likewise e C
 // The executor keeps e C more for the output of each layer. Buffers are rounded up to the arena's
 // unit.
-#ifndef DSAT_ENGINE_MODEL_TRANSFORMER_H_
-#define DSAT_ENGINE_MODEL_TRANSFORMER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -26,9 +25,28 @@
 #include <vector>
 
 #include "engine/model/layer.h"
-#include "engine/model/norm.h"
 
 namespace dsat::engine {
+
+// The normalization of a transformer: layer norm or RMS norm over the channels of each row.
+struct Norm {
+  enum class Kind : uint8_t { kLayerNorm, kRmsNorm } kind = Kind::kLayerNorm;
+  int64_t C = 0;
+  float eps = 1e-5F;  // RMS norm's; layer norm has 1e-5.
+
+  // The number of f32 statistics per row that forward saves for backward.
+  int64_t StatsPerRow() const { return kind == Kind::kLayerNorm ? 2 : 1; }
+  // A layer norm has a weight and, as the parameter after it, a bias; RMS norm a weight alone.
+  int64_t NumParams() const { return kind == Kind::kLayerNorm ? 2 : 1; }
+
+  // y (N, C) = norm(x) with the layer's parameters from `param` on; stats (N *
+  // StatsPerRow) f32 is written.
+  void Forward(const LayerContext& ctx, Tensor y, Tensor stats, Tensor x, size_t param,
+               int64_t N) const;
+  // dx (N, C) = or, if accumulate, +=; the gradients of the parameters += unless they are empty.
+  void Backward(const LayerContext& ctx, Tensor dx, Tensor dy, Tensor x, Tensor stats, size_t param,
+                int64_t N, bool accumulate) const;
+};
 
 // Parameters that a layer is given: specs in the order that its function says.
 using ParamSpecs = std::vector<ParamSpec>;
@@ -41,6 +59,19 @@ int64_t VocabPadding(int64_t V);
 // Tokens to vectors (B, T, C). params: tokens (V, C) and, if positions are learned, positions
 // (T_max, C).
 std::unique_ptr<Layer> MakeTokenEmbedding(ParamSpecs params);
+
+// Llama 3.1's stretching of the rotary frequencies to longer contexts: wavelengths above
+// original_positions / low_freq_factor grow by `factor`, those below original_positions /
+// high_freq_factor stay, between them it is linear in the frequency.
+struct RopeScaling {
+  double factor = 1;  // 1: none.
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+  int64_t original_positions = 8192;
+};
+
+// Angle per position of each pair of a head's channels: theta^(-2 i / channels), stretched.
+std::vector<float> RotaryFrequencies(int64_t channels, double theta, const RopeScaling& scaling);
 
 struct BlockShape {
   int64_t C = 0;  // Channels.
@@ -65,5 +96,3 @@ std::unique_ptr<Layer> MakeLanguageHead(const Norm& norm, int64_t vocab_size, bo
                                         ParamSpecs params);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_MODEL_TRANSFORMER_H_

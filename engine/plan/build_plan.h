@@ -5,8 +5,7 @@
 // backward. Sharded gradients are reduced after every micro-batch, partial ones after the last.
 // Replicated parameters of a sharded optimizer are gathered after the update. Bucket and fetch
 // settings decide only how much one call carries and when it is issued.
-#ifndef DSAT_ENGINE_PLAN_BUILD_PLAN_H_
-#define DSAT_ENGINE_PLAN_BUILD_PLAN_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -80,5 +79,3 @@ struct PlanOptions {
 Plan BuildPlan(const std::vector<PlanUnit>& units, const PlanOptions& options);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_PLAN_BUILD_PLAN_H_

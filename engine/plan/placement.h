@@ -3,8 +3,7 @@
 // 2021).
 //
 // Nothing else in the engine knows a stage number. Offload changes only the tier of a home.
-#ifndef DSAT_ENGINE_PLAN_PLACEMENT_H_
-#define DSAT_ENGINE_PLAN_PLACEMENT_H_
+#pragma once
 
 #include <cstdint>
 
@@ -53,5 +52,3 @@ constexpr StateHomes ZeroStageHomes(int stage, Tier optimizer_tier = Tier::kDevi
 }
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_PLAN_PLACEMENT_H_

@@ -5,8 +5,7 @@
 // state from one placement to another (parameters shard -> replicate, gradients partial -> shard or
 // replicate). The plan is the same on every rank of a data-parallel group: this is what keeps
 // collectives in step.
-#ifndef DSAT_ENGINE_PLAN_PLAN_H_
-#define DSAT_ENGINE_PLAN_PLAN_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -199,5 +198,3 @@ std::string ToString(const Transfer& transfer, int index);
 std::string ToString(const Plan& plan);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_PLAN_PLAN_H_

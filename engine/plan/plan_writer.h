@@ -1,6 +1,5 @@
 // A plan under construction: instructions in order, and transfers that fill and share buckets.
-#ifndef DSAT_ENGINE_PLAN_PLAN_WRITER_H_
-#define DSAT_ENGINE_PLAN_PLAN_WRITER_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -62,5 +61,3 @@ class PlanWriter {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_PLAN_PLAN_WRITER_H_

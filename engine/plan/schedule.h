@@ -1,8 +1,7 @@
 // The order in which one pipeline stage computes in one step: micro-batches, activation
 // checkpointing, 1F1B. It depends on no parameters, gradients or state of other ranks. Training
 // without a pipeline is a pipeline of one stage, where 1F1B is gradient accumulation.
-#ifndef DSAT_ENGINE_PLAN_SCHEDULE_H_
-#define DSAT_ENGINE_PLAN_SCHEDULE_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -44,5 +43,3 @@ std::vector<Compute> Schedule(const ScheduleOptions& options);
 int NumInFlight(const ScheduleOptions& options);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_PLAN_SCHEDULE_H_

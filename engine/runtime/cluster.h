@@ -1,6 +1,5 @@
 // A cluster: what its nodes have and how fast they are, by data sheet or as measured.
-#ifndef DSAT_ENGINE_RUNTIME_CLUSTER_H_
-#define DSAT_ENGINE_RUNTIME_CLUSTER_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -54,5 +53,3 @@ std::vector<std::string> ClusterNames();
 double PeakFlopsOf(const std::string& gpu, DType dtype);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_RUNTIME_CLUSTER_H_

@@ -3,8 +3,7 @@
 // Several engines may live in one process, each with resources of its own. An engine does not know
 // that it is being tuned. With the counting backend, group and arena, the same code predicts
 // instead of training (predict.h).
-#ifndef DSAT_ENGINE_RUNTIME_ENGINE_H_
-#define DSAT_ENGINE_RUNTIME_ENGINE_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -145,5 +144,3 @@ class Engine {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_RUNTIME_ENGINE_H_

@@ -1,6 +1,5 @@
 // The internals of an engine that predictions and tests use.
-#ifndef DSAT_ENGINE_RUNTIME_ENGINE_INTERNALS_H_
-#define DSAT_ENGINE_RUNTIME_ENGINE_INTERNALS_H_
+#pragma once
 
 #include <functional>
 
@@ -29,5 +28,3 @@ class EngineInternals {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_RUNTIME_ENGINE_INTERNALS_H_

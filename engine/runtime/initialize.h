@@ -8,8 +8,7 @@
 //
 // Several trainings may live in one process, each with a model, settings, memory and communication
 // of its own (a teacher and its student, for example).
-#ifndef DSAT_ENGINE_RUNTIME_INITIALIZE_H_
-#define DSAT_ENGINE_RUNTIME_INITIALIZE_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -75,5 +74,3 @@ class Training {
 std::unique_ptr<Training> Initialize(ProcessGroup& world, TrainingArgs args);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_RUNTIME_INITIALIZE_H_

@@ -1,6 +1,5 @@
 // The plans that a ds_config asks for.
-#ifndef DSAT_ENGINE_RUNTIME_PLAN_FOR_H_
-#define DSAT_ENGINE_RUNTIME_PLAN_FOR_H_
+#pragma once
 
 #include <cstdint>
 
@@ -20,5 +19,3 @@ Plan EvaluationPlanFor(const Model& model, const DsConfig& config, const Plan& t
                        int64_t num_micro_batches);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_RUNTIME_PLAN_FOR_H_

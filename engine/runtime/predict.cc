@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "engine/backend/cost.h"
-#include "engine/comm/process_group.h"
 #include "engine/runtime/engine_internals.h"
 #include "engine/runtime/resources.h"
 #include "engine/runtime/state/unit_state.h"

@@ -1,7 +1,6 @@
 // Predicts what a configuration needs and sends: executes its plan with the same executor and
 // layers as training, but on the counting backend and the counting process group.
-#ifndef DSAT_ENGINE_RUNTIME_PREDICT_H_
-#define DSAT_ENGINE_RUNTIME_PREDICT_H_
+#pragma once
 
 #include <cstdint>
 
@@ -50,5 +49,3 @@ Prediction Predict(const Model& model, const DsConfig& config, int64_t seq_len, 
                    int num_threads, const Speeds& speeds = {}, DeviceKind kind = DeviceKind::kCpu);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_RUNTIME_PREDICT_H_

@@ -1,6 +1,5 @@
 // Reads what a launcher tells a rank, and joins the group of the ranks.
-#ifndef DSAT_ENGINE_RUNTIME_RANK_ENVIRONMENT_H_
-#define DSAT_ENGINE_RUNTIME_RANK_ENVIRONMENT_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -35,5 +34,3 @@ RankEnvironment ReadRankEnvironment();
 std::unique_ptr<ProcessGroup> JoinGroup(const RankEnvironment& environment);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_RUNTIME_RANK_ENVIRONMENT_H_

@@ -1,7 +1,6 @@
 // The contract of launchers and ranks: the environment variables that launchers set and ranks read,
 // and the largest number of ranks.
-#ifndef DSAT_ENGINE_RUNTIME_RANK_VARIABLES_H_
-#define DSAT_ENGINE_RUNTIME_RANK_VARIABLES_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -26,5 +25,3 @@ inline std::map<std::string, std::string> ThreadVariables(int64_t num_threads) {
 inline constexpr int kMostRanksOfHost = 256;
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_RUNTIME_RANK_VARIABLES_H_

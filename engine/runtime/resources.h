@@ -1,6 +1,5 @@
 // The memory, kernels, process group and data that an engine uses.
-#ifndef DSAT_ENGINE_RUNTIME_RESOURCES_H_
-#define DSAT_ENGINE_RUNTIME_RESOURCES_H_
+#pragma once
 
 #include <cstdint>
 
@@ -27,5 +26,3 @@ struct Resources {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_RUNTIME_RESOURCES_H_

@@ -1,6 +1,5 @@
 // Draws tokens from logits.
-#ifndef DSAT_ENGINE_RUNTIME_SAMPLING_H_
-#define DSAT_ENGINE_RUNTIME_SAMPLING_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -21,5 +20,3 @@ int32_t SampleToken(std::span<const float> logits, const SamplingOptions& option
                     int64_t position);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_RUNTIME_SAMPLING_H_

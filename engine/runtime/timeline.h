@@ -5,8 +5,7 @@
 // counts collectives, which run concurrently if the plan overlaps. The clock of the disk counts
 // reads and writes, which always run concurrently. kWait and kAwait make the rank wait for another
 // clock.
-#ifndef DSAT_ENGINE_RUNTIME_TIMELINE_H_
-#define DSAT_ENGINE_RUNTIME_TIMELINE_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -100,5 +99,3 @@ class Timeline {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_RUNTIME_TIMELINE_H_

@@ -1,7 +1,6 @@
 // The traces of all ranks as one JSON value that chrome://tracing and Perfetto open (the "JSON
 // Object Format" of Google's Trace Event Format): a process per rank, a thread per lane.
-#ifndef DSAT_ENGINE_RUNTIME_WRITE_TRACE_H_
-#define DSAT_ENGINE_RUNTIME_WRITE_TRACE_H_
+#pragma once
 
 #include <string>
 
@@ -14,5 +13,3 @@ namespace dsat::engine {
 std::string GatherTraces(const Trace& trace, ProcessGroup& group);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_RUNTIME_WRITE_TRACE_H_

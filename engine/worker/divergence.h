@@ -1,6 +1,5 @@
 // Notices that a training has stopped learning for good.
-#ifndef DSAT_ENGINE_WORKER_DIVERGENCE_H_
-#define DSAT_ENGINE_WORKER_DIVERGENCE_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -52,5 +51,3 @@ void CheckLastLoss(double loss, int64_t num_steps);
 void CheckSkipped(int64_t num_skipped_steps, int64_t num_steps);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_WORKER_DIVERGENCE_H_

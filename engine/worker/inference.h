@@ -1,6 +1,5 @@
 // Uses of a trained model: the loss over validation data, and generated text.
-#ifndef DSAT_ENGINE_WORKER_INFERENCE_H_
-#define DSAT_ENGINE_WORKER_INFERENCE_H_
+#pragma once
 
 #include <cstdint>
 #include <limits>
@@ -40,5 +39,3 @@ void Generate(Engine& engine, const Model& model, const GenerateTask& task, cons
               uint64_t seed, bool json);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_WORKER_INFERENCE_H_

@@ -9,7 +9,7 @@
 #include <functional>
 
 #include "base/log.h"
-#include "proto/summarize.h"
+#include "proto/trial.h"
 
 namespace dsat::engine {
 namespace {

@@ -1,7 +1,6 @@
 // Computes the metrics that a trial reports from the steps of a run (names and units:
 // proto/trial.h).
-#ifndef DSAT_ENGINE_WORKER_METRICS_H_
-#define DSAT_ENGINE_WORKER_METRICS_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -38,5 +37,3 @@ TrainingStep RecordOf(const StepResult& step, int64_t num_steps, const StepWork&
 void LogStep(const TrainingStep& step, int64_t num_skipped);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_WORKER_METRICS_H_

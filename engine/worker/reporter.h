@@ -1,6 +1,5 @@
 // Sends a rank's reports to the search runner, or prints them if there is none.
-#ifndef DSAT_ENGINE_WORKER_REPORTER_H_
-#define DSAT_ENGINE_WORKER_REPORTER_H_
+#pragma once
 
 #include <atomic>
 #include <condition_variable>
@@ -77,5 +76,3 @@ class Reporter {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_WORKER_REPORTER_H_

@@ -1,7 +1,6 @@
 // The record that a training keeps of itself in its checkpoints, so that no other one continues
 // them unnoticed.
-#ifndef DSAT_ENGINE_WORKER_RUN_RECORD_H_
-#define DSAT_ENGINE_WORKER_RUN_RECORD_H_
+#pragma once
 
 #include <string>
 
@@ -24,5 +23,3 @@ std::string ChangesSince(const CheckpointManifest& manifest, const Json& record,
                          const std::string& folder);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_WORKER_RUN_RECORD_H_

@@ -1,6 +1,5 @@
 // Traces the steps that a task asks for, and writes the trace when they are done.
-#ifndef DSAT_ENGINE_WORKER_STEP_TRACER_H_
-#define DSAT_ENGINE_WORKER_STEP_TRACER_H_
+#pragma once
 
 #include <cstdint>
 
@@ -36,5 +35,3 @@ class StepTracer {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_WORKER_STEP_TRACER_H_

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "proto/summarize.h"
+#include "proto/trial.h"
 
 namespace dsat::engine {
 namespace {

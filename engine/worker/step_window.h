@@ -2,8 +2,7 @@
 //
 // It drops steps of the warm-up and goes on until the throughput is known well enough. It is a
 // function of the latencies alone, and knows no clock.
-#ifndef DSAT_ENGINE_WORKER_STEP_WINDOW_H_
-#define DSAT_ENGINE_WORKER_STEP_WINDOW_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -53,5 +52,3 @@ class StepWindow {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_WORKER_STEP_WINDOW_H_

@@ -4,9 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <functional>
-#include <set>
 #include <utility>
-#include <vector>
 
 #include "base/files.h"
 #include "base/log.h"

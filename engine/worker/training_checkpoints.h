@@ -1,6 +1,5 @@
 // The checkpoints that a training saves, and which of them stay.
-#ifndef DSAT_ENGINE_WORKER_TRAINING_CHECKPOINTS_H_
-#define DSAT_ENGINE_WORKER_TRAINING_CHECKPOINTS_H_
+#pragma once
 
 #include <chrono>
 #include <cstdint>
@@ -68,5 +67,3 @@ class TrainingCheckpoints {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_WORKER_TRAINING_CHECKPOINTS_H_

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <limits>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "base/log.h"
@@ -22,11 +21,10 @@
 #include "engine/runtime/resources.h"
 #include "engine/runtime/state/tier_memory.h"
 #include "engine/worker/divergence.h"
+#include "engine/worker/history.h"
 #include "engine/worker/inference.h"
 #include "engine/worker/metrics.h"
-#include "engine/worker/monitors.h"
 #include "engine/worker/run_record.h"
-#include "engine/worker/step_history.h"
 #include "engine/worker/step_tracer.h"
 #include "engine/worker/step_window.h"
 #include "engine/worker/training_checkpoints.h"

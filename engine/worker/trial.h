@@ -1,6 +1,5 @@
 // One rank of a built-in trial: profile, measure or train, as its task says.
-#ifndef DSAT_ENGINE_WORKER_TRIAL_H_
-#define DSAT_ENGINE_WORKER_TRIAL_H_
+#pragma once
 
 #include "engine/runtime/rank_environment.h"
 #include "engine/worker/reporter.h"
@@ -13,5 +12,3 @@ namespace dsat::engine {
 int RunTrial(const TrialTask& task, const RankEnvironment& environment, Reporter& reporter);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_WORKER_TRIAL_H_

@@ -1,6 +1,5 @@
 // The words of the user's command, which may be a shell's command line, its flags, and changes.
-#ifndef DSAT_SEARCHER_COMMAND_COMMAND_WORDS_H_
-#define DSAT_SEARCHER_COMMAND_COMMAND_WORDS_H_
+#pragma once
 
 #include <cstddef>
 #include <map>
@@ -100,5 +99,3 @@ std::optional<ArgumentPart> FindFlag(const CommandWords& command, std::string_vi
 std::string TextOf(const CommandWords& command, const ArgumentPart& part);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_COMMAND_COMMAND_WORDS_H_

@@ -7,7 +7,6 @@
 #include <array>
 #include <filesystem>
 #include <string_view>
-#include <utility>
 
 #include "base/error.h"
 #include "base/files.h"

@@ -1,6 +1,5 @@
 // Changes the arguments and the config of the user's own DeepSpeed command.
-#ifndef DSAT_SEARCHER_COMMAND_DEEPSPEED_COMMAND_H_
-#define DSAT_SEARCHER_COMMAND_DEEPSPEED_COMMAND_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -84,5 +83,3 @@ Json HyperparametersForScript(const ExperimentSpec& spec, const Json& config);
 Json ConfigForTrial(Json ds_config);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_COMMAND_DEEPSPEED_COMMAND_H_

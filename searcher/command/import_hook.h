@@ -1,6 +1,5 @@
 // The Python code that dsat brings into a user's script: the package dsat and its import hook.
-#ifndef DSAT_SEARCHER_COMMAND_IMPORT_HOOK_H_
-#define DSAT_SEARCHER_COMMAND_IMPORT_HOOK_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -31,5 +30,3 @@ Json AskPython(const ExperimentSpec& spec, const std::vector<std::string>& argum
 Json DryRun(Json request);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_COMMAND_IMPORT_HOOK_H_

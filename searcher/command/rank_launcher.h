@@ -1,6 +1,5 @@
 // Finds the launcher that starts the ranks of the user's own command.
-#ifndef DSAT_SEARCHER_COMMAND_RANK_LAUNCHER_H_
-#define DSAT_SEARCHER_COMMAND_RANK_LAUNCHER_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -55,5 +54,3 @@ bool StartsRanks(const ExperimentSpec& spec);
 void CheckRankLauncher(const ExperimentSpec& spec);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_COMMAND_RANK_LAUNCHER_H_

@@ -6,12 +6,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <filesystem>
-#include <optional>
 #include <set>
-#include <sstream>
-#include <string_view>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -21,7 +17,6 @@
 #include "engine/config/strategies.h"
 #include "engine/config/validate.h"
 #include "proto/launch_settings.h"
-#include "searcher/command/command_words.h"
 #include "searcher/command/deepspeed_command.h"
 #include "searcher/command/import_hook.h"
 #include "searcher/command/rank_launcher.h"

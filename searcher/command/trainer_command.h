@@ -1,6 +1,5 @@
 // Fills in what a command leaves to its trainer, its launcher or its cluster.
-#ifndef DSAT_SEARCHER_COMMAND_TRAINER_COMMAND_H_
-#define DSAT_SEARCHER_COMMAND_TRAINER_COMMAND_H_
+#pragma once
 
 #include <optional>
 #include <string>
@@ -46,5 +45,3 @@ std::optional<std::string> ConfigOfAccelerate(const CommandWords& command,
 bool RunsTrainer(const ExperimentSpec& spec);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_COMMAND_TRAINER_COMMAND_H_

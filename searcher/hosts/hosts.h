@@ -1,8 +1,9 @@
-// The hosts and slots on which trials run: DeepSpeed's hostfile and its filters.
-#ifndef DSAT_SEARCHER_HOSTS_HOSTS_H_
-#define DSAT_SEARCHER_HOSTS_HOSTS_H_
+// The hosts and slots on which trials run, and the environment of ranks there: DeepSpeed's
+// hostfile, its filters, and its .deepspeed_env.
+#pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,15 @@ void ValidateFilters(const HostFilters& filters);
 // slot that does not exist, asks for more than there are, or selects nothing.
 std::vector<Host> SelectHosts(const std::vector<Host>& hosts, const HostFilters& filters);
 
-}  // namespace dsat
+// The variables among `environment` ("NAME=VALUE" each) that every host needs: those that begin
+// with MLFLOW, MV2, NCCL, PYTHON or UCX.
+std::map<std::string, std::string> ExportedVariables(const std::vector<std::string>& environment);
 
-#endif  // DSAT_SEARCHER_HOSTS_HOSTS_H_
+// The variables of the files `name` in `dirs`; a later file has precedence and a missing one is
+// skipped. A line is NAME=VALUE; blanks around it are removed, but quotes and dollar signs are
+// kept. Blank lines and lines that begin with '#' are ignored. An absolute `name` is that file.
+// Throws an Error naming file and line for all other lines.
+std::map<std::string, std::string> ReadDeepSpeedEnv(const std::string& name,
+                                                    const std::vector<std::string>& dirs);
+
+}  // namespace dsat

@@ -1,6 +1,5 @@
 // Connects to the hosts of a hostfile, on which ranks are started.
-#ifndef DSAT_SEARCHER_HOSTS_REACH_HOSTS_H_
-#define DSAT_SEARCHER_HOSTS_REACH_HOSTS_H_
+#pragma once
 
 #include <algorithm>
 #include <chrono>
@@ -71,5 +70,3 @@ ReachedHosts ReachHosts(const std::vector<Host>& hosts, const HostAccess& access
                         const std::string& dsat_binary);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_HOSTS_REACH_HOSTS_H_

@@ -2,8 +2,7 @@
 //
 // Inside of a job (SLURM_JOB_ID is set) trials are steps of it, placed on its nodes as on the hosts
 // of a hostfile. Outside, each attempt gets a job of its own (searcher/hosts/slurm_job.h).
-#ifndef DSAT_SEARCHER_HOSTS_SLURM_H_
-#define DSAT_SEARCHER_HOSTS_SLURM_H_
+#pragma once
 
 #include <chrono>
 #include <cstdint>
@@ -68,5 +67,3 @@ std::string WhySlurmWaits(const std::string& job);
 std::string WhySlurmEnded(const std::string& job);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_HOSTS_SLURM_H_

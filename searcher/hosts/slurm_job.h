@@ -1,6 +1,5 @@
 // A job of Slurm for one attempt.
-#ifndef DSAT_SEARCHER_HOSTS_SLURM_JOB_H_
-#define DSAT_SEARCHER_HOSTS_SLURM_JOB_H_
+#pragma once
 
 #include <sys/types.h>
 
@@ -74,5 +73,3 @@ class SlurmJob {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_HOSTS_SLURM_JOB_H_

@@ -1,6 +1,5 @@
 // The experiment file of a command.
-#ifndef DSAT_SEARCHER_INPUT_COMMAND_FILE_H_
-#define DSAT_SEARCHER_INPUT_COMMAND_FILE_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -27,5 +26,3 @@ std::string ExperimentFileOf(const TypedCommand& command);
 std::string WriteExperimentFile(const TypedCommand& command);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_INPUT_COMMAND_FILE_H_

@@ -1,6 +1,5 @@
 // An experiment file as JSON with line numbers, and the spec that it describes.
-#ifndef DSAT_SEARCHER_INPUT_DOCUMENT_H_
-#define DSAT_SEARCHER_INPUT_DOCUMENT_H_
+#pragma once
 
 #include <map>
 #include <string>
@@ -29,5 +28,3 @@ ExperimentSpec SpecFromDocument(const ExperimentDocument& document, const std::s
                                 std::vector<std::string>* warnings);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_INPUT_DOCUMENT_H_

@@ -1,6 +1,5 @@
 // The experiment file: an ordinary single-run file in YAML (docs/experiment-file.md).
-#ifndef DSAT_SEARCHER_INPUT_EXPERIMENT_FILE_H_
-#define DSAT_SEARCHER_INPUT_EXPERIMENT_FILE_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -18,5 +17,3 @@ ExperimentSpec ReadExperimentFile(const std::string& path, const std::string& mo
                                   std::vector<std::string>* warnings);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_INPUT_EXPERIMENT_FILE_H_

@@ -1,6 +1,5 @@
 // Decides whether a search keeps the global batch fixed while configurations vary.
-#ifndef DSAT_SEARCHER_INPUT_OBJECTIVE_H_
-#define DSAT_SEARCHER_INPUT_OBJECTIVE_H_
+#pragma once
 
 #include <string>
 
@@ -22,5 +21,3 @@ namespace dsat {
 void SetTrainBatchSize(const std::string& rule, ExperimentSpec& spec);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_INPUT_OBJECTIVE_H_

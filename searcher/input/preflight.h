@@ -1,6 +1,5 @@
 // Checks that an experiment can run here, before anything is recorded or launched.
-#ifndef DSAT_SEARCHER_INPUT_PREFLIGHT_H_
-#define DSAT_SEARCHER_INPUT_PREFLIGHT_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -21,5 +20,3 @@ std::vector<std::string> CheckSpec(const ExperimentSpec& spec, bool elsewhere = 
 std::vector<std::string> CheckStages(const ExperimentSpec& spec);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_INPUT_PREFLIGHT_H_

@@ -1,6 +1,5 @@
 // The working folder of trials with files from several folders (--include).
-#ifndef DSAT_SEARCHER_INPUT_TRIAL_CONTEXT_H_
-#define DSAT_SEARCHER_INPUT_TRIAL_CONTEXT_H_
+#pragma once
 
 #include <filesystem>
 #include <string>
@@ -38,5 +37,3 @@ class TrialContext {
 std::string NewContextDir(const std::string& parent);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_INPUT_TRIAL_CONTEXT_H_

@@ -1,7 +1,6 @@
 // The section search_space of an experiment file: which values of which ds_config keys, arguments
 // of the command and environment variables to search.
-#ifndef DSAT_SEARCHER_INPUT_USER_SPACE_H_
-#define DSAT_SEARCHER_INPUT_USER_SPACE_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -36,5 +35,3 @@ void AddSubmittedValues(ExperimentSpec& spec);
 Json TakeLists(const std::string& source, Json& ds_config);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_INPUT_USER_SPACE_H_

@@ -1,7 +1,6 @@
 // Checks every condition against the values that its keys can have.
 #include "searcher/input/where.h"
 
-#include <algorithm>
 #include <array>
 #include <utility>
 

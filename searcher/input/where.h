@@ -1,6 +1,5 @@
 // The section where of an experiment file: conditions that every configuration of a search meets.
-#ifndef DSAT_SEARCHER_INPUT_WHERE_H_
-#define DSAT_SEARCHER_INPUT_WHERE_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -19,5 +18,3 @@ std::vector<std::string> ReadWhere(const ExperimentDocument& document, const Jso
                                    const ExperimentSpec& spec, std::vector<std::string>* warnings);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_INPUT_WHERE_H_

@@ -1,6 +1,4 @@
 // dsat's own engine as a launch target: one dsat-trial process per rank, reporting by gRPC.
-#include "searcher/launch/builtin_target.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 #include "proto/launch_settings.h"
 #include "proto/search_policy.h"
 #include "proto/trial_task.h"
+#include "searcher/launch/launch_target.h"
 #include "searcher/launch/rank_places.h"
 #include "searcher/processes/exit_report.h"
 

@@ -1,13 +1,12 @@
 // The places of an attempt's ranks on its hosts, and the environment that follows from them.
-#ifndef DSAT_SEARCHER_LAUNCH_RANK_PLACES_H_
-#define DSAT_SEARCHER_LAUNCH_RANK_PLACES_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
 
-#include "searcher/launch/launch_request.h"
+#include "searcher/launch/launch_target.h"
 
 namespace dsat {
 
@@ -37,5 +36,3 @@ std::string RandomToken();
 std::map<std::string, std::string> MasterEnvironment(const LaunchRequest& request);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_LAUNCH_RANK_PLACES_H_

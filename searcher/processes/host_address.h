@@ -1,6 +1,5 @@
 // The network addresses of hosts of which only the names are known.
-#ifndef DSAT_SEARCHER_PROCESSES_HOST_ADDRESS_H_
-#define DSAT_SEARCHER_PROCESSES_HOST_ADDRESS_H_
+#pragma once
 
 #include <string>
 
@@ -16,5 +15,3 @@ struct Route {
 Route RouteTo(const std::string& name);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_PROCESSES_HOST_ADDRESS_H_

@@ -1,7 +1,6 @@
 // The runner's view of a supervisor: its process, or that of the command that reaches its host, and
 // the connection to it.
-#ifndef DSAT_SEARCHER_PROCESSES_HOST_PROCESS_H_
-#define DSAT_SEARCHER_PROCESSES_HOST_PROCESS_H_
+#pragma once
 
 #include <sys/types.h>
 
@@ -74,5 +73,3 @@ class HostProcess {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_PROCESSES_HOST_PROCESS_H_

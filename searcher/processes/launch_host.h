@@ -1,6 +1,5 @@
 // The machines on which ranks run, and their slots.
-#ifndef DSAT_SEARCHER_PROCESSES_LAUNCH_HOST_H_
-#define DSAT_SEARCHER_PROCESSES_LAUNCH_HOST_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -33,5 +32,3 @@ struct Slot {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_PROCESSES_LAUNCH_HOST_H_

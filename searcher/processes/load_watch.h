@@ -1,7 +1,6 @@
 // Tells how much of this machine's processor time other processes use while trials run, which makes
 // what the trials measure uncertain.
-#ifndef DSAT_SEARCHER_PROCESSES_LOAD_WATCH_H_
-#define DSAT_SEARCHER_PROCESSES_LOAD_WATCH_H_
+#pragma once
 
 #include <chrono>
 #include <cstdint>
@@ -46,5 +45,3 @@ class LoadWatch {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_PROCESSES_LOAD_WATCH_H_

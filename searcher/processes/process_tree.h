@@ -1,6 +1,5 @@
 // Processes and the descendants of this one, found through /proc.
-#ifndef DSAT_SEARCHER_PROCESSES_PROCESS_TREE_H_
-#define DSAT_SEARCHER_PROCESSES_PROCESS_TREE_H_
+#pragma once
 
 #include <sys/types.h>
 
@@ -41,5 +40,3 @@ std::vector<pid_t> ChildrenOf(pid_t pid);
 void SignalDescendants(int signal_number);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_PROCESSES_PROCESS_TREE_H_

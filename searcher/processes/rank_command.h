@@ -1,6 +1,5 @@
 // The commands of ranks that a supervisor gets.
-#ifndef DSAT_SEARCHER_PROCESSES_RANK_COMMAND_H_
-#define DSAT_SEARCHER_PROCESSES_RANK_COMMAND_H_
+#pragma once
 
 #include <chrono>
 #include <cstdint>
@@ -40,5 +39,3 @@ struct GraceTimes {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_PROCESSES_RANK_COMMAND_H_

@@ -1,6 +1,5 @@
 // The folder of an attempt on a host other than the runner's.
-#ifndef DSAT_SEARCHER_PROCESSES_REMOTE_FOLDER_H_
-#define DSAT_SEARCHER_PROCESSES_REMOTE_FOLDER_H_
+#pragma once
 
 #include <map>
 #include <string>
@@ -38,5 +37,3 @@ class RemoteFolder {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_PROCESSES_REMOTE_FOLDER_H_

@@ -1,6 +1,5 @@
 // The buffers in /dev/shm that DeepSpeed's CPU collectives leave behind.
-#ifndef DSAT_SEARCHER_PROCESSES_SHARED_BUFFERS_H_
-#define DSAT_SEARCHER_PROCESSES_SHARED_BUFFERS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -18,5 +17,3 @@ int64_t RemoveSharedBuffers(int64_t port, const std::string& folder = "/dev/shm"
 std::string SharedMemoryShortage(int64_t num_ranks, const std::string& folder = "/dev/shm");
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_PROCESSES_SHARED_BUFFERS_H_

@@ -2,7 +2,6 @@
 #include "searcher/processes/spawn.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>

@@ -1,6 +1,5 @@
 // Starts a process whose standard input and output are one socket.
-#ifndef DSAT_SEARCHER_PROCESSES_SPAWN_H_
-#define DSAT_SEARCHER_PROCESSES_SPAWN_H_
+#pragma once
 
 #include <signal.h>
 #include <sys/types.h>
@@ -32,5 +31,3 @@ Spawned Spawn(std::vector<std::string> words, int error_fd, const std::string& w
 void ResetSignals();
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_PROCESSES_SPAWN_H_

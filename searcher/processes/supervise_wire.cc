@@ -8,8 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
-#include <utility>
 
 #include "base/error.h"
 #include "base/fields.h"

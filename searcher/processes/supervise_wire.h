@@ -6,8 +6,7 @@
 //   runner → supervisor:  the order, once; then, at any time, {"stop_grace_ms": n},
 //                         {"sibling_failed": true} (a rank on another host) or {"alive": true};
 //                         the end of the connection ends the supervisor
-#ifndef DSAT_SEARCHER_PROCESSES_SUPERVISE_WIRE_H_
-#define DSAT_SEARCHER_PROCESSES_SUPERVISE_WIRE_H_
+#pragma once
 
 #include <chrono>
 #include <map>
@@ -94,5 +93,3 @@ class LineChannel {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_PROCESSES_SUPERVISE_WIRE_H_

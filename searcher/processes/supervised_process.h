@@ -12,8 +12,7 @@
 //   runner ──fork──► ssh worker-1 ──network──► dsat supervise ──fork──► rank 4 .. rank 7
 //
 // A rank that fails on one host ends those on the others, and so does a broken connection.
-#ifndef DSAT_SEARCHER_PROCESSES_SUPERVISED_PROCESS_H_
-#define DSAT_SEARCHER_PROCESSES_SUPERVISED_PROCESS_H_
+#pragma once
 
 #include <chrono>
 #include <cstdint>
@@ -84,5 +83,3 @@ class SupervisedProcess {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_PROCESSES_SUPERVISED_PROCESS_H_

@@ -34,7 +34,7 @@
 #include "base/version.h"
 #include "engine/runtime/rank_variables.h"
 #include "searcher/processes/host_address.h"
-#include "searcher/processes/oom_evidence.h"
+#include "searcher/processes/exit_report.h"
 #include "searcher/processes/process_tree.h"
 #include "searcher/processes/rank_command.h"
 #include "searcher/processes/remote_folder.h"

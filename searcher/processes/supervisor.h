@@ -1,6 +1,5 @@
 // The main function of the `dsat supervise` process.
-#ifndef DSAT_SEARCHER_PROCESSES_SUPERVISOR_H_
-#define DSAT_SEARCHER_PROCESSES_SUPERVISOR_H_
+#pragma once
 
 namespace dsat {
 
@@ -12,5 +11,3 @@ namespace dsat {
 [[noreturn]] void SuperviseMain();
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_PROCESSES_SUPERVISOR_H_

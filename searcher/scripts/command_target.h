@@ -1,6 +1,5 @@
 // The user's own command as a launch target.
-#ifndef DSAT_SEARCHER_SCRIPTS_COMMAND_TARGET_H_
-#define DSAT_SEARCHER_SCRIPTS_COMMAND_TARGET_H_
+#pragma once
 
 #include <memory>
 
@@ -16,5 +15,3 @@ namespace dsat {
 std::unique_ptr<LaunchTarget> MakeCommandTarget(const ExperimentSpec& spec);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_SCRIPTS_COMMAND_TARGET_H_

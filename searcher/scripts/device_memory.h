@@ -1,6 +1,5 @@
 // The memory that one rank of a command on this machine may use, as far as it can be determined.
-#ifndef DSAT_SEARCHER_SCRIPTS_DEVICE_MEMORY_H_
-#define DSAT_SEARCHER_SCRIPTS_DEVICE_MEMORY_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -20,5 +19,3 @@ std::optional<int64_t> NvidiaMemoryBytes();
 int64_t HostMemoryBytes();
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_SCRIPTS_DEVICE_MEMORY_H_

@@ -1,6 +1,5 @@
 // Finds out why ranks ended, from their exit codes and the ends of their logs.
-#ifndef DSAT_SEARCHER_SCRIPTS_EXIT_CLASSIFIER_H_
-#define DSAT_SEARCHER_SCRIPTS_EXIT_CLASSIFIER_H_
+#pragma once
 
 #include <array>
 #include <optional>
@@ -58,5 +57,3 @@ Outcome ClassifyExit(const ExitReport& exit, const std::vector<std::string>& log
 std::string WhyStuck(std::string_view log);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_SCRIPTS_EXIT_CLASSIFIER_H_

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "base/regex.h"
-#include "proto/summarize.h"
+#include "proto/trial.h"
 
 namespace dsat {
 namespace {

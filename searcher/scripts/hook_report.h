@@ -1,7 +1,6 @@
 // The file in which a rank of a script tells dsat what it ran and measured: hook-rank<R>.json in
 // the attempt's folder (docs/dev/scripts.md).
-#ifndef DSAT_SEARCHER_SCRIPTS_HOOK_REPORT_H_
-#define DSAT_SEARCHER_SCRIPTS_HOOK_REPORT_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -94,5 +93,3 @@ std::vector<double> MeanLosses(const std::vector<HookReport>& reports);
 std::vector<double> LossesInLog(const std::string& path, const std::string& pattern);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_SCRIPTS_HOOK_REPORT_H_

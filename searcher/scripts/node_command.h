@@ -1,12 +1,11 @@
 // A launcher's command on each host of a hostfile or a job.
-#ifndef DSAT_SEARCHER_SCRIPTS_NODE_COMMAND_H_
-#define DSAT_SEARCHER_SCRIPTS_NODE_COMMAND_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "searcher/launch/launch_request.h"
+#include "searcher/launch/launch_target.h"
 
 namespace dsat {
 
@@ -19,5 +18,3 @@ std::vector<std::vector<std::string>> ArgvOfHosts(const std::vector<std::string>
                                                   const std::string& hostfile);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_SCRIPTS_NODE_COMMAND_H_

@@ -1,6 +1,5 @@
 // Finds out what the engine of a script ran with, and compares it with what it was asked to run.
-#ifndef DSAT_SEARCHER_SCRIPTS_RAN_CONFIG_H_
-#define DSAT_SEARCHER_SCRIPTS_RAN_CONFIG_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -28,5 +27,3 @@ std::string MisfitOfBatches(const HookReport& report, int64_t micro_batch,
 std::string Rewritten(const RanConfig& ran, const Json& asked);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_SCRIPTS_RAN_CONFIG_H_

@@ -1,6 +1,5 @@
 // The folder in which PyTorch compiles extensions at run time.
-#ifndef DSAT_SEARCHER_SCRIPTS_TORCH_EXTENSIONS_H_
-#define DSAT_SEARCHER_SCRIPTS_TORCH_EXTENSIONS_H_
+#pragma once
 
 #include <string>
 
@@ -12,5 +11,3 @@ namespace dsat {
 int RemoveStaleLocks(const std::string& folder);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_SCRIPTS_TORCH_EXTENSIONS_H_

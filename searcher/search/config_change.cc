@@ -2,7 +2,6 @@
 #include "searcher/search/config_change.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "engine/config/keys.h"
 #include "engine/config/settings.h"

@@ -1,6 +1,5 @@
 // The differences between two ds_configs, for people and for the comparison of losses.
-#ifndef DSAT_SEARCHER_SEARCH_CONFIG_CHANGE_H_
-#define DSAT_SEARCHER_SEARCH_CONFIG_CHANGE_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -34,5 +33,3 @@ std::vector<KeyChange> ChangesOf(const Json& from, const Json& to);
 std::string Describe(const std::vector<KeyChange>& changes);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_SEARCH_CONFIG_CHANGE_H_

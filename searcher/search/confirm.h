@@ -6,8 +6,7 @@
 // and the finalists share the 5 % by which intervals may be wrong equally, so that by Bonferroni's
 // inequality all intervals of the confirmation are right together in at least 95 % of all cases.
 // From the first look on only the best finalist is measured beside the submitted configuration.
-#ifndef DSAT_SEARCHER_SEARCH_CONFIRM_H_
-#define DSAT_SEARCHER_SEARCH_CONFIRM_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -184,5 +183,3 @@ class Confirmation {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_SEARCH_CONFIRM_H_

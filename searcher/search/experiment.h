@@ -2,8 +2,7 @@
 //
 // The runner, `dsat ask` / `dsat tell` and the gRPC service use experiments through this class.
 // Opening replays the log and compares each replayed ask with the recorded one.
-#ifndef DSAT_SEARCHER_SEARCH_EXPERIMENT_H_
-#define DSAT_SEARCHER_SEARCH_EXPERIMENT_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -132,5 +131,3 @@ class Experiment {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_SEARCH_EXPERIMENT_H_

@@ -4,9 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <optional>
 
-#include "base/error.h"
 #include "base/statistics.h"
 #include "engine/config/batch.h"
 #include "engine/config/keys.h"

@@ -9,8 +9,7 @@
 //   - rounding explains: a change of the order of sums changes each update by about the unit
 //     roundoff of the precision of training, so that the losses differ by that part of what is
 //     learned. docs/proof.md has measurements.
-#ifndef DSAT_SEARCHER_SEARCH_LOSS_CHECK_H_
-#define DSAT_SEARCHER_SEARCH_LOSS_CHECK_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -94,5 +93,3 @@ LossCurve LossesOf(const Trial& trial, const std::string& metric);
 int64_t GlobalBatch(const Json& ds_config);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_SEARCH_LOSS_CHECK_H_

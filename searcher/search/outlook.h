@@ -1,6 +1,5 @@
 // Predictions for a search's configurations before any of them runs.
-#ifndef DSAT_SEARCHER_SEARCH_OUTLOOK_H_
-#define DSAT_SEARCHER_SEARCH_OUTLOOK_H_
+#pragma once
 
 #include <cstddef>
 #include <vector>
@@ -35,5 +34,3 @@ struct Outlook {
 Outlook LookAhead(const SearchState& search, size_t num_best);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_SEARCH_OUTLOOK_H_

@@ -1,6 +1,5 @@
 // The phases of a search, each of which decides what it runs next by what it was told.
-#ifndef DSAT_SEARCHER_SEARCH_PHASES_H_
-#define DSAT_SEARCHER_SEARCH_PHASES_H_
+#pragma once
 
 #include <memory>
 #include <optional>
@@ -119,5 +118,3 @@ class ProofPhase : public Phase {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_SEARCH_PHASES_H_

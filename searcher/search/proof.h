@@ -4,8 +4,7 @@
 // with those of the submitted configuration (searcher/search/loss_check.h). It is the last launch
 // of the pick in the confirmation, or comes after it. A pick that fails drops out, and the next one
 // is soaked.
-#ifndef DSAT_SEARCHER_SEARCH_PROOF_H_
-#define DSAT_SEARCHER_SEARCH_PROOF_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -28,5 +27,3 @@ std::optional<Trial> ProofOf(const SearchState& search, TrialId pick);
 std::optional<Json> WithGlobalBatch(const Json& submitted, int64_t train_batch_size);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_SEARCH_PROOF_H_

@@ -6,8 +6,7 @@
 // not to fit, is infeasible without a trial. Every other proposal becomes a trial. With --compat
 // determined equal configurations run again, and so does a proposal that asks to be repeated. A
 // micro-batch size that the space does not allow is rounded down (proto/micro_batch.h).
-#ifndef DSAT_SEARCHER_SEARCH_PROPOSER_H_
-#define DSAT_SEARCHER_SEARCH_PROPOSER_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -145,5 +144,3 @@ class Proposer {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_SEARCH_PROPOSER_H_

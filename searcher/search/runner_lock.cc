@@ -3,10 +3,8 @@
 
 #include <filesystem>
 #include <system_error>
-#include <utility>
 
 #include "base/error.h"
-#include "base/files.h"
 
 namespace dsat {
 namespace {

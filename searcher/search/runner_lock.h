@@ -1,7 +1,6 @@
 // Ensures that an experiment has one search runner, and a folder of results one writer: advisory
 // locks that end with their process.
-#ifndef DSAT_SEARCHER_SEARCH_RUNNER_LOCK_H_
-#define DSAT_SEARCHER_SEARCH_RUNNER_LOCK_H_
+#pragma once
 
 #include <optional>
 #include <string>
@@ -57,5 +56,3 @@ Json FolderOwner(const std::string& store_path, ExperimentId id, const std::stri
 std::string FreeFolder(const std::string& dir, const Json& owner);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_SEARCH_RUNNER_LOCK_H_

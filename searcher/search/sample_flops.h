@@ -1,7 +1,6 @@
 // FLOPs per sample as one number of an experiment, so that comparing trials by FLOPS_per_gpu
 // compares their speeds, whatever FLOPs each of them counts.
-#ifndef DSAT_SEARCHER_SEARCH_SAMPLE_FLOPS_H_
-#define DSAT_SEARCHER_SEARCH_SAMPLE_FLOPS_H_
+#pragma once
 
 #include <optional>
 
@@ -18,5 +17,3 @@ std::optional<double> RankFlopsPerSample(const Measurement& measurement);
 Measurement WithFlopsPerSample(Measurement measurement, double rank_flops_per_sample);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_SEARCH_SAMPLE_FLOPS_H_

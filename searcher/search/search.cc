@@ -8,7 +8,6 @@
 #include "engine/config/batch.h"
 #include "engine/config/validate.h"
 #include "methods/methods.h"
-#include "methods/options.h"
 #include "profiler/tuning_space.h"
 
 namespace dsat {

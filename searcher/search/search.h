@@ -7,8 +7,7 @@
 // replay. A proposal of the method that needs no trial is an event like others, and what was
 // predicted for it is in the event, so that a replay does not predict again. Nor does it decide
 // again where that takes long (Method::Replay).
-#ifndef DSAT_SEARCHER_SEARCH_SEARCH_H_
-#define DSAT_SEARCHER_SEARCH_SEARCH_H_
+#pragma once
 
 #include <map>
 #include <memory>
@@ -129,5 +128,3 @@ class Search {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_SEARCH_SEARCH_H_

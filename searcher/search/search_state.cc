@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/error.h"
 #include "engine/config/batch.h"
 #include "engine/config/keys.h"
 #include "engine/config/strategies.h"

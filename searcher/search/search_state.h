@@ -1,7 +1,6 @@
 // The knowledge of a search: what it was told, and what follows from that. Its phases
 // (searcher/search/phases.h) and the verdict (searcher/search/verdict.h) read it.
-#ifndef DSAT_SEARCHER_SEARCH_SEARCH_STATE_H_
-#define DSAT_SEARCHER_SEARCH_SEARCH_STATE_H_
+#pragma once
 
 #include <map>
 #include <memory>
@@ -114,5 +113,3 @@ struct SearchState {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_SEARCH_SEARCH_STATE_H_

@@ -1,6 +1,5 @@
 // The answer of a search: the configuration to train with, and how sure that is.
-#ifndef DSAT_SEARCHER_SEARCH_VERDICT_H_
-#define DSAT_SEARCHER_SEARCH_VERDICT_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -101,5 +100,3 @@ Json ToJson(const Factor& factor);
 Json ToJson(const Verdict& verdict);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_SEARCH_VERDICT_H_

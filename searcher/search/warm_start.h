@@ -1,6 +1,5 @@
 // Finds the earlier experiment from which a new search starts (--warm-start).
-#ifndef DSAT_SEARCHER_SEARCH_WARM_START_H_
-#define DSAT_SEARCHER_SEARCH_WARM_START_H_
+#pragma once
 
 #include "base/json.h"
 #include "db/store.h"
@@ -17,5 +16,3 @@ namespace dsat {
 Json FindPrior(const Store& store, const ExperimentSpec& spec);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_SEARCH_WARM_START_H_

@@ -1,6 +1,5 @@
 // A queue from gRPC's threads to the thread of a loop, with a file descriptor for poll.
-#ifndef DSAT_SEARCHER_SERVICE_EVENT_QUEUE_H_
-#define DSAT_SEARCHER_SERVICE_EVENT_QUEUE_H_
+#pragma once
 
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -64,5 +63,3 @@ class EventQueue {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_SERVICE_EVENT_QUEUE_H_

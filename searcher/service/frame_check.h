@@ -3,8 +3,7 @@
 // gRPC 1.51 bounds messages and metadata only once it has them: it keeps all of an unfinished
 // header block, accepts any number of streams from a client that never acknowledges its settings,
 // and works on every frame as fast as they come.
-#ifndef DSAT_SEARCHER_SERVICE_FRAME_CHECK_H_
-#define DSAT_SEARCHER_SERVICE_FRAME_CHECK_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -75,5 +74,3 @@ class FrameCheck {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_SERVICE_FRAME_CHECK_H_

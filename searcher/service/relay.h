@@ -1,6 +1,5 @@
 // One connection between a client and the gRPC server.
-#ifndef DSAT_SEARCHER_SERVICE_RELAY_H_
-#define DSAT_SEARCHER_SERVICE_RELAY_H_
+#pragma once
 
 #include <chrono>
 #include <cstdint>
@@ -69,5 +68,3 @@ class Relay {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_SERVICE_RELAY_H_

@@ -4,8 +4,7 @@
 // every connection is mutual TLS with keys of this server. What one client may cost is limited
 // (searcher/service/service_listener.cc); a server whose threads are all at work answers
 // RESOURCE_EXHAUSTED.
-#ifndef DSAT_SEARCHER_SERVICE_SERVICE_H_
-#define DSAT_SEARCHER_SERVICE_SERVICE_H_
+#pragma once
 
 #include <cstdint>
 #include <future>
@@ -91,5 +90,3 @@ class ExperimentServer {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_SERVICE_SERVICE_H_

@@ -1,6 +1,5 @@
 // A gRPC server that listens at a unix socket of this user, or with TLS on the network.
-#ifndef DSAT_SEARCHER_SERVICE_SERVICE_LISTENER_H_
-#define DSAT_SEARCHER_SERVICE_SERVICE_LISTENER_H_
+#pragma once
 
 #include <grpcpp/grpcpp.h>
 #include <sys/types.h>
@@ -38,5 +37,3 @@ class Listener {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_SERVICE_SERVICE_LISTENER_H_

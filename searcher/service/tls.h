@@ -1,7 +1,6 @@
 // The keys of one run, with which a server and its clients on other hosts know each other, and the
 // server's side of TLS over sockets that do not block.
-#ifndef DSAT_SEARCHER_SERVICE_TLS_H_
-#define DSAT_SEARCHER_SERVICE_TLS_H_
+#pragma once
 
 #include <sys/types.h>
 
@@ -57,5 +56,3 @@ class TlsSession {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_SERVICE_TLS_H_

@@ -1,6 +1,5 @@
 // The error that a function throws, for tests of refusals.
-#ifndef DSAT_TESTS_BASE_ERROR_CODE_H_
-#define DSAT_TESTS_BASE_ERROR_CODE_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -46,5 +45,3 @@ std::string RefusalOf(const Work& work) {
 }
 
 }  // namespace dsat
-
-#endif  // DSAT_TESTS_BASE_ERROR_CODE_H_

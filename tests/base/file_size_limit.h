@@ -1,6 +1,5 @@
 // A limit of file sizes (ulimit -f) for tests.
-#ifndef DSAT_TESTS_BASE_FILE_SIZE_LIMIT_H_
-#define DSAT_TESTS_BASE_FILE_SIZE_LIMIT_H_
+#pragma once
 
 #include <signal.h>
 #include <sys/resource.h>
@@ -26,5 +25,3 @@ class FileSizeLimit {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_TESTS_BASE_FILE_SIZE_LIMIT_H_

@@ -1,6 +1,5 @@
 // Runs the real dsat binary in a folder of its own and catches what it prints.
-#ifndef DSAT_TESTS_CLI_RUN_DSAT_H_
-#define DSAT_TESTS_CLI_RUN_DSAT_H_
+#pragma once
 
 #include <sys/types.h>
 
@@ -57,5 +56,3 @@ int WaitFor(pid_t pid);
 int CountLines(const std::string& text);
 
 }  // namespace dsat
-
-#endif  // DSAT_TESTS_CLI_RUN_DSAT_H_

@@ -1,6 +1,5 @@
 // Helpers for the tests of the store and of experiments: a spec, a trial, a child process.
-#ifndef DSAT_TESTS_DB_STORE_FIXTURES_H_
-#define DSAT_TESTS_DB_STORE_FIXTURES_H_
+#pragma once
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -95,5 +94,3 @@ inline int AsNobody(const std::function<int()>& work) {
 }
 
 }  // namespace dsat
-
-#endif  // DSAT_TESTS_DB_STORE_FIXTURES_H_

@@ -7,7 +7,7 @@
 #include "searcher/command/deepspeed_command.h"
 #include "searcher/command/rank_launcher.h"
 #include "searcher/command/trainer_command.h"
-#include "searcher/launch/launch_request.h"
+#include "searcher/launch/launch_target.h"
 #include "searcher/scripts/node_command.h"
 #include "tests/fuzz/one_input.h"
 

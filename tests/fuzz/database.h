@@ -1,6 +1,5 @@
 // Databases for the targets that read them.
-#ifndef DSAT_TESTS_FUZZ_DATABASE_H_
-#define DSAT_TESTS_FUZZ_DATABASE_H_
+#pragma once
 
 #include <string>
 
@@ -15,5 +14,3 @@ const std::string& SampleDatabase();
 void ReadWholeDatabase(const Store& store);
 
 }  // namespace dsat::fuzz
-
-#endif  // DSAT_TESTS_FUZZ_DATABASE_H_

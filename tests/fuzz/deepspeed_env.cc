@@ -1,7 +1,7 @@
 // The file .deepspeed_env.
 #include <filesystem>
 
-#include "searcher/hosts/host_environment.h"
+#include "searcher/hosts/hosts.h"
 #include "tests/fuzz/one_input.h"
 
 namespace dsat::fuzz {

@@ -2,7 +2,7 @@
 #include <string>
 
 #include "searcher/hosts/slurm.h"
-#include "searcher/processes/oom_evidence.h"
+#include "searcher/processes/exit_report.h"
 #include "searcher/processes/process_tree.h"
 #include "searcher/scripts/device_memory.h"
 #include "tests/fuzz/one_input.h"

@@ -1,6 +1,5 @@
 // Changes inputs at random, without knowing which code an input reaches.
-#ifndef DSAT_TESTS_FUZZ_MUTATE_H_
-#define DSAT_TESTS_FUZZ_MUTATE_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -15,5 +14,3 @@ namespace dsat::fuzz {
 std::string Mutated(const std::vector<std::string>& seeds, Rng& rng);
 
 }  // namespace dsat::fuzz
-
-#endif  // DSAT_TESTS_FUZZ_MUTATE_H_

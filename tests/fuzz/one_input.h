@@ -1,8 +1,7 @@
 // The parsers of outside input, each as a function of one input: what libFuzzer calls
 // (fuzz_main.cc, scripts/fuzz), and what the ordinary test calls with the inputs in corpus/ and
 // with mutations of them (fuzz_test.cc).
-#ifndef DSAT_TESTS_FUZZ_ONE_INPUT_H_
-#define DSAT_TESTS_FUZZ_ONE_INPUT_H_
+#pragma once
 
 #include <cstddef>
 #include <string>
@@ -60,5 +59,3 @@ std::vector<std::string_view> Parts(std::string_view input, size_t count);
 std::string SafetensorsBytes(std::string_view header, std::string_view data);
 
 }  // namespace dsat::fuzz
-
-#endif  // DSAT_TESTS_FUZZ_ONE_INPUT_H_

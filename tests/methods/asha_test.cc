@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "methods/bisection.h"
+#include "methods/lineage.h"
 #include "tests/methods/method_testing.h"
 
 namespace dsat {

@@ -1,7 +1,6 @@
 // Helpers for the tests of methods: spaces, ended trials, and a driver that runs one proposal at a
 // time on a device with a largest micro-batch size.
-#ifndef DSAT_TESTS_METHODS_METHOD_TESTING_H_
-#define DSAT_TESTS_METHODS_METHOD_TESTING_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -48,5 +47,3 @@ void AddTrial(LineageTable& table, Lineage& lineage, const Step& step, int64_t r
 int64_t BisectionTrials(int64_t n);
 
 }  // namespace dsat
-
-#endif  // DSAT_TESTS_METHODS_METHOD_TESTING_H_

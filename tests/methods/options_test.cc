@@ -1,6 +1,4 @@
 // Tests every option at and beyond its limits.
-#include "methods/options.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "methods/methods.h"
 #include "tests/base/error_code.h"
 
 namespace dsat {

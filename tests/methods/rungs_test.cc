@@ -1,6 +1,4 @@
 // Tests rungs, ranks and promotions on tables of lineages that are written by hand.
-#include "methods/rungs.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,7 +9,8 @@
 #include <vector>
 
 #include "base/rng.h"
-#include "methods/bisection.h"
+#include "methods/asha.h"
+#include "methods/lineage.h"
 #include "tests/methods/method_testing.h"
 
 namespace dsat {

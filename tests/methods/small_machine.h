@@ -1,6 +1,5 @@
 // Small machines whose best configuration is known, for the tests of the method auto.
-#ifndef DSAT_TESTS_METHODS_SMALL_MACHINE_H_
-#define DSAT_TESTS_METHODS_SMALL_MACHINE_H_
+#pragma once
 
 #include <algorithm>
 #include <cmath>
@@ -152,5 +151,3 @@ inline double LossOf(const Machine& machine, const Method& method, const Searche
 }
 
 }  // namespace dsat
-
-#endif  // DSAT_TESTS_METHODS_SMALL_MACHINE_H_

@@ -1,6 +1,5 @@
 // A small GPT-2 of the built-in engine, for tests of what is predicted of it.
-#ifndef DSAT_TESTS_PROFILER_SMALL_GPT2_H_
-#define DSAT_TESTS_PROFILER_SMALL_GPT2_H_
+#pragma once
 
 #include "base/json.h"
 #include "proto/trial.h"
@@ -26,5 +25,3 @@ inline ModelProfile SmallGpt2Profile(int64_t n_layer, int64_t device_memory_byte
 }
 
 }  // namespace dsat
-
-#endif  // DSAT_TESTS_PROFILER_SMALL_GPT2_H_

@@ -1,6 +1,5 @@
 // Runs fake_trial in place of both binaries that a runner starts.
-#ifndef DSAT_TESTS_SEARCHER_RUNNER_FIXTURE_H_
-#define DSAT_TESTS_SEARCHER_RUNNER_FIXTURE_H_
+#pragma once
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -81,5 +80,3 @@ class RunnerTest : public testing::Test {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_TESTS_SEARCHER_RUNNER_FIXTURE_H_

@@ -9,11 +9,9 @@
 #include <map>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "engine/backend/cpu/cpu_kernels.h"
 #include "engine/backend/cpu/onednn.h"
-#include "engine/backend/cpu/onednn_version.h"
 #include "engine/backend/cpu/partial_sums.h"
 #include "engine/backend/cpu/scratch.h"
 #include "engine/backend/cpu/vec.h"

@@ -2,7 +2,6 @@
 #include "engine/backend/cpu/cpu_kernels.h"
 
 #include <cstring>
-#include <memory>
 
 #include "engine/backend/cpu/parallel.h"
 #include "engine/backend/stream.h"

@@ -1,6 +1,5 @@
 // The CPU backend. Each family of kernels is in a file of its own.
-#ifndef DSAT_ENGINE_BACKEND_CPU_CPU_KERNELS_H_
-#define DSAT_ENGINE_BACKEND_CPU_CPU_KERNELS_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -137,5 +136,3 @@ class CpuOptimizers final : public OptimizerKernels {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_BACKEND_CPU_CPU_KERNELS_H_

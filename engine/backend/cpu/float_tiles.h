@@ -1,7 +1,6 @@
 // 16-bit numbers as f32, in pieces that stay in the cache: on processors without instructions for
 // them, a conversion costs as much as several sums, and should happen once.
-#ifndef DSAT_ENGINE_BACKEND_CPU_FLOAT_TILES_H_
-#define DSAT_ENGINE_BACKEND_CPU_FLOAT_TILES_H_
+#pragma once
 
 #include <cstdint>
 #include <type_traits>
@@ -75,5 +74,3 @@ void MapFloats(int64_t n, T* y, const Fn& fn, const X*... x) {
 }
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_BACKEND_CPU_FLOAT_TILES_H_

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "engine/backend/cpu/onednn.h"
-#include "engine/backend/cpu/onednn_version.h"
 #include "engine/backend/cpu/scratch.h"
 #include "engine/backend/cpu/vec.h"
 

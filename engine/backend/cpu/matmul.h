@@ -1,6 +1,5 @@
 // Matrix multiplications through oneDNN.
-#ifndef DSAT_ENGINE_BACKEND_CPU_MATMUL_H_
-#define DSAT_ENGINE_BACKEND_CPU_MATMUL_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -57,5 +56,3 @@ class MatmulRunner {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_BACKEND_CPU_MATMUL_H_

@@ -1,7 +1,6 @@
 // Loops over fixed pieces of work. How the work is cut never depends on the number of threads, so
 // that every result is the same, bit for bit, on any number of them.
-#ifndef DSAT_ENGINE_BACKEND_CPU_PARALLEL_H_
-#define DSAT_ENGINE_BACKEND_CPU_PARALLEL_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -31,5 +30,3 @@ void ParallelBlocks(int num_threads, int64_t n, int64_t block, const Fn& fn) {
 }
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_BACKEND_CPU_PARALLEL_H_

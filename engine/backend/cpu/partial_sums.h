@@ -1,7 +1,6 @@
 // Gradients of parameters that every row adds to: pieces of the rows have sums of their own, which
 // are added in order, so that the result does not depend on the number of threads.
-#ifndef DSAT_ENGINE_BACKEND_CPU_PARTIAL_SUMS_H_
-#define DSAT_ENGINE_BACKEND_CPU_PARTIAL_SUMS_H_
+#pragma once
 
 #include <algorithm>
 #include <array>
@@ -59,5 +58,3 @@ void SumOverRows(Scratch& scratch, int num_threads, int64_t N, int64_t C,
 }
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_BACKEND_CPU_PARTIAL_SUMS_H_

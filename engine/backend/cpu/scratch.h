@@ -1,6 +1,5 @@
 // Workspace of one kernel call that the caller does not provide.
-#ifndef DSAT_ENGINE_BACKEND_CPU_SCRATCH_H_
-#define DSAT_ENGINE_BACKEND_CPU_SCRATCH_H_
+#pragma once
 
 #include <cstdint>
 #include <cstdlib>
@@ -39,5 +38,3 @@ class Scratch {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_BACKEND_CPU_SCRATCH_H_

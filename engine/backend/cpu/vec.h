@@ -1,7 +1,6 @@
 // Arithmetic on single elements, written without branches so that the loops around it vectorize for
 // whatever instruction set the compiler was given.
-#ifndef DSAT_ENGINE_BACKEND_CPU_VEC_H_
-#define DSAT_ENGINE_BACKEND_CPU_VEC_H_
+#pragma once
 
 #include <bit>
 #include <cstdint>
@@ -56,5 +55,3 @@ inline float Sigmoid(float x) {
 }
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_BACKEND_CPU_VEC_H_

@@ -1,7 +1,6 @@
 // Shared by the updates of optimizers: the dispatch on the dtypes of their operands, a step's
 // factor, and the loop over the elements.
-#ifndef DSAT_ENGINE_BACKEND_CPU_VISIT_UPDATE_H_
-#define DSAT_ENGINE_BACKEND_CPU_VISIT_UPDATE_H_
+#pragma once
 
 #include <cstdint>
 #include <type_traits>
@@ -68,5 +67,3 @@ void Update(int num_threads, const Args& args, const Step& step) {
 }
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_BACKEND_CPU_VISIT_UPDATE_H_

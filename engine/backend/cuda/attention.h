@@ -1,6 +1,5 @@
 // Shared by the attention kernels: the layout of heads, and the choice between kernels.
-#ifndef DSAT_ENGINE_BACKEND_CUDA_ATTENTION_H_
-#define DSAT_ENGINE_BACKEND_CUDA_ATTENTION_H_
+#pragma once
 
 #include <cmath>
 #include <cstdint>
@@ -69,5 +68,3 @@ inline bool TensorCoresTake(const AttentionArgs& args) {
 }
 
 }  // namespace dsat::engine::cuda
-
-#endif  // DSAT_ENGINE_BACKEND_CUDA_ATTENTION_H_

@@ -3,8 +3,7 @@
 // A warp owns kTiles * 16 rows of a tile of queries or keys, and multiplies them with a tile of
 // kSteps * 8 columns (keys or queries) at a time. The layout of a product is that of tensor cores:
 // x[m][n][e] of a lane is row 16 m + lane / 4 + 8 (e / 2), column 8 n + 2 (lane % 4) + e % 2.
-#ifndef DSAT_ENGINE_BACKEND_CUDA_ATTENTION_TILE_H_
-#define DSAT_ENGINE_BACKEND_CUDA_ATTENTION_TILE_H_
+#pragma once
 
 #include "engine/backend/cuda/attention.h"
 #include "engine/backend/cuda/tensor_core.h"
@@ -205,5 +204,3 @@ __device__ void StoreRows(const HeadRows<Elem>& to, int begin, char* tile, int f
 }
 
 }  // namespace dsat::engine::cuda
-
-#endif  // DSAT_ENGINE_BACKEND_CUDA_ATTENTION_TILE_H_

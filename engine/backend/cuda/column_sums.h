@@ -1,6 +1,5 @@
 // Sums over the rows of a matrix, column by column: gradients of biases and of norms' weights.
-#ifndef DSAT_ENGINE_BACKEND_CUDA_COLUMN_SUMS_H_
-#define DSAT_ENGINE_BACKEND_CUDA_COLUMN_SUMS_H_
+#pragma once
 
 #include "engine/backend/cuda/device_math.h"
 
@@ -87,5 +86,3 @@ void SumColumns(const Tensor& first, const Tensor& second, int64_t N, int64_t C,
 }
 
 }  // namespace dsat::engine::cuda
-
-#endif  // DSAT_ENGINE_BACKEND_CUDA_COLUMN_SUMS_H_

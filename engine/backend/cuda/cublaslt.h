@@ -1,8 +1,7 @@
 // The part of cuBLASLt that the CUDA backend calls, by its documented names and numbers (cuBLAS
 // documentation, chapter "Using the cuBLASLt API"). Building needs no headers of it, and starting
 // does not need the library.
-#ifndef DSAT_ENGINE_BACKEND_CUDA_CUBLASLT_H_
-#define DSAT_ENGINE_BACKEND_CUDA_CUBLASLT_H_
+#pragma once
 
 #include <cuda_runtime_api.h>
 #include <library_types.h>
@@ -86,5 +85,3 @@ struct Api {
 std::string Load(Api& api);
 
 }  // namespace dsat::engine::cublaslt
-
-#endif  // DSAT_ENGINE_BACKEND_CUDA_CUBLASLT_H_

@@ -1,6 +1,5 @@
 // Errors of CUDA calls.
-#ifndef DSAT_ENGINE_BACKEND_CUDA_CUDA_ERROR_H_
-#define DSAT_ENGINE_BACKEND_CUDA_CUDA_ERROR_H_
+#pragma once
 
 #include <cuda_runtime_api.h>
 
@@ -41,5 +40,3 @@ inline void* AllocateOnGpu(size_t bytes, const char* use) {
 }
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_BACKEND_CUDA_CUDA_ERROR_H_

@@ -2,8 +2,7 @@
 //
 // Results do not depend on timing. Every kernel throws kUnavailable, with its name, if the GPU
 // reports an error.
-#ifndef DSAT_ENGINE_BACKEND_CUDA_CUDA_KERNELS_H_
-#define DSAT_ENGINE_BACKEND_CUDA_CUDA_KERNELS_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -21,5 +20,3 @@ std::unique_ptr<LayerKernels> MakeCudaLayers(std::shared_ptr<CudaWorkspace> work
 std::unique_ptr<OptimizerKernels> MakeCudaOptimizers(std::shared_ptr<CudaWorkspace> workspace);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_BACKEND_CUDA_CUDA_KERNELS_H_

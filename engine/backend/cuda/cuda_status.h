@@ -1,6 +1,5 @@
 // Says which GPUs this machine has, and what is missing to use them.
-#ifndef DSAT_ENGINE_BACKEND_CUDA_CUDA_STATUS_H_
-#define DSAT_ENGINE_BACKEND_CUDA_CUDA_STATUS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -39,5 +38,3 @@ int64_t FreeCudaMemory(int gpu);
 DeviceSpeed MeasureCudaSpeed(int gpu);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_BACKEND_CUDA_CUDA_STATUS_H_

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "engine/backend/cost.h"
 #include "engine/backend/cuda/cuda_error.h"

@@ -1,6 +1,5 @@
 // The streams of a GPU, one per thread, and the memory that its kernels keep.
-#ifndef DSAT_ENGINE_BACKEND_CUDA_CUDA_STREAM_H_
-#define DSAT_ENGINE_BACKEND_CUDA_CUDA_STREAM_H_
+#pragma once
 
 #include <cuda_runtime_api.h>
 
@@ -11,8 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/backend/cuda/event_pool.h"
-#include "engine/backend/cuda/stream_times.h"
+#include "engine/backend/cuda/events.h"
 #include "engine/backend/cuda/watches.h"
 #include "engine/backend/stream.h"
 
@@ -110,5 +108,3 @@ class CudaWorkspace {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_BACKEND_CUDA_CUDA_STREAM_H_

@@ -1,8 +1,7 @@
 // Shared by the .cu files: conversions, sums over a block, launch shapes.
 //
 // No sum depends on timing: there are no floating-point atomics.
-#ifndef DSAT_ENGINE_BACKEND_CUDA_DEVICE_MATH_H_
-#define DSAT_ENGINE_BACKEND_CUDA_DEVICE_MATH_H_
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -135,5 +134,3 @@ __device__ inline double SumParts(const double* parts, int num_parts) {
 static_assert(kMaxSumBlocks <= kThreads, "SumParts: a thread for each part");
 
 }  // namespace dsat::engine::cuda
-
-#endif  // DSAT_ENGINE_BACKEND_CUDA_DEVICE_MATH_H_

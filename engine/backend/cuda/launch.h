@@ -1,6 +1,5 @@
 // The kernels of a GPU, which the .cu files implement.
-#ifndef DSAT_ENGINE_BACKEND_CUDA_LAUNCH_H_
-#define DSAT_ENGINE_BACKEND_CUDA_LAUNCH_H_
+#pragma once
 
 #include <cstdint>
 
@@ -21,5 +20,3 @@ void BiasGrad(const Tensor& db, const Tensor& dy, int64_t M, int64_t N, CudaWork
 void AddBias(const Tensor& y, const Tensor& bias, int64_t M, int64_t N);
 
 }  // namespace dsat::engine::cuda
-
-#endif  // DSAT_ENGINE_BACKEND_CUDA_LAUNCH_H_

@@ -1,6 +1,5 @@
 // Starts the kernels of the .cu files: in plain C++, so that compilers other than nvcc accept them.
-#ifndef DSAT_ENGINE_BACKEND_CUDA_LAUNCH_KERNEL_H_
-#define DSAT_ENGINE_BACKEND_CUDA_LAUNCH_KERNEL_H_
+#pragma once
 
 #include <cuda_runtime.h>
 
@@ -54,5 +53,3 @@ void Launch(void (*kernel)(Params...), const LaunchShape& shape, Args&&... args)
 }
 
 }  // namespace dsat::engine::cuda
-
-#endif  // DSAT_ENGINE_BACKEND_CUDA_LAUNCH_KERNEL_H_

@@ -1,6 +1,5 @@
 // Matrix multiplications by cuBLASLt, whose algorithm is measured once for each shape.
-#ifndef DSAT_ENGINE_BACKEND_CUDA_MATMUL_H_
-#define DSAT_ENGINE_BACKEND_CUDA_MATMUL_H_
+#pragma once
 
 #include <compare>
 #include <cstdint>
@@ -83,5 +82,3 @@ class CudaMatmul {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_BACKEND_CUDA_MATMUL_H_

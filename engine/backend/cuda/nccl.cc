@@ -1,8 +1,6 @@
 // NCCL, looked up when it is first used.
 #include "engine/backend/cuda/nccl.h"
 
-#include "engine/backend/open_library.h"
-
 namespace dsat::engine::nccl {
 namespace {
 

@@ -1,8 +1,7 @@
 // The part of NCCL that dsat calls, by its documented names and numbers (NVIDIA's NCCL
 // documentation, chapter "NCCL API"; NCCL 2.14 and later). Building does not need its header, and
 // starting does not need the library.
-#ifndef DSAT_ENGINE_BACKEND_CUDA_NCCL_H_
-#define DSAT_ENGINE_BACKEND_CUDA_NCCL_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -59,5 +58,3 @@ struct Api {
 std::string Load(Api& api, const char* library = kNcclLibrary);
 
 }  // namespace dsat::engine::nccl
-
-#endif  // DSAT_ENGINE_BACKEND_CUDA_NCCL_H_

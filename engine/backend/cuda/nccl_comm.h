@@ -1,7 +1,6 @@
 // A communicator of NCCL whose calls end if a peer does. NCCL itself waits for a dead peer forever,
 // and a GPU that waits can do nothing else.
-#ifndef DSAT_ENGINE_BACKEND_CUDA_NCCL_COMM_H_
-#define DSAT_ENGINE_BACKEND_CUDA_NCCL_COMM_H_
+#pragma once
 
 #include <atomic>
 #include <chrono>
@@ -94,5 +93,3 @@ class NcclComm {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_BACKEND_CUDA_NCCL_COMM_H_

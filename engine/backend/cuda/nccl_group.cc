@@ -10,7 +10,6 @@
 
 #include "base/error.h"
 #include "engine/backend/staged_group.h"
-#include "engine/comm/process_group.h"
 #include "engine/core/arena.h"
 
 namespace dsat::engine {

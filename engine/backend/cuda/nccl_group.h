@@ -1,6 +1,5 @@
 // Collectives and messages between GPUs by NCCL: one GPU per rank.
-#ifndef DSAT_ENGINE_BACKEND_CUDA_NCCL_GROUP_H_
-#define DSAT_ENGINE_BACKEND_CUDA_NCCL_GROUP_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -48,5 +47,3 @@ std::string WhyNoNccl(ProcessGroup& host, const std::string& machine, const std:
                       const std::string& missing);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_BACKEND_CUDA_NCCL_GROUP_H_

@@ -1,7 +1,6 @@
 // Reads and writes eight numbers at a time, 16 or 32 bytes, in one or two accesses, so that a
 // kernel that computes little runs at the speed of memory.
-#ifndef DSAT_ENGINE_BACKEND_CUDA_OCTET_H_
-#define DSAT_ENGINE_BACKEND_CUDA_OCTET_H_
+#pragma once
 
 #include <cstring>
 #include <type_traits>
@@ -142,5 +141,3 @@ void Map(const Tensor& out, const Fn& fn, const In&... in) {
 }
 
 }  // namespace dsat::engine::cuda
-
-#endif  // DSAT_ENGINE_BACKEND_CUDA_OCTET_H_

@@ -1,7 +1,6 @@
 // The interface of libdsat-cuda.so, which holds all code that needs CUDA. It is opened when a GPU
 // is asked for, so that everything else starts without it and works where there is no driver.
-#ifndef DSAT_ENGINE_BACKEND_CUDA_PLUGIN_H_
-#define DSAT_ENGINE_BACKEND_CUDA_PLUGIN_H_
+#pragma once
 
 #include <filesystem>
 #include <memory>
@@ -37,5 +36,3 @@ const CudaPlugin& LoadCudaPlugin();
 std::unique_ptr<Device> OpenCudaDevice(const CudaPlugin& plugin, int local_rank, int num_threads);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_BACKEND_CUDA_PLUGIN_H_

@@ -2,8 +2,7 @@
 // (mma), loads of their operands from shared memory (ldmatrix), and asynchronous copies to shared
 // memory (cp.async). All lanes of a warp call them, unless a comment says otherwise. A program that
 // is compiled without nvcc must define what is only declared here.
-#ifndef DSAT_ENGINE_BACKEND_CUDA_TENSOR_CORE_H_
-#define DSAT_ENGINE_BACKEND_CUDA_TENSOR_CORE_H_
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -126,5 +125,3 @@ void FinishCopies();
 #endif
 
 }  // namespace dsat::engine::cuda
-
-#endif  // DSAT_ENGINE_BACKEND_CUDA_TENSOR_CORE_H_

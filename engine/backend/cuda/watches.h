@@ -1,7 +1,6 @@
 // The checks of threads that wait for a device whose work may never end by itself, such as a
 // collective whose peer has ended.
-#ifndef DSAT_ENGINE_BACKEND_CUDA_WATCHES_H_
-#define DSAT_ENGINE_BACKEND_CUDA_WATCHES_H_
+#pragma once
 
 #include <chrono>
 #include <exception>
@@ -71,5 +70,3 @@ class Watches {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_BACKEND_CUDA_WATCHES_H_

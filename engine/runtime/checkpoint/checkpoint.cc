@@ -11,9 +11,7 @@
 #include "base/file_writer.h"
 #include "base/files.h"
 #include "engine/comm/run_together.h"
-#include "engine/files/checkpoint_manifest.h"
 #include "engine/files/crc32.h"
-#include "engine/files/safetensors.h"
 
 namespace dsat::engine {
 namespace {

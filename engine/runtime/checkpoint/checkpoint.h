@@ -5,8 +5,7 @@
 // under the same name. States: "param", "master" (f32 copy of 16-bit parameters, if that is what
 // the optimizer updates), "moment0", "moment1". engine/files/checkpoint_manifest.h says what
 // makes these files a checkpoint.
-#ifndef DSAT_ENGINE_RUNTIME_CHECKPOINT_CHECKPOINT_H_
-#define DSAT_ENGINE_RUNTIME_CHECKPOINT_CHECKPOINT_H_
+#pragma once
 
 #include <future>
 #include <memory>
@@ -68,5 +67,3 @@ CheckpointNotes LoadCheckpoint(const std::string& dir, const std::string& tag, c
                                ProcessGroup& group);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_RUNTIME_CHECKPOINT_CHECKPOINT_H_

@@ -1,7 +1,6 @@
 // The model's parameters as one file in the dtype of training, as DeepSpeed's save_16bit_model
 // writes it (deepspeed/runtime/engine.py).
-#ifndef DSAT_ENGINE_RUNTIME_CHECKPOINT_SAVE_16BIT_MODEL_H_
-#define DSAT_ENGINE_RUNTIME_CHECKPOINT_SAVE_16BIT_MODEL_H_
+#pragma once
 
 #include <string>
 
@@ -23,5 +22,3 @@ void Save16BitModel(const std::string& dir, const std::string& name, bool exclud
                     ProcessGroup& group);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_RUNTIME_CHECKPOINT_SAVE_16BIT_MODEL_H_

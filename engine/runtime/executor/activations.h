@@ -1,6 +1,5 @@
 // The tensors that one micro-batch keeps on this pipeline stage from its forward to its backward.
-#ifndef DSAT_ENGINE_RUNTIME_EXECUTOR_ACTIVATIONS_H_
-#define DSAT_ENGINE_RUNTIME_EXECUTOR_ACTIVATIONS_H_
+#pragma once
 
 #include <vector>
 
@@ -40,5 +39,3 @@ class Activations {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_RUNTIME_EXECUTOR_ACTIVATIONS_H_

@@ -1,6 +1,5 @@
 // Chooses the samples that a rank trains on and copies them to the device.
-#ifndef DSAT_ENGINE_RUNTIME_EXECUTOR_BATCH_LOADER_H_
-#define DSAT_ENGINE_RUNTIME_EXECUTOR_BATCH_LOADER_H_
+#pragma once
 
 #include <condition_variable>
 #include <cstdint>
@@ -91,5 +90,3 @@ class BatchLoader {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_RUNTIME_EXECUTOR_BATCH_LOADER_H_

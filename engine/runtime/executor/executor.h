@@ -1,6 +1,5 @@
 // The interpreter of plans. During a step, nothing else issues collectives.
-#ifndef DSAT_ENGINE_RUNTIME_EXECUTOR_EXECUTOR_H_
-#define DSAT_ENGINE_RUNTIME_EXECUTOR_EXECUTOR_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -160,5 +159,3 @@ class Executor {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_RUNTIME_EXECUTOR_EXECUTOR_H_

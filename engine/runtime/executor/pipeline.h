@@ -1,7 +1,6 @@
 // Pipeline parallelism: the layers of each stage, and the process groups between ranks (Huang et
 // al. 2019, Narayanan et al. 2019). plan/schedule.h gives the order of work.
-#ifndef DSAT_ENGINE_RUNTIME_EXECUTOR_PIPELINE_H_
-#define DSAT_ENGINE_RUNTIME_EXECUTOR_PIPELINE_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -71,5 +70,3 @@ class TiedUnits {
 std::vector<int64_t> InputBytes(const Model& model, const Batch& batch, DType dtype);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_RUNTIME_EXECUTOR_PIPELINE_H_

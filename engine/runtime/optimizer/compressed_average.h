@@ -4,8 +4,7 @@
 // to the owner of the share, which averages what it receives and sends the signs and the scale of
 // the mean to all ranks. Both steps add the error of the compression to the values of the next
 // round. This is DeepSpeed's CompressedBackend, except that every share has a scale of its own.
-#ifndef DSAT_ENGINE_RUNTIME_OPTIMIZER_COMPRESSED_AVERAGE_H_
-#define DSAT_ENGINE_RUNTIME_OPTIMIZER_COMPRESSED_AVERAGE_H_
+#pragma once
 
 #include <cstdint>
 
@@ -54,5 +53,3 @@ class CompressedAverage {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_RUNTIME_OPTIMIZER_COMPRESSED_AVERAGE_H_

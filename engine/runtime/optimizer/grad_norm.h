@@ -1,6 +1,5 @@
 // The norm of all gradients, and the factor of updates that follows from it, in device memory.
-#ifndef DSAT_ENGINE_RUNTIME_OPTIMIZER_GRAD_NORM_H_
-#define DSAT_ENGINE_RUNTIME_OPTIMIZER_GRAD_NORM_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -49,5 +48,3 @@ class GradNorm {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_RUNTIME_OPTIMIZER_GRAD_NORM_H_

@@ -3,8 +3,7 @@
 // The loss is multiplied by the factor, and the gradients are divided by it before the update
 // (Micikevicius et al. 2018). The dynamic loss scale is DeepSpeed's DynamicLossScaler
 // (deepspeed/runtime/fp16/loss_scaler.py, 0.19), the same at every ZeRO stage.
-#ifndef DSAT_ENGINE_RUNTIME_OPTIMIZER_LOSS_SCALER_H_
-#define DSAT_ENGINE_RUNTIME_OPTIMIZER_LOSS_SCALER_H_
+#pragma once
 
 #include <cstdint>
 
@@ -48,5 +47,3 @@ class LossScaler {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_RUNTIME_OPTIMIZER_LOSS_SCALER_H_

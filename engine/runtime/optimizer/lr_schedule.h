@@ -4,8 +4,7 @@
 // scheduler starts before its first value. So the first update has the rate of the schedule's
 // start, the second that of iteration 0, the third that of iteration 1. A skipped step is no
 // update.
-#ifndef DSAT_ENGINE_RUNTIME_OPTIMIZER_LR_SCHEDULE_H_
-#define DSAT_ENGINE_RUNTIME_OPTIMIZER_LR_SCHEDULE_H_
+#pragma once
 
 #include <cstdint>
 
@@ -23,5 +22,3 @@ OptimizerConfig ScheduledSettings(const OptimizerConfig& optimizer,
                                   const SchedulerConfig& scheduler, int64_t num_updates);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_RUNTIME_OPTIMIZER_LR_SCHEDULE_H_

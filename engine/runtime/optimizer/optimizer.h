@@ -1,6 +1,5 @@
 // The update that a configuration asks for.
-#ifndef DSAT_ENGINE_RUNTIME_OPTIMIZER_OPTIMIZER_H_
-#define DSAT_ENGINE_RUNTIME_OPTIMIZER_OPTIMIZER_H_
+#pragma once
 
 #include <cstdint>
 
@@ -18,7 +17,7 @@ bool IsOneBit(const OptimizerConfig& config);
 
 // Updates `view`, which may be any part of a unit. `step` is 1 at the first update. The gradient is
 // multiplied by `scale`'s factor first. REQUIRES: not LAMB, which needs norms of whole parameters
-// (engine/runtime/optimizer/lamb.h).
+// (engine/runtime/optimizer/updater.h).
 void OptimizerStep(Kernels& kernels, const OptimizerConfig& config, const OptimizerView& view,
                    int64_t step, const StepScale* scale);
 
@@ -27,5 +26,3 @@ AdamArgs MakeAdamArgs(const OptimizerConfig& config, const OptimizerView& view, 
                       const StepScale* scale);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_RUNTIME_OPTIMIZER_OPTIMIZER_H_

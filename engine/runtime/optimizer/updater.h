@@ -4,23 +4,84 @@
 // 1-bit Adam (Tang et al. 2021; DeepSpeed's OnebitAdam) is Adam until freeze_step. Then the
 // variance stays as it is, no gradient is reduced any more, and what ranks exchange is one bit per
 // element of the momentum.
-#ifndef DSAT_ENGINE_RUNTIME_OPTIMIZER_UPDATER_H_
-#define DSAT_ENGINE_RUNTIME_OPTIMIZER_UPDATER_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <vector>
 
+#include "engine/backend/optimizer_kernels.h"
 #include "engine/comm/process_group.h"
 #include "engine/config/ds_config.h"
+#include "engine/model/layer.h"
+#include "engine/plan/plan.h"
 #include "engine/runtime/optimizer/compressed_average.h"
 #include "engine/runtime/optimizer/grad_norm.h"
-#include "engine/runtime/optimizer/lamb.h"
-#include "engine/runtime/optimizer/param_pieces.h"
+#include "engine/runtime/state/redistribute.h"
 #include "engine/runtime/state/unit_state.h"
 
 namespace dsat::engine {
+
+// A part of one parameter, with its padding, in one rank's slice of its unit.
+struct ParamPiece {
+  int64_t param = 0;  // Index in the model.
+  int64_t row = 0;    // The rank, if the slices of all of them rest here.
+  int64_t begin = 0;  // In the sub-group's OptimizerView.
+  int64_t num_elems = 0;
+  bool decays = true;  // Not the weight of a normalization, and not a bias.
+};
+
+using ParamPieces = std::vector<ParamPiece>;
+
+// The pieces of a sub-group, in order and cut where ranks' slices meet. The zeros that pad a
+// parameter belong to its last piece, because they are copied with it.
+ParamPieces PiecesOf(const Model& model, const Plan& plan, const UnitStates& states,
+                     const SubGroup& group);
+
+// The settings for a piece: without weight decay where it does not apply.
+OptimizerConfig SettingsOf(const OptimizerConfig& config, const ParamPiece& piece);
+
+// LAMB over flat units that may be sharded through the middle of a parameter.
+//
+// Every parameter's step is scaled by its trust ratio, |parameter| / |direction|, both norms over
+// the whole parameter (You et al. 2020; the range of the ratio is DeepSpeed's FusedLamb's). So the
+// update has two halves: the moments and every rank's sums of squares; then, with the sums of all
+// ranks, the step. One all-reduce, which the plan lists, carries the sums of all parameters.
+class Lamb {
+ public:
+  // A collective call of the data-parallel group; `pieces` are those of each sub-group. Allocates
+  // two f32 numbers per parameter for the all-reduce, charged to the device's arena; nothing with
+  // one rank, or if optimizer state is not sharded. All arguments must outlive this. Throws
+  // OutOfMemory. REQUIRES: no optimizer state rests on disk.
+  Lamb(const Plan& plan, const UnitStates& states, const std::vector<ParamPieces>& pieces,
+       ProcessGroup& group);
+
+  // Runs kTrustRatios: moments of all sub-groups from their gradients times the factor, then the
+  // trust ratio of every parameter, the same bits on every rank and for every placement. A
+  // collective call.
+  // `config.lr` and `step` (1 at the first) are those of this update. REQUIRES: every reduced
+  // gradient is at the optimizer's home.
+  void Prepare(const OptimizerConfig& config, int64_t step, const StepScales& scales);
+  // Updates one sub-group; `view` is all of it. REQUIRES: Prepare was called with the same `config`
+  // and `step`.
+  void Apply(Kernels& kernels, const OptimizerConfig& config, int sub_group,
+             const OptimizerView& view, int64_t step) const;
+
+ private:
+  void SumOverRanks();
+  int64_t BucketBytes() const { return plan_.world_size * row_elems_ * BytesPerElem(DType::kF32); }
+
+  const Plan& plan_;
+  const UnitStates& states_;
+  ProcessGroup& group_;
+  const std::vector<ParamPieces>& pieces_;
+  std::vector<float> sums_;    // Per parameter: of its squares, of its direction's.
+  std::vector<float> ratios_;  // Per parameter.
+  const int64_t row_elems_;    // The elements of a row of the bucket; 0: there is no bucket.
+  BucketCharge charge_;
+  CommBuffer bucket_;
+};
 
 struct UpdateInputs {
   OptimizerConfig optimizer;  // With the learning rate and betas of this step.
@@ -66,5 +127,3 @@ class Updater {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_RUNTIME_OPTIMIZER_UPDATER_H_

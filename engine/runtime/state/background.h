@@ -1,6 +1,5 @@
 // One thread that runs tasks in order. Collectives run on it while the rank computes.
-#ifndef DSAT_ENGINE_RUNTIME_STATE_BACKGROUND_H_
-#define DSAT_ENGINE_RUNTIME_STATE_BACKGROUND_H_
+#pragma once
 
 #include <condition_variable>
 #include <cstdint>
@@ -41,5 +40,3 @@ class Background {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_RUNTIME_STATE_BACKGROUND_H_

@@ -1,7 +1,6 @@
 // The initial values of parameters: a function of (seed, name, element), whatever slice a rank
 // holds.
-#ifndef DSAT_ENGINE_RUNTIME_STATE_INIT_H_
-#define DSAT_ENGINE_RUNTIME_STATE_INIT_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -24,5 +23,3 @@ void StartValues(const ParamSpec& spec, uint64_t seed, int64_t begin, std::span<
 double NormalQuantile(double p);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_RUNTIME_STATE_INIT_H_

@@ -1,6 +1,5 @@
 // Moves model state from one placement to another: pack a bucket, one collective, unpack.
-#ifndef DSAT_ENGINE_RUNTIME_STATE_REDISTRIBUTE_H_
-#define DSAT_ENGINE_RUNTIME_STATE_REDISTRIBUTE_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -101,5 +100,3 @@ class Redistributor {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_RUNTIME_STATE_REDISTRIBUTE_H_

@@ -1,6 +1,5 @@
 // The nvme tier: regions of one scratch file, each of which is in host memory while it is needed.
-#ifndef DSAT_ENGINE_RUNTIME_STATE_SWAP_FILE_H_
-#define DSAT_ENGINE_RUNTIME_STATE_SWAP_FILE_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -72,5 +71,3 @@ class SwapFile {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_RUNTIME_STATE_SWAP_FILE_H_

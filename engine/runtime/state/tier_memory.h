@@ -1,6 +1,5 @@
 // The memory and kernels of one rank, for the device and the host tier.
-#ifndef DSAT_ENGINE_RUNTIME_STATE_TIER_MEMORY_H_
-#define DSAT_ENGINE_RUNTIME_STATE_TIER_MEMORY_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -55,5 +54,3 @@ class TierMemory {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_RUNTIME_STATE_TIER_MEMORY_H_

@@ -5,8 +5,7 @@
 // slices; rank r owns the r-th slice. Gradients, the master copy and the moments have the same
 // layout. Each state rests on the tier that the plan gives it: in device memory, in host memory, or
 // in a file.
-#ifndef DSAT_ENGINE_RUNTIME_STATE_UNIT_STATE_H_
-#define DSAT_ENGINE_RUNTIME_STATE_UNIT_STATE_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -199,5 +198,3 @@ class UnitStates {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_RUNTIME_STATE_UNIT_STATE_H_

@@ -1,6 +1,5 @@
 // Reads pages of dsat report with Python's strict XML parser.
-#ifndef DSAT_TESTS_CLI_REPORT_READ_PAGE_H_
-#define DSAT_TESTS_CLI_REPORT_READ_PAGE_H_
+#pragma once
 
 #include <string>
 
@@ -16,5 +15,3 @@ bool HasPython();
 Json ReadPage(const std::string& path);
 
 }  // namespace dsat
-
-#endif  // DSAT_TESTS_CLI_REPORT_READ_PAGE_H_

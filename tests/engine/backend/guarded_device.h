@@ -3,8 +3,7 @@
 //
 // Its pages, those of communication buffers included, have no access rights except while one of
 // these runs; whoever else looks at them crashes. Kernels refuse (abort) what is not device memory.
-#ifndef DSAT_TESTS_ENGINE_BACKEND_GUARDED_DEVICE_H_
-#define DSAT_TESTS_ENGINE_BACKEND_GUARDED_DEVICE_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -67,5 +66,3 @@ std::unique_ptr<Kernels> MakeGuardedKernels(std::unique_ptr<Kernels> kernels,
                                             GuardedMemory& memory);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_TESTS_ENGINE_BACKEND_GUARDED_DEVICE_H_

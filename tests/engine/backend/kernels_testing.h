@@ -1,6 +1,5 @@
 // Shared by the kernel tests: owned tensors, random numbers, comparisons and numeric derivatives.
-#ifndef DSAT_TESTS_ENGINE_BACKEND_KERNELS_TESTING_H_
-#define DSAT_TESTS_ENGINE_BACKEND_KERNELS_TESTING_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -205,5 +204,3 @@ class KernelsTest : public testing::TestWithParam<DType> {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_TESTS_ENGINE_BACKEND_KERNELS_TESTING_H_

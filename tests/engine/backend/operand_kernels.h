@@ -1,8 +1,7 @@
 // Every kernel of layer_ops.h and optimizer_kernels.h behind one hook, which sees a call's operands
 // before and after it, and may put others in their place. How tests watch and move what kernels
 // work on.
-#ifndef DSAT_TESTS_ENGINE_BACKEND_OPERAND_KERNELS_H_
-#define DSAT_TESTS_ENGINE_BACKEND_OPERAND_KERNELS_H_
+#pragma once
 
 #include <cstring>
 #include <memory>
@@ -83,5 +82,3 @@ inline std::unique_ptr<Kernels> MakeHookedKernels(std::unique_ptr<Stream> stream
 }
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_TESTS_ENGINE_BACKEND_OPERAND_KERNELS_H_

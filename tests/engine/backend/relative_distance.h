@@ -1,6 +1,5 @@
 // How far apart two vectors are.
-#ifndef DSAT_TESTS_ENGINE_BACKEND_RELATIVE_DISTANCE_H_
-#define DSAT_TESTS_ENGINE_BACKEND_RELATIVE_DISTANCE_H_
+#pragma once
 
 #include <cmath>
 #include <vector>
@@ -19,5 +18,3 @@ inline double RelativeDistance(const std::vector<float>& a, const std::vector<fl
 }
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_TESTS_ENGINE_BACKEND_RELATIVE_DISTANCE_H_

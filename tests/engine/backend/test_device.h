@@ -1,7 +1,6 @@
 // The device that a rank of a test computes on: the CPU, or what DSAT_TEST_DEVICE names, so that
 // whole suites run once more on another device.
-#ifndef DSAT_TESTS_ENGINE_BACKEND_TEST_DEVICE_H_
-#define DSAT_TESTS_ENGINE_BACKEND_TEST_DEVICE_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -50,5 +49,3 @@ class TestDevice {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_TESTS_ENGINE_BACKEND_TEST_DEVICE_H_

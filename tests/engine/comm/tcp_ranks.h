@@ -1,6 +1,5 @@
 // Ranks that meet over TCP on this machine, at a port that the kernel chooses.
-#ifndef DSAT_TESTS_ENGINE_COMM_TCP_RANKS_H_
-#define DSAT_TESTS_ENGINE_COMM_TCP_RANKS_H_
+#pragma once
 
 #include <chrono>
 #include <memory>
@@ -41,5 +40,3 @@ class TcpPlace {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_TESTS_ENGINE_COMM_TCP_RANKS_H_

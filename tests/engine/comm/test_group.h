@@ -1,6 +1,5 @@
 // The process groups that the contract suites run over: the kind that DSAT_TEST_GROUP names.
-#ifndef DSAT_TESTS_ENGINE_COMM_TEST_GROUP_H_
-#define DSAT_TESTS_ENGINE_COMM_TEST_GROUP_H_
+#pragma once
 
 #include <functional>
 #include <memory>
@@ -23,5 +22,3 @@ void RunGroups(int size, const std::function<void(ProcessGroup& group)>& fn);
 void RunTwoProcesses(const std::function<void(ProcessGroup& group)>& fn);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_TESTS_ENGINE_COMM_TEST_GROUP_H_

@@ -1,6 +1,5 @@
 // Shared by the tests of ds_config.
-#ifndef DSAT_TESTS_ENGINE_CONFIG_DS_CONFIG_TESTING_H_
-#define DSAT_TESTS_ENGINE_CONFIG_DS_CONFIG_TESTING_H_
+#pragma once
 
 #include <algorithm>
 #include <string>
@@ -29,5 +28,3 @@ inline DsConfig Parse(const Json& config, std::vector<std::string>* warnings = n
 }
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_TESTS_ENGINE_CONFIG_DS_CONFIG_TESTING_H_

@@ -1,6 +1,5 @@
 // The lists of docs/ds_config.md, generated from the key table and the rules.
-#ifndef DSAT_TESTS_ENGINE_CONFIG_KEY_DOCS_H_
-#define DSAT_TESTS_ENGINE_CONFIG_KEY_DOCS_H_
+#pragma once
 
 #include <string>
 
@@ -15,5 +14,3 @@ std::string KeyDocs(const KeyTable& keys);
 std::string RuleDocs();
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_TESTS_ENGINE_CONFIG_KEY_DOCS_H_

@@ -1,6 +1,5 @@
 // A folder of data files for a test.
-#ifndef DSAT_TESTS_ENGINE_DATA_DATA_FOLDER_H_
-#define DSAT_TESTS_ENGINE_DATA_DATA_FOLDER_H_
+#pragma once
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -48,5 +47,3 @@ class DataFolderTest : public testing::Test {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_TESTS_ENGINE_DATA_DATA_FOLDER_H_

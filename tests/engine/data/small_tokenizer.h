@@ -1,6 +1,5 @@
 // A tokenizer.json with one merge, for tests.
-#ifndef DSAT_TESTS_ENGINE_DATA_SMALL_TOKENIZER_H_
-#define DSAT_TESTS_ENGINE_DATA_SMALL_TOKENIZER_H_
+#pragma once
 
 #include <string>
 
@@ -33,5 +32,3 @@ inline Json SmallTokenizer() {
 }
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_TESTS_ENGINE_DATA_SMALL_TOKENIZER_H_

@@ -7,8 +7,8 @@
 #include <numeric>
 #include <vector>
 
-#include "engine/model/llama.h"
 #include "engine/model/models.h"
+#include "engine/model/transformer.h"
 #include "tests/engine/backend/relative_distance.h"
 #include "tests/engine/model/model_runner.h"
 

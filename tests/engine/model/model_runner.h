@@ -1,6 +1,5 @@
 // Runs a model's layers forward and backward as the executor would, without any of its policies.
-#ifndef DSAT_TESTS_ENGINE_MODEL_MODEL_RUNNER_H_
-#define DSAT_TESTS_ENGINE_MODEL_MODEL_RUNNER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -212,5 +211,3 @@ class ModelRunner {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_TESTS_ENGINE_MODEL_MODEL_RUNNER_H_

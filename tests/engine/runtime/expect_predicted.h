@@ -1,6 +1,5 @@
 // Predicted = counted: what a run counts, rank by rank, is what Predict says.
-#ifndef DSAT_TESTS_ENGINE_RUNTIME_EXPECT_PREDICTED_H_
-#define DSAT_TESTS_ENGINE_RUNTIME_EXPECT_PREDICTED_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -42,5 +41,3 @@ inline void ExpectSkips(const std::vector<RankRun>& runs, const std::string& ski
 }
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_TESTS_ENGINE_RUNTIME_EXPECT_PREDICTED_H_

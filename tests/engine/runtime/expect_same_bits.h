@@ -1,6 +1,5 @@
 // Compares the ends of two trainings that differ in where state is, not in what is computed.
-#ifndef DSAT_TESTS_ENGINE_RUNTIME_EXPECT_SAME_BITS_H_
-#define DSAT_TESTS_ENGINE_RUNTIME_EXPECT_SAME_BITS_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -30,5 +29,3 @@ inline void ExpectSameBits(const std::vector<float>& params, const std::vector<f
 }
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_TESTS_ENGINE_RUNTIME_EXPECT_SAME_BITS_H_

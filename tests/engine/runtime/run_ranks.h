@@ -1,7 +1,6 @@
 // Several ranks in one test process: a thread each. They talk through shared memory, or over TCP if
 // DSAT_TEST_GROUP is "tcp".
-#ifndef DSAT_TESTS_ENGINE_RUNTIME_RUN_RANKS_H_
-#define DSAT_TESTS_ENGINE_RUNTIME_RUN_RANKS_H_
+#pragma once
 
 #include <sys/mman.h>
 
@@ -92,5 +91,3 @@ inline void RunRanks(int size, const std::function<void(ProcessGroup& group)>& f
 }
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_TESTS_ENGINE_RUNTIME_RUN_RANKS_H_

@@ -1,6 +1,5 @@
 // Short real trainings for tests: ranks are threads, each with an engine, kernels and an arena.
-#ifndef DSAT_TESTS_ENGINE_RUNTIME_TRAINING_H_
-#define DSAT_TESTS_ENGINE_RUNTIME_TRAINING_H_
+#pragma once
 
 #include <cmath>
 #include <functional>
@@ -215,5 +214,3 @@ inline std::vector<float> WholeParams(const Model& model, const std::vector<Rank
 }
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_TESTS_ENGINE_RUNTIME_TRAINING_H_

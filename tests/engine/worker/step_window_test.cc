@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/rng.h"
-#include "proto/summarize.h"
+#include "proto/trial.h"
 
 namespace dsat::engine {
 namespace {

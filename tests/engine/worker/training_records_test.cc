@@ -10,7 +10,7 @@
 #include "engine/config/ds_config.h"
 #include "engine/model/models.h"
 #include "engine/runtime/predict.h"
-#include "engine/worker/monitors.h"
+#include "engine/worker/history.h"
 #include "tests/engine/worker/trial_process.h"
 
 namespace dsat::engine {

@@ -1,6 +1,5 @@
 // The dsat-trial binary, as a supervisor starts it: one process per rank over a memory file.
-#ifndef DSAT_TESTS_ENGINE_WORKER_TRIAL_PROCESS_H_
-#define DSAT_TESTS_ENGINE_WORKER_TRIAL_PROCESS_H_
+#pragma once
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -90,5 +89,3 @@ class TrialProcessTest : public testing::Test {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_TESTS_ENGINE_WORKER_TRIAL_PROCESS_H_

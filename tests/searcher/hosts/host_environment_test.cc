@@ -1,5 +1,5 @@
 // The environment variables that ranks on other hosts get.
-#include "searcher/hosts/host_environment.h"
+#include "searcher/hosts/hosts.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

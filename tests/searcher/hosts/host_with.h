@@ -1,6 +1,5 @@
 // Hosts and their devices, as tests of placement need them.
-#ifndef DSAT_TESTS_SEARCHER_HOSTS_HOST_WITH_H_
-#define DSAT_TESTS_SEARCHER_HOSTS_HOST_WITH_H_
+#pragma once
 
 #include <cstdint>
 #include <cstdlib>
@@ -32,5 +31,3 @@ class Visible {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_TESTS_SEARCHER_HOSTS_HOST_WITH_H_

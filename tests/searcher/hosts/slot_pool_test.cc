@@ -1,11 +1,11 @@
 // Placing and counting trials, and what a lost host changes.
-#include "searcher/hosts/slot_pool.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 #include <tuple>
+
+#include "searcher/hosts/slots.h"
 
 namespace dsat {
 namespace {

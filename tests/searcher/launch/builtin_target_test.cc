@@ -1,5 +1,5 @@
 // Tests the tasks of the built-in engine's ranks, and the meaning of their exit codes.
-#include "searcher/launch/builtin_target.h"
+#include "searcher/launch/launch_target.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,5 @@
 // Shared by the tests of launching: real processes and the search for survivors.
-#ifndef DSAT_TESTS_SEARCHER_LAUNCH_LAUNCH_TEST_UTIL_H_
-#define DSAT_TESTS_SEARCHER_LAUNCH_LAUNCH_TEST_UTIL_H_
+#pragma once
 
 #include <chrono>
 #include <functional>
@@ -40,5 +39,3 @@ inline constexpr GraceTimes kShortGrace{std::chrono::milliseconds(100),
                                         std::chrono::milliseconds(100)};
 
 }  // namespace dsat
-
-#endif  // DSAT_TESTS_SEARCHER_LAUNCH_LAUNCH_TEST_UTIL_H_

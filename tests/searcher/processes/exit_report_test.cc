@@ -8,7 +8,6 @@
 #include <optional>
 #include <string>
 
-#include "searcher/processes/oom_evidence.h"
 
 namespace dsat {
 namespace {

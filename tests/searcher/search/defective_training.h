@@ -1,7 +1,6 @@
 // Short real trainings of the built-in engine, some with a defect that a broken communication
 // library or a wrong setting could have. The defects are in a process group around the real one.
-#ifndef DSAT_TESTS_SEARCHER_SEARCH_DEFECTIVE_TRAINING_H_
-#define DSAT_TESTS_SEARCHER_SEARCH_DEFECTIVE_TRAINING_H_
+#pragma once
 
 #include <bit>
 #include <cstdint>
@@ -163,5 +162,3 @@ inline std::vector<double> LossesOf(const Model& model, const LossRun& run) {
 }
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_TESTS_SEARCHER_SEARCH_DEFECTIVE_TRAINING_H_

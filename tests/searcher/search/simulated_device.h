@@ -1,6 +1,5 @@
 // A simulated device: the end of a trial is a function of its configuration. It runs searches.
-#ifndef DSAT_TESTS_SEARCHER_SEARCH_SIMULATED_DEVICE_H_
-#define DSAT_TESTS_SEARCHER_SEARCH_SIMULATED_DEVICE_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -64,5 +63,3 @@ struct SearchEvent {
 std::vector<SearchEvent> RunToEnd(Search& search, const EndTrial& end, uint64_t order = 1);
 
 }  // namespace dsat
-
-#endif  // DSAT_TESTS_SEARCHER_SEARCH_SIMULATED_DEVICE_H_

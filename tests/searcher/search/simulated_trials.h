@@ -1,6 +1,5 @@
 // A simulated machine for tests: measurements are a pure function of the configuration.
-#ifndef DSAT_TESTS_SEARCHER_SEARCH_SIMULATED_TRIALS_H_
-#define DSAT_TESTS_SEARCHER_SEARCH_SIMULATED_TRIALS_H_
+#pragma once
 
 #include <algorithm>
 #include <cmath>
@@ -142,5 +141,3 @@ inline ExperimentSpec SearchSpec(const std::string& method, int64_t max_trials =
 }
 
 }  // namespace dsat
-
-#endif  // DSAT_TESTS_SEARCHER_SEARCH_SIMULATED_TRIALS_H_

@@ -1,6 +1,5 @@
 // A client of ExperimentService, as other programs have one.
-#ifndef DSAT_TESTS_SEARCHER_SERVICE_EXPERIMENT_CLIENT_H_
-#define DSAT_TESTS_SEARCHER_SERVICE_EXPERIMENT_CLIENT_H_
+#pragma once
 
 #include <memory>
 #include <optional>
@@ -50,5 +49,3 @@ class ExperimentClient {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_TESTS_SEARCHER_SERVICE_EXPERIMENT_CLIENT_H_

@@ -1,6 +1,5 @@
 // A client that sends any bytes to a server of dsat, over TLS if it has a key.
-#ifndef DSAT_TESTS_SEARCHER_SERVICE_RAW_CLIENT_H_
-#define DSAT_TESTS_SEARCHER_SERVICE_RAW_CLIENT_H_
+#pragma once
 
 #include <fcntl.h>
 #include <openssl/pem.h>
@@ -116,5 +115,3 @@ class RawClient {
 };
 
 }  // namespace dsat
-
-#endif  // DSAT_TESTS_SEARCHER_SERVICE_RAW_CLIENT_H_

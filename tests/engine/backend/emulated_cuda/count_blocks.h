@@ -1,7 +1,6 @@
 // How much work kernels do: the basic blocks that code compiled with -fsanitize-coverage=trace-pc
 // enters. Each iteration of a loop and each branch that is taken counts, whatever it is for.
-#ifndef DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_COUNT_BLOCKS_H_
-#define DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_COUNT_BLOCKS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -11,5 +10,3 @@ namespace emulated_cuda {
 int64_t CountBlocks();
 
 }  // namespace emulated_cuda
-
-#endif  // DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_COUNT_BLOCKS_H_

@@ -1,7 +1,6 @@
 // The questions of tests to the emulated cuBLASLt. Where EMULATED_CUBLASLT_WITHOUT_EPILOGUES is in
 // the environment it has algorithms for products and their biases, and for nothing else.
-#ifndef DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_CUBLASLT_H_
-#define DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_CUBLASLT_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -26,5 +25,3 @@ int LastAlgorithm();
 int64_t NumProducts(dsat::engine::cublaslt::Epilogue epilogue);
 
 }  // namespace emulated_cuda
-
-#endif  // DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_CUBLASLT_H_

@@ -4,8 +4,7 @@
 //
 // Every piece of work takes one tick of the GPU's clock, and nothing else does. Only a stream that
 // has nothing left to do takes the time at once.
-#ifndef DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_GPU_H_
-#define DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_GPU_H_
+#pragma once
 
 #include <cuda_runtime_api.h>
 
@@ -95,5 +94,3 @@ class Gpu {
 };
 
 }  // namespace emulated_cuda
-
-#endif  // DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_GPU_H_

@@ -5,8 +5,7 @@
 // blocks, and the threads of a block, come in ascending order in one launch and in descending order
 // in the next, so that a missing barrier shows in one of them. A barrier that not all threads reach
 // ends the program with the lines at which they wait.
-#ifndef DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_GRID_H_
-#define DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_GRID_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdlib>
@@ -86,5 +85,3 @@ Lanes<T> Exchange(unsigned mask, const T& mine, const Site& site) {
 }
 
 }  // namespace emulated_cuda
-
-#endif  // DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_GRID_H_

@@ -3,8 +3,7 @@
 // The host cannot touch device memory: its pages have no access rights except while an Access
 // lives. Nobody can touch the page behind a block, nor a block that is free. Blocks end where their
 // last page does, so that a kernel that runs past the end of one (rounded up to 256 bytes) crashes.
-#ifndef DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_MEMORY_H_
-#define DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_MEMORY_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -63,5 +62,3 @@ class Memory {
 };
 
 }  // namespace emulated_cuda
-
-#endif  // DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_MEMORY_H_

@@ -1,6 +1,5 @@
 // Kernels that do what the emulator is to show. Data is device memory unless said otherwise.
-#ifndef DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_TEST_KERNELS_H_
-#define DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_TEST_KERNELS_H_
+#pragma once
 
 #include <cuda_runtime_api.h>
 
@@ -24,5 +23,3 @@ void LaunchOverrunShared();
 cudaError_t LaunchWithShared(int bytes, bool allowed);
 
 }  // namespace emulated_cuda
-
-#endif  // DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_TEST_KERNELS_H_

@@ -1,7 +1,6 @@
 // A warp of the emulated GPU for tests: what runs on it lives in a library of its own, as kernels
 // do.
-#ifndef DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_WARP_PRODUCT_H_
-#define DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_WARP_PRODUCT_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -28,5 +27,3 @@ struct CopyStates {
 CopyStates CopyOf(const std::array<uint8_t, 16>& from, bool valid);
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_WARP_PRODUCT_H_

@@ -1,7 +1,6 @@
 // The queues that the ranks of a fake NCCL work on: the host's own, where everything is done at
 // once, or the emulated GPU's.
-#ifndef DSAT_TESTS_ENGINE_BACKEND_FAKE_NCCL_STREAMS_H_
-#define DSAT_TESTS_ENGINE_BACKEND_FAKE_NCCL_STREAMS_H_
+#pragma once
 
 #include <atomic>
 #include <functional>
@@ -21,5 +20,3 @@ void Do(const std::vector<Place>& places, const std::function<void()>& work);
 void Block(const Place& place, const std::shared_ptr<std::atomic<bool>>& gate);
 
 }  // namespace fake_nccl
-
-#endif  // DSAT_TESTS_ENGINE_BACKEND_FAKE_NCCL_STREAMS_H_

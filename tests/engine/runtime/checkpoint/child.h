@@ -1,6 +1,5 @@
 // A process beside the test's own.
-#ifndef DSAT_TESTS_ENGINE_RUNTIME_CHECKPOINT_CHILD_H_
-#define DSAT_TESTS_ENGINE_RUNTIME_CHECKPOINT_CHILD_H_
+#pragma once
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -45,5 +44,3 @@ class Child {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_TESTS_ENGINE_RUNTIME_CHECKPOINT_CHILD_H_

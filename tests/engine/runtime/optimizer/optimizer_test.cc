@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "engine/worker/metrics.h"
-#include "proto/summarize.h"
+#include "proto/trial.h"
 
 namespace dsat::engine {
 namespace {

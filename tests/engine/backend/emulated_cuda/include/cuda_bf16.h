@@ -1,6 +1,5 @@
 // bf16 as CUDA's header of this name has it, as far as dsat's kernels use it.
-#ifndef DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_INCLUDE_CUDA_BF16_H_
-#define DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_INCLUDE_CUDA_BF16_H_
+#pragma once
 
 #include <bit>
 #include <cstdint>
@@ -18,5 +17,3 @@ inline __nv_bfloat16 __float2bfloat16_rn(float x) {
   if ((bits & 0x7FFFFFFFU) > 0x7F800000U) return {0x7FFF};
   return {static_cast<uint16_t>((bits + 0x7FFFU + ((bits >> 16) & 1U)) >> 16)};
 }
-
-#endif  // DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_INCLUDE_CUDA_BF16_H_

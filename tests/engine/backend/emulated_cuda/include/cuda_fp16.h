@@ -1,6 +1,5 @@
 // f16 as CUDA's header of this name has it, as far as dsat's kernels use it.
-#ifndef DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_INCLUDE_CUDA_FP16_H_
-#define DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_INCLUDE_CUDA_FP16_H_
+#pragma once
 
 #include <cstdint>
 
@@ -16,5 +15,3 @@ inline float __half2float(__half x) {
 inline __half __float2half_rn(float x) {
   return {dsat::engine::ToF16(x).bits};
 }
-
-#endif  // DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_INCLUDE_CUDA_FP16_H_

@@ -1,6 +1,5 @@
 // The device's side of CUDA for g++: what a kernel is written in, and how it is started.
-#ifndef DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_INCLUDE_CUDA_RUNTIME_H_
-#define DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_INCLUDE_CUDA_RUNTIME_H_
+#pragma once
 
 #include <cuda_runtime_api.h>
 
@@ -123,5 +122,3 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
     return emulated_cuda::Enqueue(launch, config->stream);
   }(std::forward<Args>(args)...);
 }
-
-#endif  // DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_INCLUDE_CUDA_RUNTIME_H_

@@ -1,7 +1,6 @@
 // The host's side of the CUDA runtime, as far as dsat calls it: names, numbers and rules of CUDA's
 // header of this name, on an emulated GPU.
-#ifndef DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_INCLUDE_CUDA_RUNTIME_API_H_
-#define DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_INCLUDE_CUDA_RUNTIME_API_H_
+#pragma once
 
 #include <cstddef>
 
@@ -96,5 +95,3 @@ cudaError_t cudaFuncSetAttribute(void (*kernel)(Params...), cudaFuncAttribute at
                                  int value) {
   return cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), attribute, value);
 }
-
-#endif  // DSAT_TESTS_ENGINE_BACKEND_EMULATED_CUDA_INCLUDE_CUDA_RUNTIME_API_H_

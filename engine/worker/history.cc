@@ -1,6 +1,7 @@
-// Writes the scalars of a training for TensorBoard and as CSV files.
-#include "engine/worker/monitors.h"
+// Continues and writes the files that grow with a training.
+#include "engine/worker/history.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -8,7 +9,10 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
+#include <sstream>
+#include <utility>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -16,6 +20,8 @@
 
 namespace dsat::engine {
 namespace {
+
+constexpr size_t kShownBytes = 80;
 
 namespace fs = std::filesystem;
 
@@ -40,6 +46,62 @@ std::optional<int64_t> SamplesOf(const std::string& line) {
 }
 
 }  // namespace
+
+LineFile::LineFile(std::string path, const std::function<bool(const std::string& line)>& keep)
+    : path_(std::move(path)) {
+  if (std::filesystem::exists(path_)) {
+    const std::string before = ReadFile(path_);
+    std::string kept;
+    std::istringstream lines(before);
+    for (std::string line; std::getline(lines, line) && !lines.eof();) {
+      if (keep(line)) kept += line + "\n";
+    }
+    if (kept != before) WriteFileAtomic(path_, kept);
+    empty_ = kept.empty();
+  }
+  file_ = UniqueFd(open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!file_) ThrowErrno(path_, errno);
+}
+
+void LineFile::Add(const std::string& line) {
+  const std::string text = line + "\n";
+  const ssize_t written = write(file_.get(), text.data(), text.size());
+  if (written < 0) ThrowErrno(path_, errno);
+  if (written < std::ssize(text)) ThrowErrno(path_, ENOSPC);
+  empty_ = false;
+}
+
+void LineFile::Sync() {
+  if (fdatasync(file_.get()) != 0) ThrowErrno(path_, errno);
+}
+
+StepHistory::StepHistory(const std::string& path, int64_t step)
+    : file_(path, [&](const std::string& line) { return Keep(path, line, step); }) {}
+
+bool StepHistory::Keep(const std::string& path, const std::string& line, int64_t last_step) {
+  const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return false;  // Damaged.
+  if (!json.value("step", Json()).is_number_integer()) {
+    Throw(ErrorCode::kAlreadyExists,
+          "{}: it has a line that no training of dsat has written: {}; train into another folder",
+          path, Printable(line.substr(0, kShownBytes)));
+  }
+  if (json["step"] > last_step) return false;
+  if (const auto loss = json.find("validation_loss"); loss != json.end()) {
+    has_validation_ |= json["step"] == last_step;
+    if (loss->is_number()) NoteValidation(*loss);
+  }
+  return true;
+}
+
+void StepHistory::NoteValidation(double loss) {
+  lowest_validation_loss_ = std::min(lowest_validation_loss_, loss);
+}
+
+void StepHistory::Add(const TrainingStep& step) {
+  if (step.validated && std::isfinite(step.loss)) NoteValidation(step.loss);
+  file_.Add(ToJson(step).dump());
+}
 
 Monitors::Monitors(const DsConfig& config, int64_t num_samples)
     : has_loss_scale_(config.dtype() == DType::kF16), first_samples_(num_samples) {
