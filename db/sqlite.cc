@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "db/wal_writes.h"
 
 namespace dsat {
 namespace {
@@ -116,8 +117,9 @@ Database Database::Open(const std::string& path, Access access,
   const std::string name =
       in_memory ? path : FileUri(path, access == Access::kImmutable ? "?immutable=1" : "");
   sqlite3* handle = nullptr;
-  const int code = sqlite3_open_v2(
-      name.c_str(), &handle, OpenFlags(access) | SQLITE_OPEN_URI | SQLITE_OPEN_EXRESCODE, nullptr);
+  const int code =
+      sqlite3_open_v2(name.c_str(), &handle,
+                      OpenFlags(access) | SQLITE_OPEN_URI | SQLITE_OPEN_EXRESCODE, WalWritesVfs());
   db.handle_.reset(handle);  // It is set after a failure, too, and must be closed.
   db.idle_ = std::make_unique<IdleStatements>();
   if (code != SQLITE_OK) db.ThrowCode(code, "cannot open the database");
@@ -322,6 +324,7 @@ Transaction::~Transaction() {
 }
 
 void Transaction::Commit() {
+  const JoinedWrites joined;
   Run(db_, "COMMIT");
   open_ = false;
 }
