@@ -77,9 +77,6 @@ int WalFile::Open(sqlite3_vfs*, const char* name, sqlite3_file* file, int flags,
     methods.xTruncate = Pass<&Methods::xTruncate>;
     methods.xSync = Pass<&Methods::xSync>;
     methods.xFileSize = Pass<&Methods::xFileSize>;
-    methods.xLock = Pass<&Methods::xLock>;
-    methods.xUnlock = Pass<&Methods::xUnlock>;
-    methods.xCheckReservedLock = Pass<&Methods::xCheckReservedLock>;
     methods.xFileControl = Pass<&Methods::xFileControl>;
     methods.xSectorSize = Pass<&Methods::xSectorSize>;
     methods.xDeviceCharacteristics = Pass<&Methods::xDeviceCharacteristics>;

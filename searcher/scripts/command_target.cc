@@ -261,9 +261,8 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
   const int port = std::stoi(meeting["MASTER_PORT"]);
   const bool is_ours = !launcher_ || launcher_->needs_port || on_hosts;
 
-  std::vector<std::vector<std::string>> argvs(
-      places.size(),
-      ArgvForTrial(spec_, request.ds_config, files.config(), port, PythonPath(python_, "")));
+  std::vector argvs(places.size(), ArgvForTrial(spec_, request.ds_config, files.config(), port,
+                                                PythonPath(python_, "")));
   if (launcher_ && on_hosts) argvs = ArgvOfHosts(argvs[0], request, files.dir / "hostfile");
   std::map<std::string, std::string> own = OwnEnvironment(request);
   own["DSAT_HPARAMS"] = HyperparametersForScript(spec_, config).dump();

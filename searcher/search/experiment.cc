@@ -131,26 +131,17 @@ std::optional<Trial> Experiment::Advance(bool starts) {
       events.push_back(AnsweredEvent(answer));
     const std::optional<Trial> trial = starts ? search_->Start() : std::nullopt;
     if (trial) events.push_back(AskedEvent(*trial));
-    try {
-      if (Append(events)) {
-        last_seq_ += std::ssize(events);
-        needs_replay_ = false;
-        return trial;
-      }
-    } catch (const Error&) {
-      CatchUp();
-      throw;
-    }
+    if (!Append(events)) continue;
+    last_seq_ += std::ssize(events);
+    needs_replay_ = false;
+    return trial;
   }
 }
 
 // False if another process has appended first.
 bool Experiment::Append(std::span<const Event> events) {
-  if (events.empty()) return true;
-  if (holds_back_) {
-    held_.insert(held_.end(), events.begin(), events.end());
-    return true;
-  }
+  if (holds_back_) held_.insert(held_.end(), events.begin(), events.end());
+  if (holds_back_ || events.empty()) return true;
   try {
     store_->Append(id_, last_seq_, events);
     return true;
