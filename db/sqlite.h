@@ -1,9 +1,8 @@
 // A C++ interface of SQLite with RAII types and exceptions.
 //
-// Only these files and db/wal_writes.cc include sqlite3.h. Error codes: kUnavailable (locked for
-// longer than the busy time-out, I/O error), kResourceExhausted (disk full), kPermissionDenied
-// (read-only), kDataLoss (corrupt, not a database), kInvalidArgument (wrong SQL, constraint
-// violated).
+// Only these files include sqlite3.h. Error codes: kUnavailable (locked for longer than the busy
+// time-out, I/O error), kResourceExhausted (disk full), kPermissionDenied (read-only), kDataLoss
+// (corrupt, not a database), kInvalidArgument (wrong SQL, constraint violated).
 #ifndef DSAT_DB_SQLITE_H_
 #define DSAT_DB_SQLITE_H_
 

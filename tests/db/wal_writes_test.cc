@@ -1,6 +1,4 @@
 // Tests that a commit is one write of the -wal file, which SQLite can read back.
-#include "db/wal_writes.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// What one optimizer step has done.
+// The results of one optimizer step.
 #ifndef DSAT_ENGINE_RUNTIME_EXECUTOR_STEP_RESULT_H_
 #define DSAT_ENGINE_RUNTIME_EXECUTOR_STEP_RESULT_H_
 
