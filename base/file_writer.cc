@@ -43,14 +43,20 @@ void FileWriter::Write(std::string_view data) {
   }
 }
 
-void FileWriter::Commit() {
+void FileWriter::Commit(bool waits_for_disk) {
   // On network file systems, close() may report the error of an earlier write.
-  if (::fsync(fd_.get()) != 0 || ::close(fd_.Release()) != 0 ||
+  if ((waits_for_disk && ::fsync(fd_.get()) != 0) || ::close(fd_.Release()) != 0 ||
       ::rename(temporary_.c_str(), path_.c_str()) != 0) {
     ThrowErrno("cannot write " + path_, errno);
   }
   temporary_.clear();
-  SyncFolder(std::filesystem::path(path_).parent_path().string());
+  if (waits_for_disk) SyncFolder(std::filesystem::path(path_).parent_path().string());
+}
+
+void ReplaceFile(const std::string& path, std::string_view content) {
+  FileWriter writer(path);
+  writer.Write(content);
+  writer.Commit(/*waits_for_disk=*/false);
 }
 
 void SyncFolder(const std::string& folder) {

@@ -22,9 +22,10 @@ class FileWriter {
   const std::string& path() const { return path_; }
   int64_t bytes() const { return bytes_; }  // Written so far.
   void Write(std::string_view data);
-  // Flushes the content to the disk, renames the file to `path`, then flushes the folder.
-  // REQUIRES: no other call follows.
-  void Commit();
+  // Flushes the content to the disk, renames the file to `path`, then flushes the folder. Without
+  // `waits_for_disk` it only renames, and a power failure may lose the content. REQUIRES: no other
+  // call follows.
+  void Commit(bool waits_for_disk = true);
 
  private:
   std::string path_;
@@ -32,6 +33,10 @@ class FileWriter {
   std::string temporary_;  // "" after Commit().
   int64_t bytes_ = 0;
 };
+
+// As WriteFileAtomic (base/files.h), but does not wait for the disk: for what the processes of one
+// run hand to each other, and what can be made again.
+void ReplaceFile(const std::string& path, std::string_view content);
 
 // Flushes the folder's entries to the disk, so that they survive a power failure. A file system
 // that does not support this is not an error.

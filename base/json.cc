@@ -201,6 +201,16 @@ void SetAtPointer(Json& object, const std::string& pointer, const Json& value) {
 }
 
 const Json* FindAtPointer(const Json& object, const std::string& pointer) {
+  const bool is_plain = pointer.starts_with('/') && pointer.find('~') == std::string::npos;
+  const Json* found = &object;
+  for (size_t begin = 1; is_plain && found->is_object(); ++begin) {  // Nearly every time.
+    const size_t end = std::min(pointer.find('/', begin), pointer.size());
+    const auto member = found->find(std::string_view(pointer).substr(begin, end - begin));
+    if (member == found->end()) return nullptr;
+    if (end == pointer.size()) return &*member;
+    found = &*member;
+    begin = end;
+  }
   const Json::json_pointer at = ParsePointer(pointer);
   return object.contains(at) ? &object.at(at) : nullptr;
 }

@@ -2,12 +2,14 @@
 """Counts what dsat loses, runs twice or leaves behind when faults strike its searches.
 
 usage: bench/fault_campaign.py [--build BUILD] [--faults 200] [--jobs 8] [--seed 1]
-                               [--only FAULT ...] [--keep FOLDER]
+                               [--method grid|auto] [--only FAULT ...] [--keep FOLDER]
 
 Each experiment is a search with the built-in engine on the CPU (`dsat grid`, 2 ranks, a tiny
 model), which is struck at random moments and continued with `dsat resume` whenever its runner has
 ended. The trials of this search do not depend on measured times, so that a search of the same seed
-that nothing disturbs says what must be recorded at the end. --jobs of them run side by side until
+that nothing disturbs says what must be recorded at the end. With --method auto it is a search by `auto`
+with confirmation and soak, whose trials depend on measured times: it must end with an answer, its
+proof and its files instead. --jobs of them run side by side until
 --faults have struck; SIGTERM ends the campaign earlier, with the table of what was done. Faults:
 
   runner, supervisor, rank   SIGKILL
@@ -87,6 +89,8 @@ class Campaign:
                 sys.exit("bench/fault_campaign: the search that nothing disturbs fails:\n"
                          + search.output.decode(errors="replace"))
             self.expected = search.sequence()
+            if self.args.method == "auto" and (why := search.why_unfinished()):
+                sys.exit(f"bench/fault_campaign: the search that nothing disturbs ends: {why}")
 
     def note(self, name, what, count, details):
         if count == 0:
@@ -168,8 +172,12 @@ class Campaign:
     def judge(self, search, struck):
         last = struck[-1][0] if struck else "none"
         sequence = search.sequence()
-        self.note(last, "lost", sum(a != b for a, b in zip(sequence, self.expected))
-                  + abs(len(sequence) - len(self.expected)), sequence)
+        if self.args.method == "auto":
+            why = search.why_unfinished()
+            self.note(last, "lost", int(why != ""), why)
+        else:
+            self.note(last, "lost", sum(a != b for a, b in zip(sequence, self.expected))
+                      + abs(len(sequence) - len(self.expected)), sequence)
         self.note(last, "twice", search.num_twice(), "see events")
         with self.lock:
             self.num_clients += search.num_clients
@@ -209,6 +217,7 @@ def main():
     parser.add_argument("--faults", type=int, default=200)
     parser.add_argument("--jobs", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--method", choices=["grid", "auto"], default="grid")
     parser.add_argument("--only", nargs="+", choices=[*FAULTS, "network"], metavar="FAULT")
     parser.add_argument("--keep", metavar="FOLDER", help="copy the experiments' folders there")
     args = parser.parse_args()

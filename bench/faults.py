@@ -87,6 +87,7 @@ class Search:
         self.dsat = str(pathlib.Path(args.build).resolve() / "dsat")
         self.folder = folder
         self.options = list(options)
+        self.method = getattr(args, "method", "grid")
         self.mark = uuid.uuid4().hex
         self.runner = None
         self.terminal = None
@@ -99,6 +100,9 @@ class Search:
         """The arguments that begin the search, or continue it if it was recorded."""
         if self.query("SELECT id FROM experiments"):
             return ["resume", "1"]
+        if self.method == "auto":  # With rounds of confirmation, and the soak of the pick.
+            return ["auto", "deepspeed.yaml", "--max-trials", str(TRIALS), "--confirm", "2",
+                    "--max-concurrent-trials", "1"]
         # The wide space leaves out what is predicted to be slow from measured speeds.
         return ["grid", "deepspeed.yaml", "--max-trials", str(TRIALS), "--space", "published",
                 "--max-concurrent-trials", "1", "--confirm", "0"]
@@ -148,6 +152,17 @@ class Search:
 
     def sequence(self):
         return [(row[0], row[1], row[2], row[3]) for row in self.trials().values()]
+
+    def why_unfinished(self):
+        """Why the search has no answer that has been proven; "" if it has."""
+        rows = self.query("SELECT e.state, e.reason, e.pick, count(t.id) FROM experiments e"
+                          " LEFT JOIN trials t ON t.kind = 'soak' AND t.state != 'running'")
+        state, reason, pick, num_soaks = rows[0] if rows else ("absent", "", None, 0)
+        answer = all((self.folder / "out" / name).exists() for name in
+                     ("ds_config.json", "metrics.json", "command.txt", "report.html"))
+        if state == "completed" and pick is not None and num_soaks > 0 and answer:
+            return ""
+        return f"{state} {reason}, pick {pick}, {num_soaks} soaks, files of the answer: {answer}"
 
     def num_twice(self):
         twice = self.query("SELECT trial FROM events WHERE kind = 'told' GROUP BY trial"

@@ -104,9 +104,8 @@ int RunCommand(const Flags& flags, const BestFlags& best) {
     Throw(ErrorCode::kNotFound, "best: no trial of experiment {} has succeeded", experiment.id());
   if (!best.out_dir.empty()) {
     MakeWritableFolder(best.out_dir);
-    const std::string created_at = store.GetExperiment(experiment.id()).created_at;
-    const RunnerLock folder = RunnerLock::ClaimFolder(
-        best.out_dir, FolderOwner(store.path(), experiment.id(), created_at));
+    const RunnerLock folder =
+        RunnerLock::ClaimFolder(best.out_dir, FolderOwner(store, experiment.id()));
     WriteResults(experiment, best.out_dir);
   }
   if (flags.json) {

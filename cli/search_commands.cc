@@ -237,9 +237,7 @@ std::string OutDir(const RunFlags& run, const Experiment& experiment) {
   // An experiment that dsat create has made belongs to no folder.
   const fs::path path = spec.start_dir.empty() ? fs::absolute(dir) : fs::path(spec.start_dir) / dir;
   if (!spec.out_dir.empty()) return path.string();
-  const Store& store = experiment.store();
-  return FreeFolder(path.string(), FolderOwner(store.path(), experiment.id(),
-                                               store.GetExperiment(experiment.id()).created_at));
+  return FreeFolder(path.string(), FolderOwner(experiment.store(), experiment.id()));
 }
 
 ExperimentState RunShown(const RunnerOptions& options, Experiment& experiment) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/file_writer.h"
 #include "base/files.h"
 #include "base/num_cores.h"
 #include "proto/launch_settings.h"
@@ -211,7 +212,11 @@ std::string MachineOf(const ExperimentSpec& spec) {
   return names;
 }
 
-void WriteResults(const Experiment& experiment, const std::string& out_dir) {
+void WriteResults(const Experiment& experiment, const std::string& out_dir, bool waits_for_disk) {
+  const auto write = waits_for_disk ? WriteFileAtomic : ReplaceFile;
+  const auto write_json = [&](const std::string& name, const Json& json) {
+    write(out_dir + "/" + name, json.dump(2) + "\n");
+  };
   const Search& search = experiment.search();
   const Verdict verdict = VerdictOf(search);
   // The config is written first, so that it exists when the metrics do.
@@ -223,23 +228,23 @@ void WriteResults(const Experiment& experiment, const std::string& out_dir) {
   }
   if (!config.is_null()) {
     const bool by_hook = verdict.pick && ByHook(search, *verdict.pick);
-    WriteJsonFile(out_dir + "/ds_config.json", config);
-    WriteFileAtomic(out_dir + "/command.txt",
-                    ProductionCommand(search.spec(), config, out_dir, by_hook) + "\n");
+    write_json("ds_config.json", config);
+    write(out_dir + "/command.txt",
+          ProductionCommand(search.spec(), config, out_dir, by_hook) + "\n");
   } else {  // The former answer has dropped out.
     std::filesystem::remove(out_dir + "/ds_config.json");
     std::filesystem::remove(out_dir + "/command.txt");
   }
   for (const char* name : {"fastest", "safest"}) {
-    const std::string path = fmt::format("{}/ds_config.{}.json", out_dir, name);
+    const std::string file = fmt::format("ds_config.{}.json", name);
     const auto found = std::ranges::find(verdict.alternatives, name, &Alternative::name);
     if (found == verdict.alternatives.end()) {
-      std::filesystem::remove(path);  // It may be of an earlier answer.
+      std::filesystem::remove(out_dir + "/" + file);  // It may be of an earlier answer.
     } else {
-      WriteJsonFile(path, ConfigToKeep(search, found->trial));
+      write_json(file, ConfigToKeep(search, found->trial));
     }
   }
-  WriteJsonFile(out_dir + "/metrics.json", MetricsJson(experiment, verdict, config));
+  write_json("metrics.json", MetricsJson(experiment, verdict, config));
 }
 
 bool ByHook(const Search& search, TrialId id) {

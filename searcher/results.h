@@ -62,7 +62,9 @@ std::string MachineOf(const ExperimentSpec& spec);
 //     percent, standard_error, hours, percent_per_hour, standard_error_per_hour.
 //   trials: state -> number of trials.
 //   model_profile: what the profiling trial has measured; null if there is none.
-void WriteResults(const Experiment& experiment, const std::string& out_dir);
+// Without `waits_for_disk`, a power failure may lose the content of the files.
+void WriteResults(const Experiment& experiment, const std::string& out_dir,
+                  bool waits_for_disk = true);
 
 // All trials of an experiment, one row or object each, by number: the columns of the view
 // trial_metrics, then asked_at and ended_at. `format` is "csv" (RFC 4180: a header line, CRLF) or

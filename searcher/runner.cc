@@ -114,7 +114,8 @@ struct Runner::Impl {
   double paused_until_s = 0;            // After a failed attempt nothing is started until then.
   std::map<TrialId, double> others;     // The load by other processes while it ran last.
   LoadWatch load;
-  std::set<TrialId> withdrawn;  // Because the search is over.
+  std::set<TrialId> withdrawn;          // Because the search is over.
+  std::optional<TrialId> written_best;  // The best trial when the results were written.
 };
 
 Runner::Runner(Experiment& experiment, RunnerOptions options, RunnerWatcher watcher)
@@ -137,6 +138,7 @@ ExperimentState Runner::Impl::Run() {
   const auto failed = [this](ErrorCode code, const std::string& what) {
     attempts.clear();
     try {
+      experiment.HoldBack(false);
       WriteResults(experiment, options.out_dir);
     } catch (const std::exception&) {  // The cause of the failure may be a full disk.
     }
@@ -155,11 +157,8 @@ ExperimentState Runner::Impl::Run() {
 }
 
 RunnerLock Runner::Impl::ClaimFolder() const {
-  const Store& store = experiment.store();
   MakeWritableFolder(options.out_dir);
-  return RunnerLock::ClaimFolder(
-      options.out_dir,
-      FolderOwner(store.path(), experiment.id(), store.GetExperiment(experiment.id()).created_at));
+  return RunnerLock::ClaimFolder(options.out_dir, FolderOwner(experiment.store(), experiment.id()));
 }
 
 void Runner::Impl::Open() {
@@ -188,6 +187,8 @@ void Runner::Impl::Loop() {
   for (const auto& [id, trial] : experiment.search().trials())
     clock_before_s = std::max(clock_before_s, trial.times.ended_s);
   opened = std::chrono::steady_clock::now();
+  experiment.HoldBack(true);  // Until a launch, an answer to a trial, or a wait.
+  written_best = experiment.search().Best();
   SettleOldAttempts();
   while (true) {
     HearCancel();
@@ -201,6 +202,11 @@ void Runner::Impl::Loop() {
     }
     const bool may_start = pool->HasFree(Clock()) && Clock() >= paused_until_s;
     if (attempts.empty() && (cancels > 0 || may_start)) return;
+    experiment.Flush();
+    if (const auto best = experiment.search().Best(); best != written_best) {
+      WriteResults(experiment, options.out_dir, /*waits_for_disk=*/false);
+      written_best = best;
+    }
     Wait();
     ObserveAttempts();
     HearMessages();
@@ -210,6 +216,7 @@ void Runner::Impl::Loop() {
 
 ExperimentState Runner::Impl::Close() {
   experiment.FinishIfDone();
+  experiment.HoldBack(false);
   WriteResults(experiment, options.out_dir);
   return experiment.state();
 }
@@ -279,12 +286,9 @@ std::optional<Trial> Runner::Impl::NextTrial() {
 }
 
 void Runner::Impl::Start(const Trial& trial) {
-  const std::optional<Outcome> refusal = Refusal(experiment.search().spec(), trial);
-  if (refusal) {
-    Tell(trial.id, *refusal);
-  } else {
-    Launch(trial);
-  }
+  if (const std::optional<Outcome> refusal = Refusal(experiment.search().spec(), trial))
+    return Tell(trial.id, *refusal);
+  Launch(trial);
 }
 
 void Runner::Impl::Launch(const Trial& trial) {
@@ -309,6 +313,7 @@ void Runner::Impl::Launch(const Trial& trial) {
   MakeWritableFolder(request.dir);
   if (request.kind == TrialKind::kSoak) std::filesystem::remove_all(SoakCheckpointDir(request));
   experiment.StartAttempt(trial.id, request.dir);
+  experiment.Flush();
   server->Admit({request.experiment, request.trial, request.attempt});
   attempts.emplace(std::piecewise_construct, std::forward_as_tuple(trial.id),
                    std::forward_as_tuple(options.dsat_binary, target.get(), request,
@@ -392,14 +397,11 @@ void Runner::Impl::OnMessage(ProgressMessage& message) {
 void Runner::Impl::OnMessage(MeasuredMessage& message) {
   Attempt* attempt = Find(message.attempt);
   if (attempt == nullptr) return;
-  const std::optional<Point> next = Record(*attempt, message.result, message.profile);
-  message.next_point.set_value(next);
+  message.next_point.set_value(Record(*attempt, message.result, message.profile));
 }
 
 void Runner::Impl::OnMessage(InfeasibleMessage& message) {
-  if (Attempt* attempt = Find(message.attempt)) {
-    attempt->OnInfeasible(message.rank, message.reason);
-  }
+  if (Attempt* attempt = Find(message.attempt)) attempt->OnInfeasible(message.rank, message.reason);
 }
 
 // Returns the next point to measure in the same process, nullopt to end it.
@@ -408,6 +410,7 @@ std::optional<Point> Runner::Impl::Record(Attempt& attempt,
                                           const std::optional<ModelProfile>& profile) {
   const TrialId id = attempt.request().trial;
   experiment.RecordMeasured(id, attempt.request().attempt, result, profile);
+  experiment.Flush();
   std::optional<Point> next = experiment.NextPoint(id);
   if (next && (WhyOver() || !experiment.Fits(id, *next))) next.reset();
   attempt.OnMeasured(result.has_value(), profile.has_value(), next.has_value());
@@ -476,7 +479,6 @@ bool Runner::Impl::EndsTrial(TrialId id, const Outcome& outcome) const {
 }
 
 void Runner::Impl::Tell(TrialId id, const Outcome& outcome) {
-  const std::optional<TrialId> best = experiment.search().Best();
   TrialTimes times;
   if (spent_s[id] > 0)
     times = {.started_s = Clock() - spent_s[id], .ended_s = Clock(), .others = others[id]};
@@ -486,7 +488,6 @@ void Runner::Impl::Tell(TrialId id, const Outcome& outcome) {
   Notify(RunnerEvent::Kind::kTrialEnded, id, attempt, 0, told.reason);
   const bool profiled = told.kind == TrialKind::kProfile && told.state == TrialState::kSucceeded;
   if (profiled) Notify(RunnerEvent::Kind::kProfiled, id, attempt, 0, "");
-  if (experiment.search().Best() != best) WriteResults(experiment, options.out_dir);
 }
 
 void Runner::Impl::Notify(RunnerEvent::Kind kind, TrialId trial, int64_t attempt, int64_t step,

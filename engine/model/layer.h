@@ -50,6 +50,13 @@ struct Batch {
   int64_t num_ignored = 0;  // Targets that do not count. The engine counts them in given batches.
 };
 
+// Logits (rows, stride), of whose columns the first `classes` are classes, in device memory.
+struct LogitsView {
+  Tensor logits;
+  int64_t classes = 0, stride = 0;
+  int64_t NumRows() const { return stride == 0 ? 0 : logits.num_elems / stride; }
+};
+
 // The operands that a layer works with in one call. Parameters are in the order of params(), then
 // tied().
 struct LayerContext {
@@ -72,6 +79,9 @@ struct LayerContext {
   // Prediction: if not empty, f32 (B, classes); the last layer stores the logits of each row's last
   // position here and computes no loss. Targets may be absent then.
   Tensor logits = {};
+  // For a loss of the caller: if set, the last layer computes none and says here where its logits
+  // are, in whose place backward finds their gradient.
+  LogitsView* left_logits = nullptr;
 
   // Gradient i, or an empty tensor.
   Tensor Grad(size_t i) const { return i < grads.size() ? grads[i] : Tensor{}; }

@@ -8,6 +8,11 @@
 namespace dsat::engine {
 
 void SoftmaxLossInPlace(const LayerContext& ctx, Tensor logits, int64_t V, int64_t vocab_padding) {
+  if (ctx.left_logits != nullptr) {
+    const int64_t stride = V + vocab_padding;
+    *ctx.left_logits = {logits.Slice(0, ctx.NumTokens() * stride), V, stride};
+    return;
+  }
   op::CrossEntropyInPlace loss = {
       ctx.loss,          logits, ctx.batch.targets,   ctx.NumTokens(),
       V + vocab_padding, V,      ctx.loss_grad_scale, ctx.batch.num_ignored};

@@ -9,7 +9,7 @@ namespace dsat::engine {
 // Stores the mean loss over those of the batch's B * T tokens whose target counts (0 if none does,
 // where PyTorch's mean is NaN) in *ctx.loss, if set, and turns logits (B * T, V + vocab_padding)
 // into their gradient, times ctx.loss_grad_scale. Columns of the padding are no classes: their
-// gradient is 0.
+// gradient is 0. With ctx.left_logits, leaves the logits and says there where they are.
 void SoftmaxLossInPlace(const LayerContext& ctx, Tensor logits, int64_t V,
                         int64_t vocab_padding = 0);
 

@@ -55,8 +55,6 @@ class Engine::Parts {
   double lr() const;
   void BeginStep();
   StepResult EndStep();
-  // Tells the trace, if there is one, of the instructions of `watched`, which runs `its_plan`.
-  void Watch(Executor& watched, const Plan& its_plan);
   // Evaluates the batches [begin, end) of `data`.
   void ForEachBatch(const Dataset& data, const BatchSizes& sizes, int64_t begin, int64_t end,
                     const std::function<void(int64_t batch, Executor&)>& on_batch);
@@ -64,6 +62,12 @@ class Engine::Parts {
   void RequirePhase(Phase phase, const char* call) const;
   void RequireNoStep(const char* call) const;  // The same if a step is under way.
   void RequireData(const char* call) const;    // The same if there is no data set.
+  // Computes the loss, or leaves the logits to the caller if `logits` is set.
+  void Forward(const Batch& batch, const char* call, std::vector<float>* logits);
+  // Throws kFailedPrecondition unless the last forward pass has computed the loss, or has not.
+  void RequireLoss(bool is_computed) const;
+  // A forward pass without training, whose executor `set_up` prepares.
+  void Infer(const Batch& batch, const char* call, const std::function<void(Executor&)>& set_up);
   std::unique_ptr<CheckpointSave> BeginCheckpoint(const std::string& dir, const std::string& tag,
                                                   const Json& client_state, bool async);
 
@@ -81,6 +85,7 @@ class Engine::Parts {
   Executor* current = &executor;   // The executor of the step under way.
   std::optional<double> given_lr;  // The learning rate that the caller has set.
   bool awaits_step = false;        // Backward has run, Step has not.
+  bool leaves_loss = false;        // The caller computes the loss of the micro-batch.
   std::chrono::steady_clock::time_point step_start;
   int64_t num_steps = 0;
   int64_t num_samples = 0;
@@ -94,7 +99,6 @@ class Engine::Parts {
   Communicators MakeCommunicators();
   // The sizes of the messages between pipeline stages.
   void SetMessageBytes(int64_t micro_batch_size, Communicators& communicators) const;
-  TraceEvent EventOf(const Instruction& i, const Plan& its_plan) const;
 };
 
 Engine::Parts::Parts(const Resources& given_resources, const DsConfig& given_config, uint64_t seed)
@@ -160,24 +164,11 @@ void Engine::Parts::BeginStep() {
 }
 
 StepResult Engine::Parts::EndStep() {
-  const StepOutputs& outputs = current->outputs();
-  StepResult result;
-  result.lr = lr();
-  result.loss_scale = loss_scaler.Scale();
+  StepResult result = current->result();
   ++num_steps;
   num_samples += config.batch.train_batch_size;
-  num_skipped_steps += outputs.skipped ? 1 : 0;
-  loss_scaler.Update(outputs.skipped);
-  result.loss = outputs.loss;
-  result.grad_norm = outputs.grad_norm;
-  result.skipped = outputs.skipped;
-  result.forward_ms = outputs.phase_ms[static_cast<size_t>(Phase::kForward)];
-  result.backward_ms = outputs.phase_ms[static_cast<size_t>(Phase::kBackward)];
-  result.step_ms = outputs.phase_ms[static_cast<size_t>(Phase::kStep)];
-  result.idle_ms = outputs.idle_ms;
-  result.forward_flops = outputs.forward_flops;
-  result.flops = outputs.flops;
-  result.activation_bytes = outputs.activation_bytes;
+  num_skipped_steps += result.skipped ? 1 : 0;
+  loss_scaler.Update(result.skipped);
   const auto end = std::chrono::steady_clock::now();
   result.latency_ms = std::chrono::duration<double, std::milli>(end - step_start).count();
   if (trace != nullptr) {
@@ -188,33 +179,6 @@ StepResult Engine::Parts::EndStep() {
                 .step = num_steps});
   }
   return result;
-}
-
-void Engine::Parts::Watch(Executor& watched, const Plan& its_plan) {
-  if (trace == nullptr) return watched.set_around(nullptr);
-  watched.set_around([this, &its_plan](const Instruction& i, const auto& run) {
-    Stream& stream = resources.memory.kernels.stream();
-    const TraceSpan span(trace, EventOf(i, its_plan), AsksDevice(i, its_plan) ? &stream : nullptr);
-    run();
-  });
-}
-
-TraceEvent Engine::Parts::EventOf(const Instruction& i, const Plan& its_plan) const {
-  TraceEvent event = {.lane = Trace::kCompute,
-                      .name = Name(i.op),
-                      .phase = Name(i.phase),
-                      .micro_batch = i.micro_batch,
-                      .unit = i.unit,
-                      .sub_group = i.sub_group};
-  if (i.transfer >= 0) {
-    event.about = ToString(its_plan.transfers[i.transfer], i.transfer);
-  } else if (i.unit >= 0) {
-    event.about = resources.model.layers[i.unit]->name();
-  }
-  const Communicators& communicators = executor.communicators();
-  if (StageOffset(i.op) < 0) event.bytes = communicators.input_bytes;
-  if (StageOffset(i.op) > 0) event.bytes = communicators.output_bytes;
-  return event;
 }
 
 void Engine::Parts::RequirePhase(Phase phase, const char* call) const {
@@ -258,9 +222,8 @@ StepResult Engine::TrainBatch() {
 
 void Engine::set_trace(Trace* trace) {
   parts_->trace = trace;
-  parts_->Watch(parts_->executor, parts_->plan);
-  if (parts_->unreduced_executor)
-    parts_->Watch(*parts_->unreduced_executor, *parts_->unreduced_plan);
+  parts_->executor.set_trace(trace);
+  if (parts_->unreduced_executor) parts_->unreduced_executor->set_trace(trace);
   parts_->states.set_trace(trace);
   parts_->redistributor.set_trace(trace);
   const Memory& memory = parts_->resources.memory;
@@ -274,13 +237,26 @@ void Engine::set_on_work(std::function<void()> on_work) {
   if (parts_->unreduced_executor) parts_->unreduced_executor->set_on_work(on_work);
 }
 
+void Engine::Parts::Forward(const Batch& batch, const char* call, std::vector<float>* logits) {
+  RequirePhase(Phase::kForward, call);
+  leaves_loss = logits != nullptr;
+  CheckBatch(batch, resources.model, resources.seq_len, /*needs_targets=*/!leaves_loss);
+  if (current->AtEnd()) BeginStep();
+  awaits_step = false;
+  current->LeaveLogitsIn(logits);
+  current->Run(&batch);
+  current->LeaveLogitsIn(nullptr);
+}
+
 double Engine::Forward(const Batch& batch) {
-  parts_->RequirePhase(Phase::kForward, "Forward");
-  CheckBatch(batch, parts_->resources.model, parts_->resources.seq_len, /*needs_targets=*/true);
-  if (parts_->current->AtEnd()) parts_->BeginStep();
-  parts_->awaits_step = false;
-  parts_->current->Run(&batch);
+  parts_->Forward(batch, "Forward", nullptr);
   return parts_->current->MicroBatchLoss();
+}
+
+std::vector<float> Engine::ForwardLogits(const Batch& batch) {
+  std::vector<float> logits;
+  parts_->Forward(batch, "ForwardLogits", &logits);
+  return logits;
 }
 
 const Batch& Engine::NextBatch() {
@@ -289,8 +265,23 @@ const Batch& Engine::NextBatch() {
   return parts_->loader.Load(parts_->num_samples, parts_->current->micro_batch());
 }
 
+void Engine::Parts::RequireLoss(bool is_computed) const {
+  RequirePhase(Phase::kBackward, "Backward");
+  if (is_computed == !leaves_loss) return;
+  Throw(ErrorCode::kFailedPrecondition, "Backward: {}",
+        leaves_loss ? "ForwardLogits computes no loss; expected yours and its gradient"
+                    : "Forward has computed the loss; call ForwardLogits for one of your own");
+}
+
 void Engine::Backward() {
-  parts_->RequirePhase(Phase::kBackward, "Backward");
+  parts_->RequireLoss(/*is_computed=*/true);
+  parts_->current->Run();
+  parts_->awaits_step = true;
+}
+
+void Engine::Backward(std::span<const float> logits_grad, double loss) {
+  parts_->RequireLoss(/*is_computed=*/false);
+  parts_->current->TakeLoss(logits_grad, loss);
   parts_->current->Run();
   parts_->awaits_step = true;
 }
@@ -354,7 +345,7 @@ void Engine::Parts::ForEachBatch(const Dataset& data, const BatchSizes& sizes, i
   if (groups.num_stages() > 1) SetMessageBytes(sizes.micro_batch_size, communicators);
   Executor evaluator(resources.model, evaluation, config, states, redistributor, batches,
                      communicators);
-  Watch(evaluator, evaluation);
+  evaluator.set_trace(trace);
   evaluator.set_on_work(on_work);
   for (int64_t batch = begin; batch < end; ++batch) {
     evaluator.Begin({.first_sample = batch * sizes.train_batch_size});
@@ -363,26 +354,41 @@ void Engine::Parts::ForEachBatch(const Dataset& data, const BatchSizes& sizes, i
   }
 }
 
-std::vector<float> Engine::Predict(const Batch& batch) {
-  parts_->RequireNoStep("Predict");
-  if (parts_->groups.num_stages() > 1) {
-    Throw(ErrorCode::kUnimplemented, "prediction in {} pipeline stages; expected one",
-          parts_->groups.num_stages());
+void Engine::Parts::Infer(const Batch& batch, const char* call,
+                          const std::function<void(Executor&)>& set_up) {
+  RequireNoStep(call);
+  if (groups.num_stages() > 1) {
+    Throw(ErrorCode::kUnimplemented, "{}: the engine has {} pipeline stages; expected one", call,
+          groups.num_stages());
   }
-  CheckBatch(batch, parts_->resources.model, parts_->resources.model.max_seq_len, false);
+  CheckBatch(batch, resources.model, resources.model.max_seq_len, /*needs_targets=*/false);
+  const Memory& memory = resources.memory;
+  const Plan inference = EvaluationPlanFor(resources.model, config, plan, /*stage=*/0, 1);
+  BatchLoader batches(nullptr, memory.device, memory.kernels, {.micro_batch_size = batch.B},
+                      batch.T, 0, 1, resources.model.image);
+  Executor predictor(resources.model, inference, config, states, redistributor, batches,
+                     executor.communicators());
+  set_up(predictor);
+  predictor.Begin({});
+  predictor.RunToEnd(&batch);
+}
+
+std::vector<float> Engine::Logits(const Batch& batch) {
+  std::vector<float> values;
+  parts_->Infer(batch, "Logits", [&](Executor& executor) { executor.LeaveLogitsIn(&values); });
+  return values;
+}
+
+std::vector<float> Engine::Predict(const Batch& batch) {
   const Memory& memory = parts_->resources.memory;
-  const Plan plan =
-      EvaluationPlanFor(parts_->resources.model, parts_->config, parts_->plan, /*stage=*/0, 1);
   const int64_t num_classes = parts_->resources.model.vocab_size;
-  Buffer buffer = memory.device.Allocate(DType::kF32, batch.B * num_classes, "logits");
-  const Tensor logits = buffer.AsTensor(DType::kF32).Slice(0, batch.B * num_classes);
-  BatchLoader loader(nullptr, memory.device, memory.kernels, {.micro_batch_size = batch.B}, batch.T,
-                     0, 1, parts_->resources.model.image);
-  Executor executor(parts_->resources.model, plan, parts_->config, parts_->states,
-                    parts_->redistributor, loader, parts_->executor.communicators());
-  executor.PredictInto(logits);
-  executor.Begin({});
-  executor.RunToEnd(&batch);
+  Buffer buffer;
+  Tensor logits;
+  parts_->Infer(batch, "Predict", [&](Executor& executor) {
+    buffer = memory.device.Allocate(DType::kF32, batch.B * num_classes, "logits");
+    logits = buffer.AsTensor(DType::kF32).Slice(0, batch.B * num_classes);
+    executor.PredictInto(logits);
+  });
   std::vector<float> values(static_cast<size_t>(logits.num_elems));
   memory.kernels.stream().Download(values.data(), logits.data, logits.bytes());
   return values;

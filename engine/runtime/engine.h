@@ -9,10 +9,12 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/json.h"
+#include "engine/runtime/executor/step_result.h"
 
 namespace dsat::engine {
 
@@ -23,24 +25,6 @@ struct Batch;
 struct DsConfig;
 struct Resources;
 struct Traffic;
-
-struct StepResult {
-  // The mean over micro-batches and ranks of their means, in nats per target that counts.
-  double loss = 0;
-  double grad_norm = 0;  // Before clipping.
-  double lr = 0;
-  double loss_scale = 1;  // The scale that the step used.
-  bool skipped = false;   // The gradients were not finite: nothing was updated.
-  // The device's clock times the three phases.
-  double forward_ms = 0;         // Forward passes, including the gathering of their parameters.
-  double backward_ms = 0;        // Backward passes, including gathering and gradient reduction.
-  double step_ms = 0;            // Norm, update and gathering of the updated parameters.
-  double latency_ms = 0;         // The whole step, until the slowest rank has ended it.
-  int64_t forward_flops = 0;     // FLOPs of this rank's forward passes.
-  int64_t flops = 0;             // FLOPs of this rank's forward and backward passes.
-  int64_t activation_bytes = 0;  // The most that one micro-batch's activations take at a time.
-  double idle_ms = 0;            // The part of latency_ms in messages between pipeline stages.
-};
 
 class Engine {
  public:
@@ -76,6 +60,17 @@ class Engine {
   // until the next call. Throws kFailedPrecondition as Forward, or if there is no data set.
   const Batch& NextBatch();
   void Backward();
+
+  // The same with a loss of the caller, such as one over the logits of two engines. ForwardLogits
+  // computes no loss and returns the logits of this rank's micro-batch, f32 (B * T, classes) in the
+  // order of its positions; targets may be absent. Backward takes `loss`, this rank's mean loss of
+  // the micro-batch, for StepResult, and its gradient by these logits. As it does with its own
+  // loss, the engine takes the mean over ranks and micro-batches, and scales for fp16. Throw as
+  // Forward; kFailedPrecondition if the one is called without the other; kInvalidArgument if the
+  // gradient has another size; kUnimplemented if the model's last layer leaves no logits
+  // (LayerContext::left_logits).
+  std::vector<float> ForwardLogits(const Batch& batch);
+  void Backward(std::span<const float> logits_grad, double loss);
   std::optional<StepResult> Step();
   // Whether the current micro-batch, or the next one if none has begun, is the last before an
   // update.
@@ -92,6 +87,8 @@ class Engine {
   // the batch is. Targets may be absent. Throws kUnimplemented in a pipeline, and kInvalidArgument
   // if the batch does not fit the model.
   std::vector<float> Predict(const Batch& batch);
+  // The same of all positions, (B * T, classes), in ranks' order of ForwardLogits.
+  std::vector<float> Logits(const Batch& batch);
 
   // Sets the learning rate, which has an effect only without a scheduler in the config. Throws
   // kInvalidArgument if it is not a finite number >= 0.

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "base/file_writer.h"
 #include "engine/runtime/rank_variables.h"
 #include "proto/launch_settings.h"
 #include "proto/search_policy.h"
@@ -104,7 +105,7 @@ std::map<std::string, std::string> BuiltinTarget::EnvironmentOf(const LaunchRequ
 std::vector<RankCommand> BuiltinTarget::Prepare(const LaunchRequest& request) {
   const fs::path dir = fs::absolute(request.dir);
   const std::string task_path = dir / "task.json";
-  WriteJsonFile(task_path, ToJson(MakeTask(request)));
+  ReplaceFile(task_path, ToJson(MakeTask(request)).dump(2) + "\n");
   std::vector<RankCommand> commands;
   for (const RankPlace& place : PlaceRanks(request, spec_.slots_per_trial)) {
     const auto rank = static_cast<int64_t>(commands.size());

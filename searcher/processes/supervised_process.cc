@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/file_writer.h"
 #include "base/files.h"
 
 namespace dsat {
@@ -81,8 +82,8 @@ void SupervisedProcess::OnReport(Part& part, SuperviseReport ended) {
     std::error_code error;
     if (log == ended.logs.end() || std::filesystem::exists(path, error)) continue;
     try {
-      WriteFileAtomic(path, log->second);  // In place of a symbolic link, which leads elsewhere.
-    } catch (const Error&) {               // Nowhere to write it, such as on a full disk.
+      ReplaceFile(path, log->second);  // In place of a symbolic link, which leads elsewhere.
+    } catch (const Error&) {           // Nowhere to write it, such as on a full disk.
     }
   }
   part.report = std::move(ended);

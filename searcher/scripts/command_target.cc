@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/file_writer.h"
 #include "base/files.h"
 #include "base/unique_fd.h"
 #include "proto/launch_settings.h"
@@ -249,7 +250,7 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
   Json config = ConfigForScript(spec_, request.ds_config, !python_.empty(), data_parallel_size_);
   config.erase(kLaunchSection);  // The command and its environment have it.
   if (!request.full_run) config = ConfigForTrial(std::move(config));
-  WriteJsonFile(files.config(), config);
+  ReplaceFile(files.config(), config.dump(2) + "\n");
   for (int64_t rank = 0; rank < spec_.slots_per_trial; ++rank)
     fs::remove(files.hook(rank));
   const std::vector<RankPlace> places = PlaceCommands(request);
@@ -260,9 +261,8 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
   const int port = std::stoi(meeting["MASTER_PORT"]);
   const bool is_ours = !launcher_ || launcher_->needs_port || on_hosts;
 
-  std::vector<std::vector<std::string>> argvs(
-      places.size(),
-      ArgvForTrial(spec_, request.ds_config, files.config(), port, PythonPath(python_, "")));
+  std::vector argvs(places.size(), ArgvForTrial(spec_, request.ds_config, files.config(), port,
+                                                PythonPath(python_, "")));
   if (launcher_ && on_hosts) argvs = ArgvOfHosts(argvs[0], request, files.dir / "hostfile");
   std::map<std::string, std::string> own = OwnEnvironment(request);
   own["DSAT_HPARAMS"] = HyperparametersForScript(spec_, config).dump();

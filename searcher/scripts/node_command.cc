@@ -12,7 +12,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "base/files.h"
+#include "base/file_writer.h"
 #include "searcher/command/command_words.h"
 #include "searcher/command/rank_launcher.h"
 #include "searcher/hosts/hosts.h"
@@ -110,7 +110,7 @@ std::vector<Argv> ArgvOfHosts(const Argv& argv, const LaunchRequest& request,
     // The filter chooses among them.
     lines += fmt::format("node{} slots={}\n", place.node, kMostSlotsOfHost);
   }
-  WriteFileAtomic(hostfile, lines);
+  ReplaceFile(hostfile, lines);
   std::vector<Argv> argvs;
   for (const RankPlace& place : firsts) {
     node.rank = std::to_string(place.node);

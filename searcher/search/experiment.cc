@@ -131,15 +131,35 @@ std::optional<Trial> Experiment::Advance(bool starts) {
       events.push_back(AnsweredEvent(answer));
     const std::optional<Trial> trial = starts ? search_->Start() : std::nullopt;
     if (trial) events.push_back(AskedEvent(*trial));
-    try {
-      if (!events.empty()) last_seq_ = store_->Append(id_, last_seq_, events);
-      needs_replay_ = false;
-      return trial;
-    } catch (const Error& error) {
-      CatchUp();
-      if (error.code() != ErrorCode::kAborted) throw;
-    }
+    if (!Append(events)) continue;
+    last_seq_ += std::ssize(events);
+    needs_replay_ = false;
+    return trial;
   }
+}
+
+// False if another process has appended first.
+bool Experiment::Append(std::span<const Event> events) {
+  if (holds_back_) held_.insert(held_.end(), events.begin(), events.end());
+  if (holds_back_ || events.empty()) return true;
+  try {
+    store_->Append(id_, last_seq_, events);
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kAborted) throw;
+    return false;
+  }
+}
+
+void Experiment::HoldBack(bool holds_back) {
+  holds_back_ = holds_back;
+  if (!holds_back) Flush();
+}
+
+void Experiment::Flush() {
+  if (held_.empty()) return;
+  store_->Append(id_, last_seq_ - std::ssize(held_), held_);
+  held_.clear();
 }
 
 template <typename MakeEvents>
@@ -148,12 +168,7 @@ void Experiment::Commit(const MakeEvents& make_events) {
     CatchUp();
     std::vector<Event> events = make_events();
     if (events.empty()) return;
-    try {
-      store_->Append(id_, last_seq_, events);
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kAborted) throw;
-      continue;
-    }
+    if (!Append(events)) continue;
     needs_replay_ = true;
     for (Event& event : events) {
       event.seq = last_seq_ + 1;
@@ -306,6 +321,7 @@ bool Experiment::FinishIfDone() {
 // While trials run, the search may have asked its method at another time than the process that
 // appended: then it is replayed from the start, with the limits that it had then.
 void Experiment::CatchUp() {
+  if (needs_replay_) Flush();
   std::vector<Event> events = store_->Events(id_, last_seq_);
   if (needs_replay_ || !events.empty()) {
     ExperimentSpec spec = store_->GetSpec(id_);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,12 @@ class Experiment {
 
   // Replays what other processes have appended since the last call that wrote. Throws as Open.
   void CatchUp();
+
+  // Whether the calls that follow hold back what they append, until Flush appends it in one commit.
+  // For the only process that appends, which does not act on a call before. `false` flushes. Flush
+  // throws kAborted if another process has appended.
+  void HoldBack(bool holds_back);
+  void Flush();
 
   // As Search, logged first. If another process has appended, its events are replayed and the call
   // is made again. Ask gives nothing once the experiment has ended (SetState).
@@ -108,6 +115,7 @@ class Experiment {
   // Appends what `make_events()` gives for the current state, then applies it.
   template <typename MakeEvents>
   void Commit(const MakeEvents& make_events);
+  bool Append(std::span<const Event> events);
 
   const Trial& RunningTrial(TrialId id) const;
   Attempt& OpenAttempt(TrialId id, int64_t attempt);
@@ -123,7 +131,9 @@ class Experiment {
   std::optional<Search> search_;  // Always set; rebuilt in place by a new replay.
   ExperimentState state_ = ExperimentState::kActive;
   std::string reason_;
-  int64_t last_seq_ = 0;
+  int64_t last_seq_ = 0;     // With what is held back.
+  std::vector<Event> held_;  // The last events up to last_seq_, which the log does not have yet.
+  bool holds_back_ = false;
   std::map<TrialId, std::vector<Attempt>> attempts_;
   std::optional<double> measured_flops_;  // Per sample and rank, of the first measurement.
   std::map<TrialId, Point> next_points_;  // The next points of running trials.

@@ -63,22 +63,24 @@ Draft Proposer::DraftSubmitted() const {
   return Complete({{kMicroBatchKey, size}, {kAccumulationKey, samples / size}});
 }
 
-Draft Proposer::MakeDraft(Assignment assignment) const {
+Draft Proposer::MakeDraft(Assignment assignment, bool has_started) const {
   const auto size = assignment.find(kMicroBatchKey);
   if (size != assignment.end()) {
     const int64_t legal = LegalMicroBatch(space_, size->second.get<int64_t>());
     size->second = legal;
     if (space_.samples_per_step > 0) assignment[kAccumulationKey] = space_.samples_per_step / legal;
   }
-  return Complete(std::move(assignment));
+  return Complete(std::move(assignment), has_started);
 }
 
-Draft Proposer::Complete(Assignment assignment) const {
+Draft Proposer::Complete(Assignment assignment, bool has_started) const {
   const int64_t world_size = spec_.slots_per_trial;
   Draft draft{.assignment = std::move(assignment), .ds_config = {}, .key = {}};
   draft.ds_config = engine::ConfigForTrial(spec_.ds_config, draft.assignment, world_size);
-  const Json known = engine::KnownPart(draft.ds_config, spec_.search_space);
-  engine::ValidateDsConfig(known, "the trial's ds_config", world_size);
+  if (!has_started) {
+    const Json known = engine::KnownPart(draft.ds_config, spec_.search_space);
+    engine::ValidateDsConfig(known, "the trial's ds_config", world_size);
+  }
   draft.key = EffectiveKey(draft.ds_config, spec_, num_params_);
   return draft;
 }
@@ -102,9 +104,9 @@ std::string Proposer::BrokenCondition(const Json& ds_config) const {
   return "";
 }
 
-Proposer::Resolved Proposer::Resolve(const Assignment& assignment) const {
+Proposer::Resolved Proposer::Resolve(const Assignment& assignment, bool has_started) const {
   try {
-    Draft draft = MakeDraft(assignment);
+    Draft draft = MakeDraft(assignment, has_started);
     std::string refusal = BrokenCondition(draft.ds_config);
     if (!refusal.empty()) return {std::nullopt, std::move(refusal)};
     return {std::move(draft), ""};
@@ -122,7 +124,8 @@ bool Proposer::Propose(const Recorded* recorded) {
   if (!waiting_) return false;
   ++num_proposals_;
   const auto [entry, is_new] = all_resolved_.try_emplace(waiting_->assignment);
-  if (is_new) entry->second = Resolve(waiting_->assignment);
+  if (is_new)
+    entry->second = Resolve(waiting_->assignment, was_asked && recorded->is_started);
   resolved_ = &entry->second;
   key_ = resolved_->draft ? resolved_->draft->key : "";
   if (was_asked && recorded->is_started && records_.contains(key_)) waiting_->repeat = true;

@@ -57,8 +57,8 @@ class Proposer {
   Draft DraftSubmitted() const;
   // The draft that an assignment runs: micro-batch sizes that are not allowed are rounded down, and
   // the accumulation follows a fixed batch. Throws kInvalidArgument if it breaks a rule of
-  // ds_config.
-  Draft MakeDraft(Assignment assignment) const;
+  // ds_config, which a config of a trial that `has_started` is known not to do.
+  Draft MakeDraft(Assignment assignment, bool has_started = false) const;
   // The config of a started trial at another point, and the key of that config.
   Draft DraftAt(const Trial& trial, const Point& point) const;
 
@@ -117,10 +117,10 @@ class Proposer {
     std::string refusal;
   };
 
-  // `assignment` resolved and checked, as MakeDraft.
-  Draft Complete(Assignment assignment) const;
+  // `assignment` resolved, as MakeDraft; and checked, unless a trial of it `has_started`.
+  Draft Complete(Assignment assignment, bool has_started = false) const;
   std::string BrokenCondition(const Json& ds_config) const;
-  Resolved Resolve(const Assignment& assignment) const;
+  Resolved Resolve(const Assignment& assignment, bool has_started) const;
   void TellMethod(int64_t tag, const Trial& finished);
   void AllowMore();
 

@@ -101,9 +101,11 @@ bool RunnerLock::AreTheirs(const Store& store, ExperimentId id) {
   return !row.has_runner && row.num_trials > 0;
 }
 
-Json FolderOwner(const std::string& store_path, ExperimentId id, const std::string& created_at) {
-  if (store_path == ":memory:") return nullptr;
-  return {{"database", RealPath(store_path)}, {"experiment", id}, {"created_at", created_at}};
+Json FolderOwner(const Store& store, ExperimentId id) {
+  if (store.path() == ":memory:") return nullptr;
+  return {{"database", RealPath(store.path())},
+          {"experiment", id},
+          {"created_at", store.GetExperiment(id).created_at}};
 }
 
 std::string FreeFolder(const std::string& dir, const Json& owner) {

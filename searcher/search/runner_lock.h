@@ -50,7 +50,7 @@ class RunnerLock {
 // The name of an experiment in its folder's experiment.json. Two databases at one path, one after
 // the other, differ in the time at which they have created their experiments. Null for a database
 // in memory, whose results belong to nobody.
-Json FolderOwner(const std::string& store_path, ExperimentId id, const std::string& created_at);
+Json FolderOwner(const Store& store, ExperimentId id);
 
 // The first of `dir`, `dir`-2, `dir`-3, ... that ClaimFolder would let `owner` have.
 std::string FreeFolder(const std::string& dir, const Json& owner);

@@ -9,6 +9,10 @@
 namespace dsat::engine {
 namespace {
 
+// By Phase.
+constexpr double StepResult::*kPhaseMs[] = {&StepResult::forward_ms, &StepResult::backward_ms,
+                                            &StepResult::step_ms};
+
 // The group whose sums of squares make the norm; nullptr: every rank has the whole gradient.
 ProcessGroup* NormGroup(const Plan& plan, const Communicators& communicators) {
   if (plan.optimizer_home == Placement::kShard) return &communicators.world;
@@ -45,7 +49,9 @@ Executor::Executor(const Model& model, const Plan& plan, const DsConfig& config,
 
 void Executor::Begin(const StepInputs& inputs) {
   inputs_ = inputs;
-  outputs_ = {};
+  result_ = {};
+  result_.lr = inputs.optimizer.lr;
+  result_.loss_scale = inputs.loss_scale;
   spans_.clear();
   messages_.clear();
   next_ = 0;
@@ -77,16 +83,42 @@ void Executor::Run(const Batch* batch) {
     around_ ? around_(instruction, [&] { Execute(instruction); }) : Execute(instruction);
     if (is_message) messages_.back().second = kernels.stream().RecordTime();
     if (on_work_) on_work_();
-    if (instruction.op != Op::kRecompute) outputs_.flops += kernels.flops() - flops_before;
+    if (instruction.op != Op::kRecompute) result_.flops += kernels.flops() - flops_before;
   }
   if (!AtEnd()) {
     spans_.back().end = kernels.stream().RecordTime();
     return;
   }
   for (const auto& [its_phase, begin, end] : spans_)
-    outputs_.phase_ms[static_cast<size_t>(its_phase)] += kernels.stream().MsBetween(begin, end);
+    result_.*kPhaseMs[static_cast<size_t>(its_phase)] += kernels.stream().MsBetween(begin, end);
   for (const auto& [begin, end] : messages_)
-    outputs_.idle_ms += kernels.stream().MsBetween(begin, end);
+    result_.idle_ms += kernels.stream().MsBetween(begin, end);
+}
+
+void Executor::set_trace(Trace* trace) {
+  if (trace == nullptr) return set_around(nullptr);
+  set_around([this, trace](const Instruction& i, const auto& run) {
+    Stream& stream = states_.memory().kernels.stream();
+    const TraceSpan span(trace, EventOf(i), AsksDevice(i, plan_) ? &stream : nullptr);
+    run();
+  });
+}
+
+TraceEvent Executor::EventOf(const Instruction& i) const {
+  TraceEvent event = {.lane = Trace::kCompute,
+                      .name = Name(i.op),
+                      .phase = Name(i.phase),
+                      .micro_batch = i.micro_batch,
+                      .unit = i.unit,
+                      .sub_group = i.sub_group};
+  if (i.transfer >= 0) {
+    event.about = ToString(plan_.transfers[i.transfer], i.transfer);
+  } else if (i.unit >= 0) {
+    event.about = model_.layers[i.unit]->name();
+  }
+  if (StageOffset(i.op) < 0) event.bytes = communicators_.input_bytes;
+  if (StageOffset(i.op) > 0) event.bytes = communicators_.output_bytes;
+  return event;
 }
 
 // In the order of Op.
@@ -178,7 +210,7 @@ Buffer& Executor::SentBy(int micro_batch, const Instruction& i) {
 void Executor::Count(int micro_batch, int64_t bytes) {
   int64_t& live_bytes = live_bytes_[InFlight(micro_batch)];
   live_bytes += bytes;
-  outputs_.activation_bytes = std::max(outputs_.activation_bytes, live_bytes);
+  result_.activation_bytes = std::max(result_.activation_bytes, live_bytes);
 }
 
 void Executor::ExecuteMove(const Instruction& i) {
@@ -195,7 +227,7 @@ void Executor::ExecuteMove(const Instruction& i) {
     case Op::kReadSlice:
       return slices->Read(i.unit);
     case Op::kWriteSlice:
-      if (!outputs_.skipped) slices->Write(i.unit);
+      if (!result_.skipped) slices->Write(i.unit);
       return;
     case Op::kAwaitSlice:
       return slices->Await(i.unit);
@@ -221,21 +253,21 @@ void Executor::ExecuteStep(const Instruction& i) {
     case Op::kNorm:
       return Norm();
     case Op::kTrustRatios:
-      if (!outputs_.skipped) updater_.TrustRatios();
+      if (!result_.skipped) updater_.TrustRatios();
       return;
     case Op::kAverageMomentum:
-      if (!outputs_.skipped) updater_.AverageMomentum(i.sub_group);
+      if (!result_.skipped) updater_.AverageMomentum(i.sub_group);
       return;
     case Op::kReadState:
-      if (!outputs_.skipped) swap->Read(i.sub_group);
+      if (!result_.skipped) swap->Read(i.sub_group);
       return;
     case Op::kUpdate:
       return Update(i.sub_group);
     case Op::kWriteState:
-      if (!outputs_.skipped) swap->Write(i.sub_group);
+      if (!result_.skipped) swap->Write(i.sub_group);
       return;
     case Op::kAwaitState:
-      if (!outputs_.skipped) swap->Await(i.sub_group);
+      if (!result_.skipped) swap->Await(i.sub_group);
       return;
     case Op::kMeanLoss:
       return MeanLoss();
@@ -253,11 +285,16 @@ LayerContext Executor::Context(int micro_batch, const std::vector<Tensor>& param
           .batch = batch_,
           .params = params,
           .grads = grads,
-          .loss_grad_scale = static_cast<float>(
-              inputs_.loss_scale / static_cast<double>(config_.batch.accumulation_steps)),
+          .loss_grad_scale = LossGradScale(),
           .keeps_outputs = config_.activation.keeps_outputs,
           .loss = DeviceLoss(micro_batch),
-          .logits = logits_};
+          .logits = logits_,
+          .left_logits = left_logits_ == nullptr ? nullptr : &logits_view_};
+}
+
+float Executor::LossGradScale() const {
+  return static_cast<float>(inputs_.loss_scale /
+                            static_cast<double>(config_.batch.accumulation_steps));
 }
 
 void Executor::Forward(const Instruction& i) {
@@ -267,9 +304,48 @@ void Executor::Forward(const Instruction& i) {
       .Forward(*model_.layers[i.unit], i.unit, Context(i.micro_batch, params, {}));
   if (i.op == Op::kRecompute) return;
   last_forward_ = i.micro_batch;
-  if (i.unit + 1 == std::ssize(model_.layers))
+  if (i.unit + 1 == std::ssize(model_.layers)) {
     num_counted_[i.micro_batch] = static_cast<double>(batch_.B * batch_.T - batch_.num_ignored);
-  outputs_.forward_flops += states_.memory().kernels.flops() - flops_before;
+    if (left_logits_ != nullptr) ReadLogits();
+  }
+  result_.forward_flops += states_.memory().kernels.flops() - flops_before;
+}
+
+void Executor::ReadLogits() {
+  const auto& [logits, classes, stride] = logits_view_;
+  if (stride == 0)
+    Throw(ErrorCode::kUnimplemented, "the model's last layer does not say where its logits are");
+  std::vector<char> bytes(static_cast<size_t>(logits.bytes()));
+  states_.memory().kernels.stream().Download(bytes.data(), logits.data, logits.bytes());
+  const Tensor padded = {bytes.data(), logits.num_elems, logits.dtype};
+  left_logits_->resize(static_cast<size_t>(logits_view_.NumRows() * classes));
+  float* to = left_logits_->data();
+  for (int64_t at = 0; at < padded.num_elems; at += stride, to += classes) {
+    states_.memory().host_kernels.Run(
+        op::Cast{{to, classes, DType::kF32}, padded.Slice(at, classes)});
+  }
+}
+
+void Executor::TakeLoss(std::span<const float> logits_grad, double loss) {
+  const auto& [logits, classes, stride] = logits_view_;
+  if (std::ssize(logits_grad) != logits_view_.NumRows() * classes) {
+    Throw(ErrorCode::kInvalidArgument,
+          "Backward: a gradient of {} numbers; expected {} x {}, one for each logit",
+          logits_grad.size(), logits_view_.NumRows(), classes);
+  }
+  std::vector<char> bytes(static_cast<size_t>(logits.bytes()));  // The padding's gradient is 0.
+  const Tensor padded = {bytes.data(), logits.num_elems, logits.dtype};
+  std::vector<float> row(static_cast<size_t>(classes));
+  const float* from = logits_grad.data();
+  for (int64_t at = 0; at < padded.num_elems; at += stride, from += classes) {
+    std::transform(from, from + classes, row.begin(),
+                   [scale = LossGradScale()](float grad) { return grad * scale; });
+    states_.memory().host_kernels.Run(
+        op::Cast{padded.Slice(at, classes), {row.data(), classes, DType::kF32}});
+  }
+  Stream& stream = states_.memory().kernels.stream();
+  stream.Upload(logits.data, bytes.data(), logits.bytes());
+  stream.Upload(DeviceLoss(last_forward_), &loss, sizeof(loss));
 }
 
 std::vector<Tensor> Executor::WholeGrads(int unit) {
@@ -292,8 +368,8 @@ void Executor::ReadNumbers() {
   states_.memory().kernels.stream().Download(bytes.data(), numbers_.data(), std::ssize(bytes));
   std::memcpy(&scale_, bytes.data(), sizeof(StepScale));
   std::memcpy(losses_.data(), &bytes[sizeof(StepScale)], bytes.size() - sizeof(StepScale));
-  outputs_.grad_norm = scale_.grad_norm;
-  outputs_.skipped = scale_.skips != 0;
+  result_.grad_norm = scale_.grad_norm;
+  result_.skipped = scale_.skips != 0;
 }
 
 double Executor::MicroBatchLoss() {
@@ -331,7 +407,7 @@ double Executor::MeanFactor() const {
 // clipping are one factor.
 void Executor::Update(int sub_group) {
   const SubGroup& group = plan_.sub_groups[sub_group];
-  if (!outputs_.skipped) updater_.Update(sub_group);
+  if (!result_.skipped) updater_.Update(sub_group);
   const bool unit_ends = sub_group + 1 == std::ssize(plan_.sub_groups) ||
                          plan_.sub_groups[sub_group + 1].unit != group.unit;
   if (unit_ends) states_.FreeGrads(group.unit);
@@ -343,7 +419,7 @@ void Executor::MeanLoss() {
   ReadNumbers();
   const double sum = std::accumulate(losses_.begin(), losses_.end(), 0.0);
   const double mean = sum / static_cast<double>(config_.batch.accumulation_steps);
-  outputs_.loss = communicators_.world.SumScalar(mean) / plan_.world_size;
+  result_.loss = communicators_.world.SumScalar(mean) / plan_.world_size;
 }
 
 }  // namespace dsat::engine

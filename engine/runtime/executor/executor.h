@@ -1,17 +1,19 @@
 // The interpreter of plans. During a step, nothing else issues collectives.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "engine/backend/stream.h"
+#include "engine/core/trace.h"
 #include "engine/runtime/executor/activations.h"
 #include "engine/runtime/executor/batch_loader.h"
 #include "engine/runtime/executor/pipeline.h"
+#include "engine/runtime/executor/step_result.h"
 #include "engine/runtime/optimizer/grad_norm.h"
 #include "engine/runtime/optimizer/updater.h"
 #include "engine/runtime/state/redistribute.h"
@@ -25,19 +27,6 @@ struct StepInputs {
   int64_t update = 1;              // The optimizer's count, 1 at the first.
   OptimizerConfig optimizer = {};  // With the learning rate and betas of this step.
   double loss_scale = 1;
-};
-struct StepOutputs {
-  double loss = 0;  // Mean over micro-batches and ranks, nats per token.
-  // The norm of the averaged gradient, before clipping; the same on all ranks.
-  double grad_norm = 0;
-  bool skipped = false;  // The norm was not finite: no update was made, on any rank.
-  // By Phase; by the device's clock, since the host only asks for the work.
-  std::array<double, 3> phase_ms = {};
-  double idle_ms = 0;         // The part of it in messages between pipeline stages.
-  int64_t forward_flops = 0;  // All micro-batches.
-  int64_t flops = 0;          // Forward and backward; what is computed again does not count.
-  // The most bytes that the activations of one micro-batch, and their gradients, occupy at a time.
-  int64_t activation_bytes = 0;
 };
 
 // The process groups over which this rank sums scalars, passes messages between pipeline stages and
@@ -68,14 +57,20 @@ class Executor {
   void RunToEnd(const Batch* batch = nullptr);  // Runs until the plan's end.
   // From now on forward passes write logits instead of a loss (LayerContext::logits).
   void PredictInto(Tensor logits) { logits_ = logits; }
+  // From now on forward passes compute no loss: *logits becomes each micro-batch's, f32 (rows,
+  // classes). nullptr ends it.
+  void LeaveLogitsIn(std::vector<float>* logits) { left_logits_ = logits; }
+  // Takes the loss of the micro-batch whose forward ran last, and the loss's gradient by these
+  // logits, (rows, classes). Throws kInvalidArgument unless there are as many logits.
+  void TakeLoss(std::span<const float> logits_grad, double loss);
   // True also before the first Begin.
   bool AtEnd() const { return next_ == plan_.instructions.size(); }
   // REQUIRES: not at the end.
   Phase NextPhase() const { return plan_.instructions[next_].phase; }
 
-  // The results of the phases that have run since Begin; complete at the end. The loss, the
-  // norm and the times are there only at the end, for which the host has waited for the device.
-  const StepOutputs& outputs() const { return outputs_; }
+  // The results of the phases that have run since Begin, but for latency_ms. The loss, the norm and
+  // the times are there only at the end, for which the host has waited for the device.
+  const StepResult& result() const { return result_; }
   // The loss of the micro-batch whose forward ran last, on this rank. Waits for the device.
   double MicroBatchLoss();
   // The sum of the losses since Begin over the targets that count, and their number, on this rank;
@@ -85,6 +80,8 @@ class Executor {
   int micro_batch() const;
   const Communicators& communicators() const { return communicators_; }
   void set_around(AroundInstruction around) { around_ = std::move(around); }
+  // Tells the trace of all instructions from now on, in place of set_around. nullptr ends it.
+  void set_trace(Trace* trace);
   // Forgets what the compression of earlier steps has left over.
   void ResetCompressionErrors() { updater_.ResetCompressionErrors(); }
   // Calls `on_work` after each instruction.
@@ -126,6 +123,10 @@ class Executor {
   // Memory for the message that the instruction receives, and the message that it sends.
   Buffer& NewReceived(const Instruction& i);
   Buffer& SentBy(int micro_batch, const Instruction& i);
+  TraceEvent EventOf(const Instruction& i) const;
+  // The factor of the gradient of a micro-batch's loss.
+  float LossGradScale() const;
+  void ReadLogits();
   // Adds `bytes` to the device memory that the micro-batch's activations occupy.
   void Count(int micro_batch, int64_t bytes);
 
@@ -141,13 +142,15 @@ class Executor {
   Buffer numbers_;  // In device memory: a StepScale, then the losses of the micro-batches, f64.
 
   StepInputs inputs_;
-  StepOutputs outputs_;
+  StepResult result_;
   std::vector<PhaseSpan> spans_;
   std::vector<std::pair<StreamEvent, StreamEvent>> messages_;  // Begin and end.
   size_t next_;
   const Batch* given_batch_ = nullptr;
   Batch batch_;  // In device memory.
   Tensor logits_;
+  std::vector<float>* left_logits_ = nullptr;
+  LogitsView logits_view_;                // Where they are.
   int last_forward_ = 0;                  // Its micro-batch.
   StepScale scale_;                       // As of the last ReadNumbers, and
   std::vector<double> losses_;            // by micro-batch.

@@ -19,6 +19,19 @@ Model MyModel() {
   return TinyGpt2();
 }
 
+// Half the mean of the squares of the logits, and its gradient.
+double OwnLoss(const std::vector<float>& logits) {
+  double sum = 0;
+  for (const float x : logits)
+    sum += static_cast<double>(x) * static_cast<double>(x) / 2;
+  return sum / static_cast<double>(logits.size());
+}
+std::vector<float> Gradient(std::vector<float> logits) {
+  for (float& x : logits)
+    x /= static_cast<float>(logits.size());
+  return logits;
+}
+
 // "Using it".
 void UseAnEngine(const Resources& resources, const DsConfig& config, const Batch& batch,
                  const Dataset& data, const std::string& dir) {
@@ -33,8 +46,14 @@ void UseAnEngine(const Resources& resources, const DsConfig& config, const Batch
   bool last = engine.IsGradientAccumulationBoundary();      // the last before an update?
   if (auto updated = engine.Step()) loss = updated->loss;   // the mean of the whole step
 
+  auto logits = engine.ForwardLogits(batch);                // or with a loss of your own,
+  engine.Backward(Gradient(logits), OwnLoss(logits));       // and its gradient by the logits
+  engine.Step();
+
   double validation = engine.Evaluate(data, num_batches);   // no training
-  std::vector<float> logits = engine.Predict(batch);
+  logits = engine.Logits(batch);                            // of all positions, as ForwardLogits
+  EXPECT_EQ(std::ssize(logits), batch.B * batch.T * 127);
+  logits = engine.Predict(batch);                           // of the last position of each row
   engine.set_lr(0.5 * engine.lr());                         // without a scheduler in the config
   engine.SaveCheckpoint(dir, "", {{"epoch", 3}});           // collective, like all of the above
   Json client_state = engine.LoadCheckpoint(dir);           // {"epoch": 3}

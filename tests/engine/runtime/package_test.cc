@@ -1,4 +1,5 @@
-// The installed package as a program outside the tree uses it: examples/own-model.
+// The installed package as programs outside the tree use it: examples/own-model and
+// examples/distillation.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -46,6 +47,16 @@ class PackageTest : public testing::Test {
     EXPECT_EQ(ReadFile(folder_ / "checkpoints/latest"), "global_step200");
   }
 
+  // From a copy, so that nothing of the tree is beside it.
+  void BuildExample(const std::string& name) {
+    fs::copy(DSAT_SOURCE_DIR "/examples/" + name, folder_ / name);
+    ASSERT_EQ(Run(fmt::format("{0} -S {2} -B build -DCMAKE_PREFIX_PATH=$PWD/prefix"
+                              " -DCMAKE_CXX_COMPILER={1} && {0} --build build",
+                              CMAKE_PROGRAM, CXX_PROGRAM, name)),
+              0)
+        << Log();
+  }
+
   const TempFolder folder_;
 };
 
@@ -56,14 +67,7 @@ TEST_F(PackageTest, AProgramOutsideTheTreeTrainsAModelOfItsOwn) {
   EXPECT_TRUE(fs::exists(folder_ / "prefix/bin/dsat-trial"));
   EXPECT_TRUE(fs::exists(folder_ / "prefix/share/doc/dsat/docs/experiment-file.md"));
 
-  // A copy, so that nothing of the tree is beside it.
-  fs::copy(DSAT_SOURCE_DIR "/examples/own-model", folder_ / "own-model");
-  ASSERT_EQ(Run(fmt::format("{0} -S own-model -B build -DCMAKE_PREFIX_PATH=$PWD/prefix"
-                            " -DCMAKE_CXX_COMPILER={1} && {0} --build build",
-                            CMAKE_PROGRAM, CXX_PROGRAM)),
-            0)
-      << Log();
-
+  BuildExample("own-model");
   ASSERT_EQ(Run("build/own_model"), 0) << Log();
   ExpectLearned();
 
@@ -85,6 +89,16 @@ TEST_F(PackageTest, AProgramOutsideTheTreeTrainsAModelOfItsOwn) {
   EXPECT_NE(Log().find("memory: f32 only"), std::string::npos) << Log();
   EXPECT_EQ(Run("DSAT_CONFIG=absent.json build/own_model"), 1);
   EXPECT_NE(Log().find("absent.json"), std::string::npos) << Log();
+
+  fs::remove_all(folder_ / "build");
+  BuildExample("distillation");
+  ASSERT_EQ(Run("file=$(mktemp -p .); exec 3<>$file; rm $file; export WORLD_SIZE=2 "
+                "DSAT_GROUP_FD=3; RANK=1 build/distill & RANK=0 build/distill && wait $!"),
+            0)
+      << Log();
+  EXPECT_GT(Number("step   1  soft loss"), 1) << Log();
+  EXPECT_LT(Number("step 201  soft loss"), 0.5) << Log();
+  EXPECT_LT(Number("student"), 2.8) << Log();
 }
 
 }  // namespace

@@ -294,6 +294,32 @@ TEST_F(OneTrialTest, TheTellTakesThePointsOfTheLastAttempt) {
   ExpectRowsAreTheSearch(store_, experiment_);
 }
 
+TEST_F(OneTrialTest, WhatIsHeldBackIsAppendedTogether) {
+  experiment_.HoldBack(true);
+  experiment_.Ask();
+  experiment_.StartAttempt(0, "/logs");
+  experiment_.RecordMeasured(0, 0, SamplePoint(10), std::nullopt);
+  EXPECT_TRUE(store_.Events(1).empty());
+  experiment_.Flush();
+  EXPECT_EQ(store_.Events(1).size(), 3U);
+  experiment_.EndAttempt(0, 0, success_, "");
+  experiment_.Tell(0, success_);
+  EXPECT_EQ(MetricValue(experiment_.search().trials().at(0), "throughput"), 10);
+  EXPECT_EQ(store_.Events(1).size(), 3U);
+  experiment_.HoldBack(false);
+  EXPECT_EQ(store_.Events(1).size(), 5U);
+  ExpectRowsAreTheSearch(store_, experiment_);
+}
+
+TEST_F(OneTrialTest, WhatIsHeldBackIsRefusedAfterAnothersEvents) {
+  Experiment other = Experiment::Open(store_, 1);
+  experiment_.HoldBack(true);
+  experiment_.Ask();
+  other.Ask();
+  EXPECT_EQ(CodeOf([&] { experiment_.Flush(); }), ErrorCode::kAborted);
+  EXPECT_EQ(store_.Events(1).size(), 1U);
+}
+
 TEST_F(OneTrialTest, AnAttemptThatWasCutOffIsEndedByTheNext) {
   experiment_.Ask();
   experiment_.StartAttempt(0, "");

@@ -20,6 +20,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
+Json Owner(const std::string& database) {
+  return {{"database", database}, {"experiment", 1}, {"created_at", "2026-01-01T00:00:00Z"}};
+}
+
 class RunnerLockTest : public ::testing::Test {
  protected:
   std::string path() const { return folder_ / "dsat.db"; }
@@ -67,8 +71,8 @@ TEST_F(RunnerLockTest, AnotherNameOfTheDatabaseIsNoWayAroundIt) {
 }
 
 TEST_F(RunnerLockTest, AFolderHasOneWriterAndBelongsToOneExperiment) {
-  const Json mine = FolderOwner(path(), 1, "2026-01-01T00:00:00Z");
-  const Json other = FolderOwner(folder_ / "other.db", 1, "2026-01-01T00:00:00Z");
+  const Json mine = Owner(path());
+  const Json other = Owner(folder_ / "other.db");
   const std::string dir = folder_.path();
   {
     const RunnerLock lock = RunnerLock::ClaimFolder(dir, mine);
@@ -88,7 +92,7 @@ TEST_F(RunnerLockTest, AFolderHasOneWriterAndBelongsToOneExperiment) {
 }
 
 TEST_F(RunnerLockTest, AFolderWithFilesOfTheUserIsNotForResults) {
-  const Json mine = FolderOwner(path(), 1, "2026-01-01T00:00:00Z");
+  const Json mine = Owner(path());
   for (const char* name : {"ds_config.json", "metrics.json", "command.txt"}) {
     const std::string dir = folder_ / (std::string("with_") + name);
     std::filesystem::create_directory(dir);
