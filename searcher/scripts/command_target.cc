@@ -19,6 +19,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/unique_fd.h"
+#include "engine/config/batch.h"
 #include "proto/launch_settings.h"
 #include "proto/search_policy.h"
 #include "searcher/command/deepspeed_command.h"
@@ -90,7 +91,9 @@ class CommandTarget : public LaunchTarget {
         python_(std::move(python)),
         names_config_(NamesConfig(spec)),
         launcher_(FindRankLauncher(spec.entrypoint)),
-        starts_ranks_(StartsRanks(spec)) {}
+        starts_ranks_(StartsRanks(spec)),
+        runs_dry_(spec.options.profile == "dry-run" && !python_.empty() &&
+                  !PolicyOf(spec.options).published_memory) {}
 
   std::vector<RankCommand> Prepare(const LaunchRequest& request) override;
   std::optional<PointResult> PollMeasurement(const LaunchRequest& request,
@@ -108,6 +111,8 @@ class CommandTarget : public LaunchTarget {
   };
 
   std::vector<RankPlace> PlaceCommands(const LaunchRequest& request) const;
+  // The command of a dry run in place of the launch; nullopt if the launch measures the profile.
+  std::optional<RankCommand> DryRunOf(const LaunchRequest& request);
   AttemptFiles FilesOf(const LaunchRequest& request) const {
     return {fs::absolute(request.dir).lexically_normal(), starts_ranks_ ? "host" : "rank"};
   }
@@ -133,6 +138,7 @@ class CommandTarget : public LaunchTarget {
   bool names_config_;
   std::optional<RankLauncher> launcher_;  // The one that the command shows.
   bool starts_ranks_;                     // By this launcher or by itself.
+  bool runs_dry_;                         // Whether a dry run gives the profile, until it fails.
   int64_t data_parallel_size_ = 0;        // As the last engine has reported it; 0 if none has.
   std::map<int64_t, int64_t> fed_;        // The largest batch of rank 0 by micro-batch size.
   std::map<std::string, Given> given_;    // By request.dir.
@@ -244,7 +250,38 @@ void TellRank(int64_t rank, int64_t num_ranks, const RankPlace& place,
   env["LOCAL_RANK"] = std::to_string(place.local_rank);
 }
 
+std::optional<RankCommand> CommandTarget::DryRunOf(const LaunchRequest& request) {
+  if (request.kind != TrialKind::kProfile || !runs_dry_) return std::nullopt;
+  const AttemptFiles files = FilesOf(request);
+  fs::remove(files.hook(0));
+  const engine::BatchSizes batch =
+      engine::ResolveBatchSizes(engine::ConfigForTrial(spec_.ds_config, {}, spec_.slots_per_trial),
+                                spec_.ds_config_path, spec_.slots_per_trial);
+  Json ds_config = request.ds_config;
+  ds_config.erase("train_batch_size");
+  // Gradients accumulate in the second micro-batch as in all that follow.
+  SetPoint(ds_config, {batch.micro_batch_size, std::min<int64_t>(batch.accumulation_steps, 2)});
+  Json run = DryRunRequest(spec_, ds_config);
+  run["on_gpu"] = NvidiaMemoryBytes().has_value();
+  run["stages"] = spec_.options.zero_stages;
+  run["report"] = files.hook(0);
+  RankCommand command;
+  try {
+    command.argv = {"/bin/sh", "-c", DryRunCommand(std::move(run))};
+  } catch (const Error&) {  // Only the launch finds the script in it.
+    runs_dry_ = false;
+    return std::nullopt;
+  }
+  command.env = EnvironmentOn(PlaceCommands(request)[0].host, request, {});
+  command.work_dir = spec_.model_dir;
+  command.log_path = files.log(0);
+  command.host = PlaceCommands(request)[0].host;
+  command.shares_folder = true;  // For the report.
+  return command;
+}
+
 std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
+  if (std::optional<RankCommand> dry_run = DryRunOf(request)) return {*std::move(dry_run)};
   const AttemptFiles files = FilesOf(request);
   Json config = ConfigForScript(spec_, request.ds_config, !python_.empty(), data_parallel_size_);
   config.erase(kLaunchSection);  // The command and its environment have it.
@@ -467,6 +504,12 @@ Outcome CommandTarget::Classify(const LaunchRequest& request, const ExitReport& 
   }
   given_.erase(request.dir);
   if (const auto outcome = OutcomeOf(request, reports)) return *outcome;
+  if (request.kind == TrialKind::kProfile && std::exchange(runs_dry_, false)) {
+    std::string why = reports.empty() ? "" : reports[0].error;
+    if (why.empty()) why = LastErrorOrLine(FilesOf(request).ReadLogEnd(0));
+    return {TrialState::kFailed,
+            "a launch measures the profile, because the dry run gives none: " + Printable(why)};
+  }
   const bool ended_well = exit.first_failed_rank < 0 && !exit.killed_by_us;
   if (request.full_run && ended_well) return {TrialState::kSucceeded, ""};
   std::vector<std::string> logs;
