@@ -96,7 +96,8 @@ class TrackedPredictor : public Predictor {
     TierNeed& device = predicted.device;
     device.peak_bytes +=
         static_cast<int64_t>(peak) + process_bytes_ - formulas_.Predict(ran).device.peak_bytes;
-    predicted.tracked = true;
+    // A process grows by up to twice its tensors, because the allocator keeps pages.
+    predicted.tracked = process_bytes_ == 0;
     return predicted;
   }
 

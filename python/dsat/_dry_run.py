@@ -7,7 +7,8 @@ The request is a JSON object: `script`, a file, or a module if `is_module`; its 
 `ranks`; `memory` of a device in bytes (0: no limit); `on_gpu`; `all_stages`. If `accelerate launch`
 starts the ranks, `accelerate` has its arguments, and `ranks` of 0 means as they say. Prints a JSON
 object (docs/estimate.md), or one with `error`. With `report`, the request is for the profile of a
-search over `stages`: that file gets a rank's report with it, or with `error`, in a minute.
+search over `stages`: that file gets a rank's report with it, or with `error`, and no run goes on
+after `limit_s`.
 """
 from __future__ import annotations
 
@@ -39,12 +40,12 @@ _PACKAGES = {"torch", "deepspeed", "transformers", "accelerate", "trl", "peft", 
 _MICRO_BATCH, _STEPS = "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
 # How long the script may take to its second step.
 _LIMIT_S = 300
-_PROFILE_LIMIT_S = 60  # All runs together, for the profile of a search.
 _MOST_PROCESSES = 8
 _MOST_SAMPLES = 1 << 16
 _MOST_RANKS = 4096
 _TOLERANCE = 0.01
 _LONGEST = 400  # Characters of an error's message.
+_files_of_first = 0  # The mapped files of the process that forks the others, in bytes.
 
 
 class DryRunError(Exception):
@@ -112,7 +113,7 @@ class Runner:
     def __init__(self, request: Dict[str, Any], scratch: pathlib.Path) -> None:
         self._request, self._scratch = request, scratch
         self._count = 0
-        self._ends = time.monotonic() + _PROFILE_LIMIT_S if "report" in request else math.inf
+        self._ends = time.monotonic() + request.get("limit_s", math.inf)
 
     def run_all(self, jobs: List[Job], own_batch: int = 0) -> List[Run]:
         """Runs them in parallel, as many as there is time for, the first ones first.
@@ -122,6 +123,8 @@ class Runner:
         waiting, running, runs = list(enumerate(jobs)), {}, {}
         context = multiprocessing.get_context("fork")
         gc.freeze()  # A collection in a run is slow with what was imported.
+        global _files_of_first
+        _files_of_first = _mapped_files_bytes()
         while (waiting or running) and time.monotonic() < self._ends:
             while waiting and len(running) < min(len(os.sched_getaffinity(0)), _MOST_PROCESSES):
                 at, job = waiting.pop(0)
@@ -141,7 +144,7 @@ class Runner:
                                         f"than {_LIMIT_S} s to its second step"})
                 runs[running.pop(receiver)] = run
         late = Run({"error": f"{self._request['script']}: two steps on fake tensors take longer "
-                             f"than {_PROFILE_LIMIT_S} s"})
+                             f"than {self._request.get('limit_s')} s"})
         return [runs.get(at, late) for at in range(len(jobs))]
 
 
@@ -221,8 +224,7 @@ def _facts(training: Any) -> Dict[str, Any]:
     facts = {"num_params": num_params, "trainable_num_params": trainable_num_params,
              "num_steps": training.num_steps, "flops": training.flops,
              "micro_batch_size": training.batch_size, "stage": None,
-             "trainer": arguments.submitted, "process_bytes":
-                 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+             "trainer": arguments.submitted, "process_bytes": _process_bytes(),
              "accumulation_steps": max(1, training.num_batches // max(1, training.num_steps))}
     if engine is not None:
         from dsat._hook.engine import settings_of
@@ -232,6 +234,18 @@ def _facts(training: Any) -> Dict[str, Any]:
                      stage=int(engine.zero_optimization_stage()), section=section,
                      ran=settings_of(engine))
     return facts
+
+
+def _mapped_files_bytes() -> int:
+    """The resident pages of files, such as libraries, of this process."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[2]) * resource.getpagesize()
+
+
+def _process_bytes() -> int:
+    """The most resident memory of this process, with the libraries that the first one has used."""
+    most = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most + max(0, _files_of_first - _mapped_files_bytes())
 
 
 def _totals(run: Run) -> Any:
@@ -354,6 +368,10 @@ class Estimate:
         if facts["stage"] is None or facts["num_steps"] < 2:
             raise DryRunError(f"{self._request['script']}: it ended before the second step of an "
                               "engine of deepspeed.initialize()")
+        given = self._base.get(_MICRO_BATCH, size)
+        if given != size:
+            raise DryRunError(f"{self._request['script']}: it trains with micro-batches of {size} "
+                              f"samples, and its config has {given}")
         sizes = (size, size // 2 or 2)
         switched = {name: not value for name, value in facts["trainer"].items()
                     if name == "gradient_checkpointing"}

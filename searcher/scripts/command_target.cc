@@ -4,11 +4,8 @@
 #include "searcher/scripts/command_target.h"
 
 #include <fmt/format.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -18,8 +15,6 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "base/unique_fd.h"
-#include "engine/config/batch.h"
 #include "proto/launch_settings.h"
 #include "proto/search_policy.h"
 #include "searcher/command/deepspeed_command.h"
@@ -31,6 +26,7 @@
 #include "searcher/scripts/exit_classifier.h"
 #include "searcher/scripts/hook_report.h"
 #include "searcher/scripts/node_command.h"
+#include "searcher/scripts/profile_by_dry_run.h"
 #include "searcher/scripts/ran_config.h"
 #include "searcher/scripts/torch_extensions.h"
 
@@ -45,20 +41,6 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kReportsWait{5};
 // The size of the end of a log that is searched for the cause of a failure.
 constexpr int64_t kLogEndBytes = 256 * 1024;
-
-// A port that is unused at this moment.
-int FreePort() {
-  const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  auto* const any = reinterpret_cast<sockaddr*>(&address);
-  if (fd.get() < 0 || bind(fd.get(), any, size) != 0 || getsockname(fd.get(), any, &size) != 0) {
-    ThrowErrno("free port for MASTER_PORT", errno);
-  }
-  return ntohs(address.sin_port);
-}
 
 // The files of an attempt: the config that dsat writes for the script, and the reports and logs
 // that the ranks leave. Paths are absolute. A file that another process is still writing is read as
@@ -111,8 +93,6 @@ class CommandTarget : public LaunchTarget {
   };
 
   std::vector<RankPlace> PlaceCommands(const LaunchRequest& request) const;
-  // The command of a dry run in place of the launch; nullopt if the launch measures the profile.
-  std::optional<RankCommand> DryRunOf(const LaunchRequest& request);
   AttemptFiles FilesOf(const LaunchRequest& request) const {
     return {fs::absolute(request.dir).lexically_normal(), starts_ranks_ ? "host" : "rank"};
   }
@@ -250,38 +230,7 @@ void TellRank(int64_t rank, int64_t num_ranks, const RankPlace& place,
   env["LOCAL_RANK"] = std::to_string(place.local_rank);
 }
 
-std::optional<RankCommand> CommandTarget::DryRunOf(const LaunchRequest& request) {
-  if (request.kind != TrialKind::kProfile || !runs_dry_) return std::nullopt;
-  const AttemptFiles files = FilesOf(request);
-  fs::remove(files.hook(0));
-  const engine::BatchSizes batch =
-      engine::ResolveBatchSizes(engine::ConfigForTrial(spec_.ds_config, {}, spec_.slots_per_trial),
-                                spec_.ds_config_path, spec_.slots_per_trial);
-  Json ds_config = request.ds_config;
-  ds_config.erase("train_batch_size");
-  // Gradients accumulate in the second micro-batch as in all that follow.
-  SetPoint(ds_config, {batch.micro_batch_size, std::min<int64_t>(batch.accumulation_steps, 2)});
-  Json run = DryRunRequest(spec_, ds_config);
-  run["on_gpu"] = NvidiaMemoryBytes().has_value();
-  run["stages"] = spec_.options.zero_stages;
-  run["report"] = files.hook(0);
-  RankCommand command;
-  try {
-    command.argv = {"/bin/sh", "-c", DryRunCommand(std::move(run))};
-  } catch (const Error&) {  // Only the launch finds the script in it.
-    runs_dry_ = false;
-    return std::nullopt;
-  }
-  command.env = EnvironmentOn(PlaceCommands(request)[0].host, request, {});
-  command.work_dir = spec_.model_dir;
-  command.log_path = files.log(0);
-  command.host = PlaceCommands(request)[0].host;
-  command.shares_folder = true;  // For the report.
-  return command;
-}
-
 std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
-  if (std::optional<RankCommand> dry_run = DryRunOf(request)) return {*std::move(dry_run)};
   const AttemptFiles files = FilesOf(request);
   Json config = ConfigForScript(spec_, request.ds_config, !python_.empty(), data_parallel_size_);
   config.erase(kLaunchSection);  // The command and its environment have it.
@@ -325,6 +274,12 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
       TellRank(rank, spec_.slots_per_trial, place, meeting, command.env);
     }
   }
+  runs_dry_ &= request.kind == TrialKind::kProfile;
+  const std::string dry_run = runs_dry_ ? ProfileByDryRun(spec_, request, files.hook(0)) : "";
+  runs_dry_ &= !dry_run.empty();
+  if (!runs_dry_) return commands;
+  commands.resize(1);
+  commands[0].argv = {"/bin/sh", "-c", dry_run};
   return commands;
 }
 
