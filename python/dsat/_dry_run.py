@@ -364,7 +364,7 @@ class Estimate:
 
     def profile(self) -> Dict[str, Any]:
         """The report of a rank whose profile has the peaks at all stages that there is time for."""
-        facts, size = self._facts, self._size
+        facts, size, on_gpu = self._facts, self._size, self._request["on_gpu"]
         if facts["stage"] is None or facts["num_steps"] < 2:
             raise DryRunError(f"{self._request['script']}: it ended before the second step of an "
                               "engine of deepspeed.initialize()")
@@ -372,6 +372,12 @@ class Estimate:
         if given != size:
             raise DryRunError(f"{self._request['script']}: it trains with micro-batches of {size} "
                               f"samples, and its config has {given}")
+        if not on_gpu and facts["ran"]["reduce_bucket_size"] > facts["num_params"]:
+            # What a bucket does not hold takes no memory there.
+            self._base = {**self._base, "zero_optimization": {
+                **facts["section"], "reduce_bucket_size": facts["num_params"]}}
+            self._first = self._run_first(0)
+            facts["section"] = self._first.facts["section"]
         sizes = (size, size // 2 or 2)
         switched = {name: not value for name, value in facts["trainer"].items()
                     if name == "gradient_checkpointing"}
@@ -402,7 +408,6 @@ class Estimate:
                 starts, heights = zip(*lines[name].highest())
                 peaks.append({"stage": stage, "offloads_optimizer": offloads[0],
                               "offloads_params": offloads[1], "starts": starts, "slopes": heights})
-        on_gpu = self._request["on_gpu"]
         return {"ran": facts["ran"], "profile": {
             "num_params": facts["num_params"],
             "trainable_num_params": facts["trainable_num_params"],

@@ -126,6 +126,14 @@ def test_a_search_gets_the_peaks_of_all_stages(tmp_path):
         assert max(heights) == pytest.approx(alone["rows"][0]["peak_bytes"], rel=0.01)
 
 
+def test_the_cpus_memory_has_only_what_a_bucket_holds(tmp_path):
+    config = {**CONFIG, "zero_optimization": {"stage": 2}}  # A bucket of 500 million.
+    peaks = [dry_run(tmp_path, "own_optimizer.py", ds_config=config, stages=[2], on_gpu=on_gpu,
+                     report=str(tmp_path / "report.json"))["profile"]["peaks"][0]["starts"]
+             for on_gpu in (False, True)]
+    assert max(peaks[0]) < 10 ** 6 and max(peaks[1]) > 10 ** 9
+
+
 def test_a_loop_without_deepspeed_gives_a_search_no_profile(tmp_path):
     said = dry_run(tmp_path, "plain_loop.py", stages=[1], report=str(tmp_path / "report.json"))
     assert "plain_loop.py: it ended before the second step of an engine of " in said["error"]

@@ -169,7 +169,9 @@ TEST_F(RealDeepSpeedTest, ALaunchMeasuresTheProfileWhereADryRunCannotFollow) {
   std::string script = ReadFile(work_.Path("train.py"));
   const size_t at = script.find("            engine.backward(loss)");
   ASSERT_NE(at, std::string::npos);
-  work_.Write("train.py", script.insert(at, "            loss[loss > 0]\n"));
+  work_.Write(
+      "train.py",
+      script.insert(at, "            ids = next(engine.parameters())\n            ids[ids > 0]\n"));
   const Finished search =
       work_.Dsat({"auto", "deepspeed.yaml", "--max-trials", "2", "--confirm", "0", "--out", "out"});
   ASSERT_EQ(search.exit_code, 0) << search.err;
