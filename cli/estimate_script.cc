@@ -138,13 +138,7 @@ std::optional<Json> ScriptOf(const EstimateFlags& flags) {
     const ExperimentSpec spec = ReadExperimentFile(flags.config, flags.model_dir, &warnings);
     if (IsBuiltin(spec)) return std::nullopt;
     LogNew(warnings, {});
-    Json config = ConfigForTrial(ConfigForScript(spec, spec.ds_config, /*has_hook=*/true));
-    request["command"] = ArgvForTrial(spec, config, kConfigPlaceholder, std::nullopt);
-    request["ds_config"] = std::move(config);
-    request["folder"] = spec.model_dir;
-    request["environment"] = spec.environment;
-    request["ranks"] = spec.slots_per_trial;
-    request["memory"] = spec.device_memory_bytes;
+    request.update(DryRunRequest(spec, spec.ds_config));
   } else {
     if (!flags.config.empty())
       Throw(ErrorCode::kInvalidArgument, "\"{}\" and a command behind --: expected one of them",
@@ -153,11 +147,6 @@ std::optional<Json> ScriptOf(const EstimateFlags& flags) {
     request["folder"] = std::filesystem::current_path();
   }
   RefuseOtherFlags(flags);
-  if (CommandWords(request["command"].get<std::vector<std::string>>()).in_shell()) {
-    Throw(ErrorCode::kInvalidArgument,
-          "a dry run starts the script's Python itself, and a shell's command hides it; give the "
-          "command that trains: dsat estimate -- python train.py");
-  }
   ApplyDevices(flags, request);
   ApplyConfig(flags, request["ds_config"]);
   return request;

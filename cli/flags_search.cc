@@ -39,6 +39,7 @@ SearchOptions DefaultOptions(const std::string& method, int64_t confirm_rounds) 
   // Other programs report no losses, and cannot be asked for a longer run.
   options.check_losses = confirm_rounds > 0;
   options.lineages.cover_stages = true;
+  options.profile = "dry-run";
   return options;
 }
 
@@ -229,7 +230,9 @@ void AddSpaceCommand(Parser& parser) {
   AddConfigOrCommand(sub, parser, search);
   TakeOneOf(Add(sub, "--method", search.method, "The method whose space is shown"), MethodNames());
   Add(sub, "--profile FILE", space.profile,
-      "Model profile as JSON, as for dsat create; without it the profiling trial runs");
+      "Model profile as JSON, as for dsat create, or \"measure\", as for dsat auto (default: as "
+      "for "
+      "dsat auto)");
   AddStages(sub, space.zero_stages, "ZeRO stages to search (default: those of the method)");
   CLI::Option* const wide = AddKeyOptions(sub, search.options)->default_str("that of the method");
   AddObjectiveOptions(sub, search.options, search.train_batch_size);
@@ -297,6 +300,11 @@ void AddSearchCommands(Parser& parser) {
         "(docs/external.md)")
         ->allow_extra_args(false);
     AddSearchOptions(sub, info.name, search.options);
+    TakeOneOf(
+        Add(sub, "--profile", search.options.profile,
+            "How the profile of a script is found: by a dry run on fake tensors if the script "
+            "allows it, or measured by a launch (docs/external.md)"),
+        {"dry-run", "measure"});
     AddProofOptions(sub, info.name, search.options);
     AddObjectiveOptions(sub, search.options, search.train_batch_size);
     AddMethodOptions(sub, info.name, search.options);

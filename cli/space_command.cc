@@ -279,7 +279,9 @@ ExperimentSpec MakeSpec(const SpaceFlags& space, RunnerOptions* options) {
   SetTrainBatchSize(search.train_batch_size, spec);
   for (const std::string& warning : CheckStages(spec))
     Log(LogLevel::kWarn, warning);
-  if (!space.profile.empty()) {
+  if (space.profile == "measure") {
+    spec.options.profile = space.profile;
+  } else if (!space.profile.empty()) {
     spec.profile = ProfileFromJson(ReadJsonFile(space.profile), space.profile);
     if (IsBuiltin(spec)) LogNew(CheckSpec(spec, /*elsewhere=*/true), read);
     return spec;

@@ -43,6 +43,8 @@ AutoFactors AutoMemory::Prior() const {
   if (!has_capacity_)
     return made(kAutoMemory.mean, kAutoMemory.unknown_sd, kAutoMemory.unknown_noise);
   if (space_.exact) return made(kAutoMemory.mean, kAutoMemory.exact_sd, kAutoMemory.exact_noise);
+  if (space_.tracked)
+    return made(kAutoMemory.tracked_mean, kAutoMemory.tracked_sd, kAutoMemory.tracked_noise);
   return made(kAutoMemory.formula_mean, kAutoMemory.formula_sd, kAutoMemory.formula_noise);
 }
 
@@ -68,7 +70,7 @@ AutoMemory::Place AutoMemory::PlaceOf(const StageSpace& stage) const {
     sample[1] -= out.state;
   out.samples.insert(out.samples.begin(), {0, 0});
   out.submitted_buffers = Buffers(stage.stage, SubmittedKnobs(stage));
-  if (!space_.exact) out.state = std::max(out.state - out.submitted_buffers, 0.0);
+  if (!HasBuffers()) out.state = std::max(out.state - out.submitted_buffers, 0.0);
   return out;
 }
 
@@ -100,7 +102,7 @@ AutoMemory::Vector AutoMemory::Row(const AutoConfig& config) const {
   Vector row = Vector::Zero();
   row[config.stage] = place.state;
   row[kBuffers] = Buffers(config.stage, config.knobs);
-  if (space_.exact) row[kBuffers] -= place.submitted_buffers;
+  if (HasBuffers()) row[kBuffers] -= place.submitted_buffers;
   row[kActivations] = Activations(place, config.micro_batch);
   row[kConstant] = 1;
   if (has_capacity_) {
@@ -123,7 +125,9 @@ double AutoMemory::Margin(const Vector& row, double limit) const {
 }
 
 void AutoMemory::Inherit(const AutoMemory& earlier, double widen) {
-  if (has_capacity_ != earlier.has_capacity_ || space_.exact != earlier.space_.exact) return;
+  if (has_capacity_ != earlier.has_capacity_ || space_.exact != earlier.space_.exact ||
+      space_.tracked != earlier.space_.tracked)
+    return;
   factors_.Inherit(earlier.factors_, widen);
 }
 

@@ -56,6 +56,8 @@ class AutoMemory {
 
   AutoFactors Prior() const;
   Place PlaceOf(const StageSpace& stage) const;
+  // Whether the forecasts have the buffers that are really used, and not those of the formulas.
+  bool HasBuffers() const { return space_.exact || space_.tracked; }
   double Buffers(int stage, const AutoKnobs& knobs) const;
   double Activations(const Place& place, double micro_batch) const;
   Vector Row(const AutoConfig& config) const;   // The peak that a trial reports.

@@ -71,6 +71,11 @@ struct AutoPriors {
     Factors mean = {1, 1, 1, 1, 1, 1, 0, 1, 0};
     Factors exact_sd = {0.002, 0.002, 0.002, 0.002, 0.3, 0.01, 0.003, 0.2, 0};
     double exact_noise = 0.002;
+    // [script] Bytes of all tensors by a dry run, but on a GPU by the CPU's operators; reported
+    // peaks have the allocator's rounding on top, and the need what formula_mean has.
+    Factors tracked_mean = {1, 1, 1, 1, 1, 1, 0.005, 1, 0.07};
+    Factors tracked_sd = {0.02, 0.02, 0.02, 0.04, 0.3, 0.05, 0.01, 0.5, 0.045};
+    double tracked_noise = 0.008;
     // [bench] Formulas leave out temporary buffers and fragmentation, and reported peaks the
     // context, collectives and the allocator's reserve. How many gathered layers are live at the
     // peak of stage 3 is less certain than the states of other stages (pcie-comm-bound); buffers

@@ -25,7 +25,6 @@ using engine::Strategy;
 
 namespace {
 
-constexpr int64_t kMostMicroBatch = 1 << 16;
 // Predicting for P ranks takes time in proportion to P.
 constexpr int64_t kMostRanks = 1024;
 constexpr int64_t kMostTimesRanks = 4;
@@ -134,20 +133,10 @@ PlannerEstimate Planner::OnCluster(const Json& ds_config, const Cluster& cluster
 }
 
 int64_t Planner::LargestMicroBatch(const Json& ds_config) const {
-  const auto fits = [&](int64_t micro_batch) {
+  return LargestMicroBatchThat([&](int64_t micro_batch) {
     return Of(ConfigForTrial(ds_config, {{kMicroBatchKey, micro_batch}}, cluster_.num_ranks))
         .fits();
-  };
-  if (!fits(1)) return 0;
-  int64_t low = 1;
-  while (low < kMostMicroBatch && fits(2 * low))
-    low *= 2;
-  int64_t high = 2 * low;  // Does not fit, or is more than is looked at.
-  while (low < kMostMicroBatch && high - low > 1) {
-    const int64_t middle = (low + high) / 2;
-    (fits(middle) ? low : high) = middle;
-  }
-  return low;
+  });
 }
 
 std::vector<Variant> Planner::Variants(const Json& ds_config) const {

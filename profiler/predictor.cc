@@ -7,6 +7,7 @@
 
 #include "base/files.h"
 #include "engine/backend/kernels.h"
+#include "engine/config/settings.h"
 #include "profiler/memory_model.h"
 #include "profiler/planner.h"
 #include "proto/search_policy.h"
@@ -64,6 +65,71 @@ class FormulaPredictor : public Predictor {
   MemoryLaw law_;
 };
 
+// The peaks of a dry run; a configuration differs from the nearest of them as the formulas say.
+class TrackedPredictor : public Predictor {
+ public:
+  // `submitted` is the ds_config that has run dry, at the stages and with the offload of the peaks.
+  TrackedPredictor(const ModelProfile& profile, Json submitted, int64_t world_size)
+      : formulas_(profile, world_size, MemoryLaw::kDeepSpeed),
+        profile_(profile),
+        submitted_(std::move(submitted)) {
+    // A limit below the size of a process counts tensors only.
+    if (profile.process_bytes < profile.device_memory_bytes) process_bytes_ = profile.process_bytes;
+  }
+
+  Estimate Predict(const Json& ds_config) const override {
+    const int64_t micro_batch = IntAt(ds_config, kMicroBatchKey, 1);
+    const PeakLines& nearest = NearestTo(ds_config);
+    Json ran = submitted_;
+    SetAtPointer(ran, kStageKey, nearest.stage);
+    SetAtPointer(ran, kOptimizerDevice, nearest.offloads_optimizer ? "cpu" : "none");
+    SetAtPointer(ran, kParamDevice, nearest.offloads_params ? "cpu" : "none");
+    SetAtPointer(ran, kMicroBatchKey, micro_batch);
+    double peak = 0;
+    for (size_t i = 0; i < nearest.starts.size(); ++i) {
+      const double height =
+          nearest.starts[i] + nearest.slopes[i] * static_cast<double>(micro_batch);
+      peak = std::max(peak, height);
+    }
+    Estimate predicted = formulas_.Predict(ds_config);
+    TierNeed& device = predicted.device;
+    device.peak_bytes +=
+        static_cast<int64_t>(peak) + process_bytes_ - formulas_.Predict(ran).device.peak_bytes;
+    // A process grows by up to twice its tensors, because the allocator keeps pages.
+    predicted.tracked = process_bytes_ == 0;
+    return predicted;
+  }
+
+  int64_t LargestMicroBatch(const Json& ds_config) const override {
+    Json config = ds_config;
+    return LargestMicroBatchThat([&](int64_t micro_batch) {
+      SetAtPointer(config, kMicroBatchKey, micro_batch);
+      return Predict(config).fits();
+    });
+  }
+
+ private:
+  static constexpr char kOptimizerDevice[] = "/zero_optimization/offload_optimizer/device";
+  static constexpr char kParamDevice[] = "/zero_optimization/offload_param/device";
+
+  // The first of those that agree in most, the stage first.
+  const PeakLines& NearestTo(const Json& ds_config) const {
+    const engine::Settings settings(ds_config, "ds_config");
+    const auto offloads = [&](const char* device) { return settings.Text(device) != "none"; };
+    const auto likeness = [&](const PeakLines& peak) {
+      return 4 * (peak.stage == settings.stage()) +
+             2 * (peak.offloads_optimizer == offloads(kOptimizerDevice)) +
+             (peak.offloads_params == offloads(kParamDevice));
+    };
+    return *std::ranges::max_element(profile_.peaks, {}, likeness);
+  }
+
+  FormulaPredictor formulas_;
+  ModelProfile profile_;
+  Json submitted_;
+  int64_t process_bytes_ = 0;
+};
+
 // The machine that the profile was measured on, as the trials share it.
 engine::Cluster ClusterOfTrials(const ExperimentSpec& spec, const ModelProfile& profile) {
   const engine::Cluster cpu = engine::ClusterOf("cpu");
@@ -112,6 +178,8 @@ std::unique_ptr<Predictor> MakeFormulaPredictor(const ExperimentSpec& spec,
   const MemoryLaw law = PolicyOf(spec.options).published_memory ? MemoryLaw::kPublished
                         : IsBuiltin(spec)                       ? MemoryLaw::kBuiltin
                                                                 : MemoryLaw::kDeepSpeed;
+  if (law == MemoryLaw::kDeepSpeed && !profile.peaks.empty())
+    return std::make_unique<TrackedPredictor>(profile, spec.ds_config, spec.slots_per_trial);
   return std::make_unique<FormulaPredictor>(profile, spec.slots_per_trial, law);
 }
 
@@ -127,6 +195,20 @@ std::unique_ptr<Predictor> MakePredictor(const ExperimentSpec& spec, const Model
       .ds_config_source = "ds_config",
   };
   return std::make_unique<Planner>(MakePlanner(inputs, ClusterOfTrials(spec, profile)));
+}
+
+int64_t LargestMicroBatchThat(const std::function<bool(int64_t)>& fits) {
+  constexpr int64_t kMost = 65536;
+  if (!fits(1)) return 0;
+  int64_t low = 1;
+  while (low < kMost && fits(2 * low))
+    low *= 2;
+  int64_t high = 2 * low;  // Does not fit, or is more than is looked at.
+  while (low < kMost && high - low > 1) {
+    const int64_t middle = (low + high) / 2;
+    (fits(middle) ? low : high) = middle;
+  }
+  return low;
 }
 
 std::string WhyInfeasible(const Predictor& predictor, const Json& ds_config) {

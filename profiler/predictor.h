@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -34,6 +35,7 @@ struct Estimate {
   double update_ms = 0;   // The part in the optimizer, copies and files included.
   double link_ms = 0;     // The time that collectives take, hidden or not.
   bool exact = false;     // The bytes are what the built-in engine counts when it runs this.
+  bool tracked = false;   // They are those of all tensors in a dry run of the script, and no others.
 
   bool fits() const { return device.fits() && rank_host.fits() && host.fits() && disk.fits(); }
   // "It does not fit: ...", with what each tier needs and has; "" if it fits.
@@ -53,7 +55,8 @@ class Predictor {
   virtual int64_t LargestMicroBatch(const Json& ds_config) const = 0;
 };
 
-// The calibrated formulas (memory_model.h), which know device memory only.
+// The calibrated formulas (memory_model.h), which know device memory only. With the peaks of a dry
+// run in the profile, the formulas give only the differences to the nearest of these.
 std::unique_ptr<Predictor> MakeFormulaPredictor(const ExperimentSpec& spec,
                                                 const ModelProfile& profile);
 
@@ -62,6 +65,10 @@ std::unique_ptr<Predictor> MakeFormulaPredictor(const ExperimentSpec& spec,
 // the formulas for a command, with --compat determined, and if the profile was given by hand.
 // Throws what MakeModel (models.h) throws if the model cannot be built here.
 std::unique_ptr<Predictor> MakePredictor(const ExperimentSpec& spec, const ModelProfile& profile);
+
+// The largest size that fits, up to 65536, found by bisection; 0 if not even 1 fits. REQUIRES: what
+// fits also fits with fewer samples.
+int64_t LargestMicroBatchThat(const std::function<bool(int64_t)>& fits);
 
 // Returns why `ds_config` cannot run: it is refused, or an exact prediction says that it does not
 // fit. "" if it may run.

@@ -186,6 +186,7 @@ void PredictSizes(const Predictor& predictor, const Json& ds_config, StageSpace&
     const Estimate predicted = predictor.Predict(ds_config);
     stage.state_bytes = predicted.device.state_bytes;
     space.exact = predicted.exact;
+    space.tracked = predicted.tracked;
     space.workload.device_memory_bytes = predicted.device.limit_bytes;
     stage.is_bound_by_host = IsBoundByHost(predictor, ds_config, stage.approx_max_micro_batch);
     stage.forecasts = ForecastsOf(predictor, ds_config, stage.approx_max_micro_batch, space);

@@ -27,6 +27,7 @@ void VisitFields(Visitor& visit, T& options) {
   visit("check_losses", options.check_losses);
   visit("soak_steps", options.soak_steps);
   visit("soak_in_budget", options.soak_in_budget);
+  visit("profile", options.profile);
   visit("loss_pattern", options.loss_pattern);
   visit("max_time_s", options.max_time_s);
   visit("max_device_hours", options.max_device_hours);
@@ -74,8 +75,8 @@ DSAT_FIELDS(Knob, pointer, values, effects)
 DSAT_FIELDS(StageSpace, stage, settings, approx_max_micro_batch, is_bound_by_host, state_bytes,
             knobs, forecasts, submitted)
 // The conditions are those of the spec.
-DSAT_FIELDS(SearchSpace, stages, exact, samples_per_step, divisible_by, micro_batch_sizes, workload,
-            left_out)
+DSAT_FIELDS(SearchSpace, stages, exact, tracked, samples_per_step, divisible_by, micro_batch_sizes,
+            workload, left_out)
 
 Json ToJson(const SearchOptions& options) {
   return fields::Encode(options);

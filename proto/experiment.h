@@ -66,7 +66,7 @@ struct SearchOptions {
   // The fixed global batch: micro-batch size and accumulation vary together. nullopt: the global
   // batch follows the micro-batch size, and the accumulation stays as submitted.
   std::optional<int64_t> train_batch_size;
-  int64_t divisible_by = 1;    // Micro-batch sizes are multiples of it.
+  int64_t divisible_by = 1;  // Micro-batch sizes are multiples of it.
   // The most rounds in which the best configurations are measured again
   // (searcher/search/confirm.h).
   int64_t confirm_rounds = 0;
@@ -77,6 +77,9 @@ struct SearchOptions {
   // needs. `soak_in_budget`: fewer if they would take longer than the confirmation has.
   int64_t soak_steps = 0;
   bool soak_in_budget = false;
+  // "dry-run": a dry run of the user's command gives the profile, if it succeeds. "measure", the
+  // default of older logs: a launch does.
+  std::string profile = "measure";
   // For the user's command, a regular expression whose first group matches the loss of a step in
   // the output of rank 0; "": the losses are those that the Python helper reports.
   std::string loss_pattern;
@@ -209,7 +212,8 @@ struct LeftOut {
 // The space that a method chooses from. profiler/tuning_space builds it from the profile.
 struct SearchSpace {
   std::vector<StageSpace> stages;
-  bool exact = false;  // The sizes are what the engine counts, not estimates.
+  bool exact = false;    // The sizes are what the engine counts, not estimates.
+  bool tracked = false;  // The sizes are the bytes of all tensors in a dry run of the script.
   // The samples of one optimizer step on a data-parallel rank if the global batch is fixed, which a
   // micro-batch size has to divide; 0 if it follows the micro-batch size.
   int64_t samples_per_step = 0;

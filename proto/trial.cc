@@ -134,13 +134,16 @@ Json ToJson(const Measurement& measurement) {
   return json;
 }
 
+DSAT_FIELDS(PeakLines, stage, offloads_optimizer, offloads_params, starts, slopes)
+
 // Not VisitFields, because users write profiles, too, and the specs that hold one read it as such.
 template <typename Visitor, typename Profile>
 void VisitProfile(Visitor& visit, Profile& object){NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(
     DSAT_VISIT_FIELD, num_params, trainable_num_params, activation_bytes_per_sample,
     device_memory_bytes, forward_flops_per_sample, two_units_num_params, matmul_flops_per_s,
     copy_bytes_per_s, to_device_bytes_per_s, to_host_bytes_per_s, micro_batch_1_peak_bytes,
-    micro_batch_2_peak_bytes, device, num_threads, trainer, switched_activation_bytes_per_sample))}
+    micro_batch_2_peak_bytes, device, num_threads, trainer, switched_activation_bytes_per_sample,
+    peaks, process_bytes))}
 
 Json ToJson(const ModelProfile& profile) {
   Json json;
@@ -238,6 +241,16 @@ class ProfileReader {
   void operator()(const char* key, Json& object) const {
     object = json_.value(key, Json::object());
     JsonBlock(object, what_ + "/" + key);  // Throws unless it is an object.
+  }
+  void operator()(const char* key, std::vector<PeakLines>& peaks) const {
+    fields::Decode(json_.value(key, Json::array()), fmt::format("{}/{}", what_, key), peaks);
+    for (const PeakLines& peak : peaks) {
+      if (peak.starts.empty() || peak.starts.size() != peak.slopes.size()) {
+        Throw(ErrorCode::kInvalidArgument,
+              "{}/{}: has {} starts and {} slopes of lines; expected as many of both", what_, key,
+              peak.starts.size(), peak.slopes.size());
+      }
+    }
   }
 
  private:

@@ -98,6 +98,16 @@ struct PointResult {
   bool by_hook = false;
 };
 
+// The peak of a rank's device memory at a place, as a dry run of the script has found it: the most
+// of starts[i] + slopes[i] * micro-batch size, in bytes.
+struct PeakLines {
+  int64_t stage = 0;
+  bool offloads_optimizer = false;
+  bool offloads_params = false;
+  std::vector<double> starts = {};
+  std::vector<double> slopes = {};  // As many as starts.
+};
+
 // The profiling trial's measurement of the model and the device. Sizes are per rank.
 struct ModelProfile {
   int64_t num_params = 0;
@@ -125,6 +135,11 @@ struct ModelProfile {
   // instead; 0 if not measured.
   Json trainer = Json::object();
   int64_t switched_activation_bytes_per_sample = 0;
+  // From a dry run (docs/estimate.md), the submitted place first; empty if a launch has measured
+  // the profile. `process_bytes` is the memory of a rank's process besides its tensors, where both
+  // are the device memory.
+  std::vector<PeakLines> peaks = {};
+  int64_t process_bytes = 0;
 };
 
 // How a proposal of the method was answered without a trial of its own.

@@ -6,22 +6,28 @@ The request is a JSON object: `script`, a file, or a module if `is_module`; its 
 `folder`, which it starts in; `environment`; `ds_config`, what to change in the script's config;
 `ranks`; `memory` of a device in bytes (0: no limit); `on_gpu`; `all_stages`. If `accelerate launch`
 starts the ranks, `accelerate` has its arguments, and `ranks` of 0 means as they say. Prints a JSON
-object (docs/estimate.md), or one with `error`.
+object (docs/estimate.md), or one with `error`. With `report`, the request is for the profile of a
+search over `stages`: that file gets a rank's report with it, or with `error`, and no run goes on
+after `limit_s`.
 """
 from __future__ import annotations
 
 import ast
 import contextlib
 import ctypes
+import gc
 import json
+import math
 import multiprocessing.connection
 import os
 import pathlib
+import resource
 import runpy
 import shutil
 import signal
 import sys
 import tempfile
+import time
 import traceback
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
@@ -39,6 +45,7 @@ _MOST_SAMPLES = 1 << 16
 _MOST_RANKS = 4096
 _TOLERANCE = 0.01
 _LONGEST = 400  # Characters of an error's message.
+_files_of_first = 0  # The mapped files of the process that forks the others, in bytes.
 
 
 class DryRunError(Exception):
@@ -89,6 +96,7 @@ class Job(NamedTuple):
     ranks: int
     config: Config
     is_last: bool = False
+    trainer: Config = {}  # Its arguments (_hook/arguments.py).
 
 
 class Run(NamedTuple):
@@ -105,15 +113,19 @@ class Runner:
     def __init__(self, request: Dict[str, Any], scratch: pathlib.Path) -> None:
         self._request, self._scratch = request, scratch
         self._count = 0
+        self._ends = time.monotonic() + request.get("limit_s", math.inf)
 
     def run_all(self, jobs: List[Job], own_batch: int = 0) -> List[Run]:
-        """Runs them in parallel.
+        """Runs them in parallel, as many as there is time for, the first ones first.
 
         `own_batch` is the size of loaders that get the config's micro-batch size; 0: none do.
         """
         waiting, running, runs = list(enumerate(jobs)), {}, {}
         context = multiprocessing.get_context("fork")
-        while waiting or running:
+        gc.freeze()  # A collection in a run is slow with what was imported.
+        global _files_of_first
+        _files_of_first = _mapped_files_bytes()
+        while (waiting or running) and time.monotonic() < self._ends:
             while waiting and len(running) < min(len(os.sched_getaffinity(0)), _MOST_PROCESSES):
                 at, job = waiting.pop(0)
                 folder = self._scratch / str(self._count)
@@ -123,14 +135,17 @@ class Runner:
                     job, folder, self._request, own_batch, sender)).start()
                 sender.close()
                 running[receiver] = at
-            for receiver in multiprocessing.connection.wait(list(running)):
+            left = self._ends - time.monotonic()
+            for receiver in multiprocessing.connection.wait(list(running), min(left, _LIMIT_S)):
                 try:
                     run = Run(*receiver.recv())
                 except EOFError:
                     run = Run({"error": f"{self._request['script']}: it was killed, or took more "
                                         f"than {_LIMIT_S} s to its second step"})
                 runs[running.pop(receiver)] = run
-        return [runs[at] for at in range(len(jobs))]
+        late = Run({"error": f"{self._request['script']}: two steps on fake tensors take longer "
+                             f"than {self._request.get('limit_s')} s"})
+        return [runs.get(at, late) for at in range(len(jobs))]
 
 
 def _become(job: Job, folder: pathlib.Path, request: Dict[str, Any], own_batch: int,
@@ -149,6 +164,7 @@ def _become(job: Job, folder: pathlib.Path, request: Dict[str, Any], own_batch: 
     os.environ.update({
         **request["environment"], "DSAT_DS_CONFIG": config,
         "DSAT_TRIAL_DIR": str(folder), "DSAT_MEASURE": "memory", "RANK": "0", "LOCAL_RANK": "0",
+        "DSAT_TRAINER": json.dumps(job.trainer),
         "WORLD_SIZE": str(job.ranks), "LOCAL_WORLD_SIZE": str(job.ranks),
         "LOCAL_SIZE": str(job.ranks),
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"})
@@ -200,6 +216,7 @@ def _why(error: BaseException) -> str:
 
 
 def _facts(training: Any) -> Dict[str, Any]:
+    from dsat._hook import arguments
     engine = training.engine
     parameters = (engine.module.parameters() if engine is not None
                   else training.parameters.values())
@@ -207,13 +224,28 @@ def _facts(training: Any) -> Dict[str, Any]:
     facts = {"num_params": num_params, "trainable_num_params": trainable_num_params,
              "num_steps": training.num_steps, "flops": training.flops,
              "micro_batch_size": training.batch_size, "stage": None,
+             "trainer": arguments.submitted, "process_bytes": _process_bytes(),
              "accumulation_steps": max(1, training.num_batches // max(1, training.num_steps))}
     if engine is not None:
+        from dsat._hook.engine import settings_of
         section = dict(engine.config.get("zero_optimization") or {})
         facts.update(micro_batch_size=engine.train_micro_batch_size_per_gpu(),
                      accumulation_steps=engine.gradient_accumulation_steps(),
-                     stage=int(engine.zero_optimization_stage()), section=section)
+                     stage=int(engine.zero_optimization_stage()), section=section,
+                     ran=settings_of(engine))
     return facts
+
+
+def _mapped_files_bytes() -> int:
+    """The resident pages of files, such as libraries, of this process."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[2]) * resource.getpagesize()
+
+
+def _process_bytes() -> int:
+    """The most resident memory of this process, with the libraries that the first one has used."""
+    most = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most + max(0, _files_of_first - _mapped_files_bytes())
 
 
 def _totals(run: Run) -> Any:
@@ -316,8 +348,7 @@ class Estimate:
         runs[done] = self._first
         result = {**{key: facts[key] for key in ("num_params", "trainable_num_params", "stage",
                                                  "accumulation_steps")},
-                  "micro_batch_size": size, "flops_per_sample": facts["flops"] // (
-                      facts["num_steps"] * max(1, size) * facts["accumulation_steps"]),
+                  "micro_batch_size": size, "flops_per_sample": self._flops_per_sample(),
                   "ranks": ranks, "memory_bytes": limit, "on_gpu": self._request["on_gpu"],
                   "notes": self._notes(runs.get((done[0], False, 2 * size)), runs.get("check"))}
         result["rows"] = [
@@ -330,6 +361,82 @@ class Estimate:
             fits = [number for number in range(1, 1 + _MOST_RANKS) if line.at(1 / number) <= limit]
             result.update({"fewest_ranks": fits[0]} if fits else {})
         return result
+
+    def profile(self) -> Dict[str, Any]:
+        """The report of a rank whose profile has the peaks at all stages that there is time for."""
+        facts, size, on_gpu = self._facts, self._size, self._request["on_gpu"]
+        if facts["stage"] is None or facts["num_steps"] < 2:
+            raise DryRunError(f"{self._request['script']}: it ended before the second step of an "
+                              "engine of deepspeed.initialize()")
+        given = self._base.get(_MICRO_BATCH, size)
+        if given != size:
+            raise DryRunError(f"{self._request['script']}: it trains with micro-batches of {size} "
+                              f"samples, and its config has {given}")
+        if not on_gpu and facts["ran"]["reduce_bucket_size"] > facts["num_params"]:
+            # What a bucket does not hold takes no memory there.
+            self._base = {**self._base, "zero_optimization": {
+                **facts["section"], "reduce_bucket_size": facts["num_params"]}}
+            self._first = self._run_first(0)
+            facts["section"] = self._first.facts["section"]
+        sizes = (size, size // 2 or 2)
+        switched = {name: not value for name, value in facts["trainer"].items()
+                    if name == "gradient_checkpointing"}
+        others = [] if not switched else [("switched", facts["stage"], None, switched)]
+        stages = [stage for stage in self._request["stages"] if stage != facts["stage"]]
+        others += [(stage, stage, self._section_at(stage), {}) for stage in stages]
+        rows = [("submitted", facts["stage"], None, {}), *others]
+        jobs = {(name, samples): Job(self._ranks, self._config(samples, section), False, trainer)
+                for name, _, section, trainer in rows for samples in sizes}
+        del jobs["submitted", size]
+        say(f"running it with {len(jobs)} more configs")
+        runs = dict(zip(jobs, self._runner.run_all(list(jobs.values()))))
+        runs["submitted", size] = self._first
+        lines: Dict[Any, Line] = {}
+        for name, *_ in rows:
+            both = [runs[name, samples] for samples in sizes]
+            if not any("error" in run.facts for run in both):
+                lines[name] = Line([self._in_memory(run) for run in both], list(sizes))
+        if "submitted" not in lines:
+            raise DryRunError(runs["submitted", sizes[1]].facts["error"])
+        slopes = {name: (line.at(2 * size) - line.at(size)) // size for name, line in lines.items()}
+        peaks = []
+        for name, stage, section, trainer in rows:
+            if name in lines and not trainer:
+                devices = [(self._facts["section"] if section is None else section).get(
+                    f"offload_{what}") or {} for what in ("optimizer", "param")]
+                offloads = [device.get("device", "none") != "none" for device in devices]
+                starts, heights = zip(*lines[name].highest())
+                peaks.append({"stage": stage, "offloads_optimizer": offloads[0],
+                              "offloads_params": offloads[1], "starts": starts, "slopes": heights})
+        return {"ran": facts["ran"], "profile": {
+            "num_params": facts["num_params"],
+            "trainable_num_params": facts["trainable_num_params"],
+            "activation_bytes_per_sample": slopes["submitted"],
+            "switched_activation_bytes_per_sample": slopes.get("switched", 0),
+            "forward_flops_per_sample": self._flops_per_sample() // 3,
+            "device": "" if on_gpu else "cpu", "trainer": facts["trainer"], "peaks": peaks,
+            "process_bytes": 0 if on_gpu else facts["process_bytes"]}}
+
+    def _flops_per_sample(self) -> int:
+        facts = self._facts
+        return int(facts["flops"] // (facts["num_steps"] * max(1, self._size)
+                                      * facts["accumulation_steps"]))
+
+    def _section_at(self, stage: int) -> Config:
+        """The section zero_optimization as submitted, with what it may offload at this stage."""
+        given = self._facts["section"]
+        refused = [key for key, least in (("offload_optimizer", 1), ("offload_param", 3))
+                   if stage < least]
+        return {**{key: value for key, value in given.items() if key not in refused},
+                "stage": stage}
+
+    def _in_memory(self, run: Run) -> Run:
+        """The run with what is offloaded, where the device's memory is that of the host."""
+        if self._request["on_gpu"]:
+            return run
+        curve = run.curve.copy()
+        curve[:, -2] += curve[:, -1]
+        return run._replace(curve=curve)
 
     def _places(self, stage: Optional[int]) -> Tuple[bool, ...]:
         """Whether the last rank is run, too: stages 1 and 2 partition gradients in their order."""
@@ -402,7 +509,8 @@ def main() -> None:
         if "accelerate" in request:
             _apply_accelerate(request["accelerate"], request)
         _preload(request["script"])
-        answer = Estimate(request, Runner(request, scratch), request["ranks"]).answer()
+        estimate = Estimate(request, Runner(request, scratch), request["ranks"])
+        answer = estimate.profile() if "report" in request else estimate.answer()
     except ImportError as error:
         answer = {"error": f"{sys.executable}: {error}"}
     except (DryRunError, OSError) as error:
@@ -411,8 +519,12 @@ def main() -> None:
         pass
     shutil.rmtree(scratch, ignore_errors=True)
     if not answer:
-        os._exit(130)  # Processes that still run end with this one.
-    print(json.dumps(answer))
+        os._exit(130)  # Processes that still run end with this one, here and below.
+    if "report" in request:
+        write_json(pathlib.Path(request["report"]), answer)
+    else:
+        print(json.dumps(answer), flush=True)
+    os._exit(0)
 
 
 if __name__ == "__main__":

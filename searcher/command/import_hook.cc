@@ -93,8 +93,24 @@ Json AskPython(const ExperimentSpec& spec, const std::vector<std::string>& argum
   return AnswerOf(command + " 2>/dev/null");
 }
 
-Json DryRun(Json request) {
+Json DryRunRequest(const ExperimentSpec& spec, const Json& ds_config) {
+  Json config = ConfigForTrial(ConfigForScript(spec, ds_config, /*has_hook=*/true));
+  config.erase(kLaunchSection);  // The command and its environment have it.
+  return {{"command", ArgvForTrial(spec, ds_config, kConfigPlaceholder, std::nullopt)},
+          {"ds_config", std::move(config)},
+          {"folder", spec.model_dir},
+          {"environment", spec.environment},
+          {"ranks", spec.slots_per_trial},
+          {"memory", spec.device_memory_bytes}};
+}
+
+std::string DryRunCommand(Json request) {
   CommandWords command(request.at("command").get<std::vector<std::string>>());
+  if (command.in_shell()) {
+    Throw(ErrorCode::kInvalidArgument,
+          "a dry run starts the script's Python itself, and a shell's command hides it; give the "
+          "command that trains: dsat estimate -- python train.py");
+  }
   const std::vector<CommandWord>& words = command.words();
   const std::optional<RankProgram> ranks = RankProgramAt(command, 0);
   if (!ranks || ranks->begin >= words.size()) {
@@ -107,21 +123,28 @@ Json DryRun(Json request) {
   std::string python = IsPython(starter) ? starter : "python3";
   const fs::path beside = fs::path(starter).parent_path() / "python3";
   if (!IsPython(starter) && beside.has_parent_path() && fs::exists(beside)) python = beside;
-  const char* const ours = std::getenv("PYTHONPATH");
+  const char* const inherited = std::getenv("PYTHONPATH");
+  const std::string ours =
+      request["environment"].value("PYTHONPATH", inherited == nullptr ? "" : inherited);
+  request["environment"].erase("PYTHONPATH");
   // The import hook runs where this variable is set. Variables and wrappers of the command follow.
   std::string line = fmt::format("cd {} && exec env PYTHONPATH={} {}=/dev/null DSAT_MEASURE=memory",
                                  ShellWord(request.at("folder")),
-                                 ShellWord(PythonPath(PythonFolder(), ours == nullptr ? "" : ours)),
-                                 kConfigVariable);
+                                 ShellWord(PythonPath(PythonFolder(), ours)), kConfigVariable);
   for (size_t i = 0; i < ranks->starter; ++i)
     command.InsertIntoList(i, "PYTHONPATH=", PythonPath(PythonFolder(), ""));
   const std::vector<std::string> changed = command.Changed();
   for (size_t i = 0; i < ranks->starter; ++i)
     line += " " + ShellWord(changed[i]);
-  const Json answer = AnswerOf(
-      fmt::format("{} {} -m dsat._dry_run {}", line, ShellWord(python), ShellWord(request.dump())));
+  return fmt::format("{} {} -m dsat._dry_run {}", line, ShellWord(python),
+                     ShellWord(request.dump()));
+}
+
+Json DryRun(const Json& request) {
+  const std::string command = DryRunCommand(request);
+  const Json answer = AnswerOf(command);
   if (answer.is_null())
-    Throw(ErrorCode::kFailedPrecondition, "{} -m dsat._dry_run ended without an answer", python);
+    Throw(ErrorCode::kFailedPrecondition, "dsat._dry_run ended without an answer: {}", command);
   if (answer.contains("error"))
     Throw(ErrorCode::kFailedPrecondition, "{}", answer["error"].get<std::string>());
   return answer;

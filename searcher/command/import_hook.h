@@ -22,11 +22,16 @@ std::string PythonPath(const std::string& python_folder, const std::string& rest
 // entrypoint, or else the python3 of PATH.
 Json AskPython(const ExperimentSpec& spec, const std::vector<std::string>& arguments);
 
-// The answer of python/dsat/_dry_run.py to its request: what a training needs, found out on fake
-// tensors, in seconds. The request's `command`, the words that train without a shell, becomes what
-// each rank runs, and `ranks` their number if it is 0. The run shows its progress on standard
-// error. Throws kInvalidArgument if the command is none of a launcher or of Python, and
-// kFailedPrecondition with the reason if there is no answer.
-Json DryRun(Json request);
+// The request to python/dsat/_dry_run.py for the experiment's command with `ds_config`.
+Json DryRunRequest(const ExperimentSpec& spec, const Json& ds_config);
+
+// A shell's command that answers the request: what a training needs, found out on fake tensors, in
+// seconds. The request's `command`, the words that train without a shell, becomes what each rank
+// runs, and `ranks` their number if it is 0. The run shows its progress on standard error. Throws
+// kInvalidArgument if the command is none of a launcher or of Python.
+std::string DryRunCommand(Json request);
+
+// The answer. Throws as DryRunCommand, and kFailedPrecondition with the reason if there is none.
+Json DryRun(const Json& request);
 
 }  // namespace dsat

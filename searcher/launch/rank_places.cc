@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "base/unique_fd.h"
 #include "searcher/hosts/slots.h"
 
 namespace dsat {
@@ -58,6 +61,19 @@ std::string RandomToken() {
   std::array<unsigned char, 16> bytes;
   if (getentropy(bytes.data(), bytes.size()) != 0) ThrowErrno("getentropy", errno);
   return fmt::format("{:02x}", fmt::join(bytes, ""));
+}
+
+int FreePort() {
+  const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  if (fd.get() < 0 || bind(fd.get(), any, size) != 0 || getsockname(fd.get(), any, &size) != 0) {
+    ThrowErrno("free port for MASTER_PORT", errno);
+  }
+  return ntohs(address.sin_port);
 }
 
 std::map<std::string, std::string> MasterEnvironment(const LaunchRequest& request) {

@@ -30,6 +30,9 @@ std::map<std::string, std::string> DeviceEnvironment(const LaunchRequest& reques
 // 128 random bits from the kernel as 32 hex digits.
 std::string RandomToken();
 
+// A port of this machine that is unused at this moment.
+int FreePort();
+
 // MASTER_ADDR and MASTER_PORT for ranks on other hosts: the first host with ranks, as those on the
 // others or on itself reach it, and a port that is likely to differ between attempts. REQUIRES: the
 // request has slots.

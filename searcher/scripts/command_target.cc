@@ -4,11 +4,8 @@
 #include "searcher/scripts/command_target.h"
 
 #include <fmt/format.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -19,7 +16,6 @@
 #include "base/error.h"
 #include "base/file_writer.h"
 #include "base/files.h"
-#include "base/unique_fd.h"
 #include "proto/launch_settings.h"
 #include "proto/search_policy.h"
 #include "searcher/command/deepspeed_command.h"
@@ -31,6 +27,7 @@
 #include "searcher/scripts/exit_classifier.h"
 #include "searcher/scripts/hook_report.h"
 #include "searcher/scripts/node_command.h"
+#include "searcher/scripts/profile_by_dry_run.h"
 #include "searcher/scripts/ran_config.h"
 #include "searcher/scripts/torch_extensions.h"
 
@@ -45,20 +42,6 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kReportsWait{5};
 // The size of the end of a log that is searched for the cause of a failure.
 constexpr int64_t kLogEndBytes = 256 * 1024;
-
-// A port that is unused at this moment.
-int FreePort() {
-  const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  auto* const any = reinterpret_cast<sockaddr*>(&address);
-  if (fd.get() < 0 || bind(fd.get(), any, size) != 0 || getsockname(fd.get(), any, &size) != 0) {
-    ThrowErrno("free port for MASTER_PORT", errno);
-  }
-  return ntohs(address.sin_port);
-}
 
 // The files of an attempt: the config that dsat writes for the script, and the reports and logs
 // that the ranks leave. Paths are absolute. A file that another process is still writing is read as
@@ -91,7 +74,9 @@ class CommandTarget : public LaunchTarget {
         python_(std::move(python)),
         names_config_(NamesConfig(spec)),
         launcher_(FindRankLauncher(spec.entrypoint)),
-        starts_ranks_(StartsRanks(spec)) {}
+        starts_ranks_(StartsRanks(spec)),
+        runs_dry_(spec.options.profile == "dry-run" && !python_.empty() &&
+                  !PolicyOf(spec.options).published_memory) {}
 
   std::vector<RankCommand> Prepare(const LaunchRequest& request) override;
   std::optional<PointResult> PollMeasurement(const LaunchRequest& request,
@@ -134,6 +119,7 @@ class CommandTarget : public LaunchTarget {
   bool names_config_;
   std::optional<RankLauncher> launcher_;  // The one that the command shows.
   bool starts_ranks_;                     // By this launcher or by itself.
+  bool runs_dry_;                         // Whether a dry run gives the profile, until it fails.
   int64_t data_parallel_size_ = 0;        // As the last engine has reported it; 0 if none has.
   std::map<int64_t, int64_t> fed_;        // The largest batch of rank 0 by micro-batch size.
   std::map<std::string, Given> given_;    // By request.dir.
@@ -288,6 +274,12 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
       TellRank(rank, spec_.slots_per_trial, place, meeting, command.env);
     }
   }
+  runs_dry_ &= request.kind == TrialKind::kProfile;
+  const std::string dry_run = runs_dry_ ? ProfileByDryRun(spec_, request, files.hook(0)) : "";
+  runs_dry_ &= !dry_run.empty();
+  if (!runs_dry_) return commands;
+  commands.resize(1);
+  commands[0].argv = {"/bin/sh", "-c", dry_run};
   return commands;
 }
 
@@ -467,6 +459,12 @@ Outcome CommandTarget::Classify(const LaunchRequest& request, const ExitReport& 
   }
   given_.erase(request.dir);
   if (const auto outcome = OutcomeOf(request, reports)) return *outcome;
+  if (request.kind == TrialKind::kProfile && std::exchange(runs_dry_, false)) {
+    std::string why = reports.empty() ? "" : reports[0].error;
+    if (why.empty()) why = LastErrorOrLine(FilesOf(request).ReadLogEnd(0));
+    return {TrialState::kFailed,
+            "a launch measures the profile, because the dry run gives none: " + Printable(why)};
+  }
   const bool ended_well = exit.first_failed_rank < 0 && !exit.killed_by_us;
   if (request.full_run && ended_well) return {TrialState::kSucceeded, ""};
   std::vector<std::string> logs;

@@ -134,6 +134,8 @@ std::optional<HookReport> ReadHookReport(const std::string& text) {
   report.first_counted_step = WholeNumberAt(file, "first_counted_step");
   ReadSteps(file, &report);
   report.profile = file.value("profile", Json());
+  const Json error = file.value("error", Json());
+  if (error.is_string()) report.error = error;
   report.peak_bytes = FiniteNumber(file, "peak_bytes");
   report.host_bytes = FiniteNumber(file, "host_bytes");
   report.alloc_retries = FiniteNumber(file, "num_alloc_retries");

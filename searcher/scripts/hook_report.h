@@ -52,6 +52,7 @@ struct HookReport {
   std::vector<MeasuredStep> steps = {};  // The steps that count; empty until all are measured.
   std::string problem = {};              // The key that makes the result unusable; "" if none.
   Json profile = {};                     // An object as for ProfileFromJson, or null.
+  std::string error = {};                // Why a dry run gives no profile; "" if it gives one.
   std::optional<double> peak_bytes = {};
   std::optional<double> host_bytes = {};
   std::optional<double> alloc_retries = {};

@@ -1,9 +1,12 @@
 // Derives from what a search was told what follows from it.
 #include "searcher/search/search_state.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
+#include "base/files.h"
 #include "engine/config/batch.h"
 #include "engine/config/keys.h"
 #include "engine/config/strategies.h"
@@ -75,15 +78,23 @@ std::string SearchState::SubmittedMisfit() const {
     if (trial.kind != TrialKind::kProfile) break;
     if (trial.state == TrialState::kInfeasible) return trial.reason;
   }
-  return "";
+  return misfit_by_dry_run;
 }
 
 void SearchState::SetProfile(const ModelProfile& learned, const std::optional<SearchSpace>& given) {
   AddTrainer(learned, spec);
   const ExperimentSpec profiled = ProfiledSpec().value();
   profile = learned;
-  space =
-      given ? *given : MakeSearchSpace(*MakeFormulaPredictor(profiled, learned), learned, profiled);
+  const std::unique_ptr<Predictor> formulas = MakeFormulaPredictor(profiled, learned);
+  space = given ? *given : MakeSearchSpace(*formulas, learned, profiled);
+  const Json submitted_config =
+      engine::ConfigForTrial(profiled.ds_config, {}, spec.slots_per_trial);
+  const Estimate predicted = formulas->Predict(submitted_config);
+  if (predicted.tracked && !predicted.fits()) {
+    misfit_by_dry_run = fmt::format("its tensors take {} in a dry run, and a device has {}",
+                                    HumanBytes(predicted.device.peak_bytes),
+                                    HumanBytes(predicted.device.limit_bytes));
+  }
   proposer = std::make_unique<Proposer>(profiled, *space, learned.num_params);
 }
 

@@ -46,6 +46,7 @@ struct SearchState {
   // These are set together, once the profile is known.
   std::optional<ModelProfile> profile;
   std::optional<SearchSpace> space;
+  std::string misfit_by_dry_run;  // SubmittedMisfit, if it is a dry run's.
   std::unique_ptr<Proposer> proposer;
   const Recorded* recorded = nullptr;  // The next proposal of its method, in a replay.
   // The confirmation of which a trial has started, and what those before it have left out.
@@ -65,7 +66,8 @@ struct SearchState {
   // built-in engine), and with parameters and optimizer states in host memory. nullopt if all of
   // these did not fit; with --compat determined only the first one is tried.
   std::optional<ExperimentSpec> ProfiledSpec() const;
-  // Why the submitted configuration was not profiled: it did not fit. "" if it fit.
+  // Why the submitted configuration was not profiled: it did not fit, or its tensors alone do not
+  // by a dry run. "" if it fit.
   std::string SubmittedMisfit() const;
   void SetProfile(const ModelProfile& learned, const std::optional<SearchSpace>& given);
   // Why the draft cannot run by an exact prediction, "" if it may. Throws what MakePredictor

@@ -215,6 +215,21 @@ TEST(AutoMemoryTest, ExactForecastsAreSharp) {
   EXPECT_LT(memory.ProbabilityFits(ConfigOf(space, 0, kSubmitted, 31)), 0.1);
 }
 
+TEST(AutoMemoryTest, ADryRunIsSurerThanFormulas) {
+  SearchSpace space = FourRanks(false);
+  constexpr int64_t kSubmitted = 3;
+  const auto fits = [&](int64_t size) {
+    const AutoSpace made(space, {});
+    return AutoMemory(made.space()).ProbabilityFits(ConfigOf(made, 0, kSubmitted, size));
+  };
+  const double small = fits(21), large = fits(33);
+  space.tracked = true;
+  EXPECT_LT(small, 0.9);
+  EXPECT_GT(fits(21), 0.95);
+  EXPECT_GT(large, 0.01);
+  EXPECT_LT(fits(33), 0.01);
+}
+
 TEST(AutoMemoryTest, BucketsThatDeepSpeedAllocatesNeedMemoryOnOneRankAndBeyondTheParameters) {
   SearchSpace space = FourRanks(false);
   space.workload.data_parallel = 1;

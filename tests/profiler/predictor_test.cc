@@ -95,6 +95,52 @@ TEST(PredictorTest, TheLargestMicroBatchFitsAndOneMoreDoesNot) {
   }
 }
 
+// A command whose dry run has peaks at stages 0 and 2.
+std::unique_ptr<Predictor> PredictorOfDryRun(int64_t device_memory_bytes, int64_t process_bytes) {
+  ExperimentSpec spec;
+  spec.entrypoint = {"train.py"};
+  spec.slots_per_trial = 2;
+  spec.ds_config = Config(2, 4, 2);
+  ModelProfile profile = {.num_params = kMiB, .trainable_num_params = kMiB};
+  profile.device_memory_bytes = device_memory_bytes;
+  profile.process_bytes = process_bytes;
+  profile.peaks = {{.stage = 2, .starts = {30e6, 10e6}, .slopes = {0, 1e6}},
+                   {.stage = 0, .starts = {40e6}, .slopes = {2e6}}};
+  return MakePredictor(spec, profile);
+}
+
+TEST(PredictorTest, TheHighestLineOfADryRunIsThePeak) {
+  const auto predictor = PredictorOfDryRun(int64_t{200'000'000}, 0);
+  const auto peak = [&](const Json& config) {
+    return predictor->Predict(config).device.peak_bytes;
+  };
+  EXPECT_TRUE(predictor->Predict(Config(2, 4, 2)).tracked);
+  EXPECT_EQ(peak(Config(2, 4, 2)), 30'000'000);
+  EXPECT_EQ(peak(Config(2, 50, 2)), 60'000'000);
+  EXPECT_EQ(peak(Config(0, 50, 2)), 140'000'000);
+  EXPECT_EQ(predictor->LargestMicroBatch(Config(2, 1, 2)), 190);
+  EXPECT_EQ(predictor->LargestMicroBatch(Config(0, 1, 2)), 80);
+}
+
+TEST(PredictorTest, FormulasSayHowOtherPlacesDifferFromThoseThatRanDry) {
+  const auto predictor = PredictorOfDryRun(int64_t{200'000'000}, 0);
+  Json offloaded = Config(2, 50, 2);
+  offloaded["zero_optimization"]["offload_optimizer"] = {{"device", "cpu"}};
+  // The master copy, two moments and the gradients of half of the parameters; a bucket of them is
+  // there for the device's part of the copy.
+  const int64_t gone = 60'000'000 - predictor->Predict(offloaded).device.peak_bytes;
+  EXPECT_EQ(gone, (12 + 4) * kMiB / 2);
+}
+
+TEST(PredictorTest, AProcessCountsWhereItFitsTheLimit) {
+  const Json config = Config(2, 50, 2);
+  EXPECT_EQ(PredictorOfDryRun(200'000'000, 100'000'000)->Predict(config).device.peak_bytes,
+            160'000'000);
+  EXPECT_FALSE(PredictorOfDryRun(200'000'000, 100'000'000)->Predict(config).tracked);
+  EXPECT_EQ(PredictorOfDryRun(200'000'000, 300'000'000)->Predict(config).device.peak_bytes,
+            60'000'000);
+}
+
 TEST(PredictorTest, OffloadIsAsFastAsTheCopiesThatTheProfileHasMeasured) {
   Json config = Config(2, 1, 2);
   config["zero_optimization"]["offload_optimizer"] = {{"device", "cpu"}};

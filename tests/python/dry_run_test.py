@@ -49,7 +49,7 @@ def dry_run(folder, script, *arguments, ds_config=None, ranks=1, memory=0, all_s
         env=environment(DSAT_DS_CONFIG=os.devnull, DSAT_MEASURE="memory", TMPDIR=str(folder)),
         text=True, check=True, timeout=120)
     assert not list(pathlib.Path(folder).glob("dsat-dry-run-*")), "it leaves files"
-    return json.loads(run.stdout)
+    return json.loads(pathlib.Path(more["report"]).read_text() if "report" in more else run.stdout)
 
 
 def real_peak(folder, script, ranks=1, ds_config=None):
@@ -108,6 +108,35 @@ def test_ranks_with_real_tensors_need_what_was_predicted(tmp_path, stage):
     said = dry_run(tmp_path, "own_optimizer.py", ds_config=config, ranks=2)
     real = real_peak(tmp_path, "own_optimizer.py", ranks=2, ds_config=config)
     assert said["rows"][0]["peak_bytes"] == pytest.approx(real, rel=0.01)
+
+
+def test_a_search_gets_the_peaks_of_all_stages(tmp_path):
+    said = dry_run(tmp_path, "own_optimizer.py", ds_config=CONFIG, ranks=2, stages=[0, 2, 3],
+                   report=str(tmp_path / "report.json"))
+    profile = said["profile"]
+    assert said["ran"]["data_parallel_size"] == 2
+    assert profile["num_params"] == profile["trainable_num_params"] == MODEL
+    assert [peak["stage"] for peak in profile["peaks"]] == [2, 0, 3]
+    assert profile["process_bytes"] > 10 ** 8
+    for peak in profile["peaks"]:
+        section = {**CONFIG["zero_optimization"], "stage": peak["stage"]}
+        alone = dry_run(tmp_path, "own_optimizer.py", ranks=2, ds_config={
+            **CONFIG, "train_micro_batch_size_per_gpu": 16, "zero_optimization": section})
+        heights = [start + 16 * slope for start, slope in zip(peak["starts"], peak["slopes"])]
+        assert max(heights) == pytest.approx(alone["rows"][0]["peak_bytes"], rel=0.01)
+
+
+def test_the_cpus_memory_has_only_what_a_bucket_holds(tmp_path):
+    config = {**CONFIG, "zero_optimization": {"stage": 2}}  # A bucket of 500 million.
+    peaks = [dry_run(tmp_path, "own_optimizer.py", ds_config=config, stages=[2], on_gpu=on_gpu,
+                     report=str(tmp_path / "report.json"))["profile"]["peaks"][0]["starts"]
+             for on_gpu in (False, True)]
+    assert max(peaks[0]) < 10 ** 6 and max(peaks[1]) > 10 ** 9
+
+
+def test_a_loop_without_deepspeed_gives_a_search_no_profile(tmp_path):
+    said = dry_run(tmp_path, "plain_loop.py", stages=[1], report=str(tmp_path / "report.json"))
+    assert "plain_loop.py: it ended before the second step of an engine of " in said["error"]
 
 
 def test_attention_with_dropout_is_fused_on_a_gpu(tmp_path):

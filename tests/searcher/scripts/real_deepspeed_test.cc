@@ -143,6 +143,45 @@ TEST_F(RealDeepSpeedTest, TheSpaceIsShownAfterOneProfilingTrial) {
   EXPECT_FALSE(space["best"][0]["exact"]);
 }
 
+// The names of the files that the launches of the first trial have left.
+std::vector<std::string> FilesOfFirstTrial(const Workspace& work) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(work.Path("out/trials/0")))
+    names.push_back(entry.path().lexically_relative(work.Path("out/trials/0")));
+  return names;
+}
+
+TEST_F(RealDeepSpeedTest, ADryRunTakesThePlaceOfTheProfilingLaunch) {
+  const std::vector<std::string> search = {
+      "auto", "deepspeed.yaml", "--max-trials", "2", "--confirm", "0", "--out", "out"};
+  ASSERT_EQ(work_.Dsat(search).exit_code, 0);
+  const Json profile = Show()["profile"];
+  EXPECT_GT(profile["forward_flops_per_sample"], 0);
+  ASSERT_FALSE(profile["peaks"].empty()) << profile.dump(2);  // All stages, if there is time.
+  const std::vector<std::string> names = FilesOfFirstTrial(work_);
+  EXPECT_THAT(names, testing::Contains("attempt0/hook-rank0.json"));
+  EXPECT_THAT(names, testing::Not(testing::Contains("attempt0/hook-rank1.json")));
+  EXPECT_EQ(Show()["trials"][1]["kind"], "submitted");
+  EXPECT_EQ(work_.Dsat({"resume", "1"}).exit_code, 0);  // A replay needs no dry run.
+}
+
+TEST_F(RealDeepSpeedTest, ALaunchMeasuresTheProfileWhereADryRunCannotFollow) {
+  std::string script = ReadFile(work_.Path("train.py"));
+  const size_t at = script.find("            engine.backward(loss)");
+  ASSERT_NE(at, std::string::npos);
+  work_.Write(
+      "train.py",
+      script.insert(at, "            ids = next(engine.parameters())\n            ids[ids > 0]\n"));
+  const Finished search =
+      work_.Dsat({"auto", "deepspeed.yaml", "--max-trials", "2", "--confirm", "0", "--out", "out"});
+  ASSERT_EQ(search.exit_code, 0) << search.err;
+  EXPECT_THAT(search.err, testing::ContainsRegex(
+                              "trial 0 is tried again: a launch measures the profile, because "
+                              "the dry run gives none: .*train.py: line .* depends on values"));
+  EXPECT_THAT(FilesOfFirstTrial(work_), testing::Contains("attempt1/hook-rank1.json"));
+  EXPECT_TRUE(Show()["profile"]["peaks"].empty());
+}
+
 TEST_F(RealDeepSpeedTest, AutoValuesAreWhatTheTrainersArgumentsSay) {
   if (!HasPackage("transformers")) GTEST_SKIP() << kNoDeepSpeed;
   const Json trials =
