@@ -12,6 +12,7 @@
 
 #include "engine/config/batch.h"
 #include "engine/config/settings.h"
+#include "engine/config/validate.h"
 #include "profiler/conditions.h"
 #include "profiler/effective_key.h"
 #include "profiler/places.h"
@@ -46,6 +47,23 @@ std::vector<Json> ValuesOf(const Key& key, const Scope& scope) {
   return values;
 }
 
+// Whether ranks can share samples, tensors and experts as the place with this value says. A kept
+// batch is divided among as many ranks as submitted.
+bool SplitsRanks(const Key& key, const Json& value, const Scope& scope, const Place& place) {
+  const int64_t world_size = scope.spec.slots_per_trial;
+  const std::string source = "ds_config";
+  try {
+    const Json config = engine::ConfigForTrial(place.ds_config, {{key.pointer, value}}, world_size);
+    engine::ValidateDsConfig(config, source, world_size);
+    return !scope.spec.options.train_batch_size ||
+           engine::DataParallelSize(config, source, world_size) ==
+               engine::DataParallelSize(place.ds_config, source, world_size);
+  } catch (const Error& error) {
+    if (!IsRefusal(error)) throw;
+    return false;
+  }
+}
+
 // The submitted value and those that mean something else: nothing is learned otherwise unless a
 // trial chooses so. A type that is not given is that of training.
 std::vector<Json> ValuesBesidesSubmitted(const Key& key, const Scope& scope, const Place& place) {
@@ -56,7 +74,8 @@ std::vector<Json> ValuesBesidesSubmitted(const Key& key, const Scope& scope, con
   const auto meaning = [&](const Json& value) { return value.is_null() ? Json(precision) : value; };
   std::vector<Json> values = {settings.Get(key.pointer)};
   for (const Json& value : ValuesOf(key, scope)) {
-    if (meaning(value) != meaning(values.front())) values.push_back(value);
+    if (meaning(value) == meaning(values.front())) continue;
+    if (!key.splits_ranks || SplitsRanks(key, value, scope, place)) values.push_back(value);
   }
   return values;
 }
@@ -105,11 +124,12 @@ std::optional<Knob> WideKnobOf(const Key& key, const Scope& scope, const Place& 
                                std::vector<LeftOut>& left_out) {
   if (!IsSearchedWidely(key, scope.spec) || place.stage < key.wide_from) return std::nullopt;
   if (LacksItsSection(key, place.ds_config, scope.keys)) return std::nullopt;
-  const bool is_besides = key.key_class == engine::KeyClass::kSemantic || IsOfTrainer(key);
+  const bool is_unpredicted = IsOfTrainer(key) || key.splits_ranks;
+  const bool is_besides = key.key_class == engine::KeyClass::kSemantic || is_unpredicted;
   Knob knob{
       .pointer = key.pointer,
       .values = is_besides ? ValuesBesidesSubmitted(key, scope, place) : ValuesOf(key, scope)};
-  if (knob.values.size() > 1 && !IsOfTrainer(key))
+  if (knob.values.size() > 1 && !is_unpredicted)
     knob.effects = EffectsOf(knob, scope, place.ds_config, space.approx_max_micro_batch);
   if (knob.values.size() > 1 && !(exact && !key.beyond_plan && IsIdle(knob))) {
     ForgetTimes(space, knob);
@@ -240,7 +260,7 @@ Workload WorkloadOf(const ModelProfile& profile, const ExperimentSpec& spec) {
           .trainable_num_params = profile.trainable_num_params,
           .bytes_per_param = half ? 2 : 4,
           .data_parallel = data_parallel,
-          .pipeline_stages = world_size / data_parallel,
+          .pipeline_stages = settings.Int("/pipeline/stages"),
           .forward_flops_per_sample = profile.forward_flops_per_sample,
           .matmul_flops_per_s = profile.matmul_flops_per_s,
           .copy_bytes_per_s = profile.copy_bytes_per_s,

@@ -54,14 +54,15 @@ std::string FailureOfSubmitted(const Experiment& experiment) {
 constexpr double kProofPart = 0.5;
 
 // The seconds that the confirmation will take up to its first look if it has as many arms as it can
-// and launches take as long as so far; 0 once it has begun.
+// and launches take as long as so far; 0 once it has begun, and before anything was measured. The
+// profiling trial also compiles extensions, and says nothing of the others.
 double SecondsToConfirm(const Search& search) {
   constexpr double kMostArms = kMostFinalists + 1;  // With the submitted configuration.
   if (search.confirmation() != nullptr) return 0;
   double seconds = 0, launches = 0;
   for (const auto& [id, trial] : search.trials()) {
     const double took = trial.times.seconds();
-    if (took <= 0) continue;
+    if (took <= 0 || trial.kind == TrialKind::kProfile) continue;
     seconds += took;
     ++launches;
   }

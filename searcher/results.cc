@@ -127,6 +127,19 @@ std::vector<std::string> StandaloneCommand(const ExperimentSpec& spec, const Jso
   return command.Changed();
 }
 
+// Without the trainer's arguments that are as the script sets them itself.
+Json WithoutOwnArguments(const Search& search, Json config) {
+  const Json trainer = TrainerArgumentsOf(config);
+  if (!search.profile() || trainer.empty()) return config;
+  Json& section = config[kLaunchSection];
+  for (const auto& [name, value] : trainer.items()) {
+    if (search.profile()->trainer.value(name, Json()) == value) section["trainer"].erase(name);
+  }
+  if (section["trainer"].empty()) section.erase("trainer");
+  if (section.empty()) config.erase(kLaunchSection);
+  return config;
+}
+
 // A resolved config with stated defaults.
 Json StatedConfig(const Search& search, const Json& config) {
   const Json* stage = FindAtPointer(config, kStageKey);
@@ -136,7 +149,7 @@ Json StatedConfig(const Search& search, const Json& config) {
     if (stage != nullptr && *stage == place.stage)
       knobs.insert(knobs.end(), place.knobs.begin(), place.knobs.end());
   }
-  return WithStatedDefaults(search.spec(), knobs, config);
+  return WithStatedDefaults(search.spec(), knobs, WithoutOwnArguments(search, config));
 }
 
 // The content of metrics.json (results.h).

@@ -13,6 +13,10 @@ namespace {
 constexpr char kTotal[] = "/train_batch_size";
 constexpr char kMicro[] = "/train_micro_batch_size_per_gpu";
 constexpr char kAccumulation[] = "/gradient_accumulation_steps";
+constexpr char kStages[] = "/pipeline/stages";
+constexpr char kTensors[] = "/tensor_parallel/autotp_size";
+constexpr char kSequences[] = "/sequence_parallel_size";
+constexpr char kExperts[] = "/expert_parallel/autoep_size";
 
 // The number at a pointer; nullopt if it is not given, null or "auto".
 std::optional<int64_t> Given(const Json& ds_config, const char* pointer,
@@ -23,6 +27,24 @@ std::optional<int64_t> Given(const Json& ds_config, const char* pointer,
   if (expected.empty()) return WholeNumber(*value);
   Throw(ErrorCode::kInvalidArgument, "{}: {} is {}; expected {}", source, pointer, value->dump(),
         expected);
+}
+
+// A number of ranks or experts; nullopt if it is not given or no number.
+std::optional<double> SizeAt(const Json& ds_config, const char* pointer) {
+  const Json* size = FindAtPointer(ds_config, pointer);
+  if (size == nullptr || !size->is_number()) return std::nullopt;
+  return size->get<double>();  // It may be written as 2.0.
+}
+
+// The size at a pointer, 1 if none is given. Throws if it does not divide `whole`.
+int64_t Divisor(const Json& ds_config, const std::string& source, const char* pointer,
+                int64_t whole, const char* what) {
+  const double size = SizeAt(ds_config, pointer).value_or(1);
+  if (pointer == kTensors && size == 0) return 1;  // DeepSpeed's default.
+  if (size >= 1 && std::fmod(static_cast<double>(whole), size) == 0)
+    return static_cast<int64_t>(size);
+  Throw(ErrorCode::kInvalidArgument, "{}: {} is {}; expected a divisor of {}, {}", source, pointer,
+        FindAtPointer(ds_config, pointer)->dump(), what, whole);
 }
 
 // a * b, or -1 if it does not fit.
@@ -68,15 +90,18 @@ void WriteBatchSizes(Json& config, const BatchSizes& batch) {
 
 int64_t DataParallelSize(const Json& ds_config, const std::string& source, int64_t world_size) {
   DSAT_CHECK(world_size > 0, "world size {}", world_size);
-  const Json* stages = FindAtPointer(ds_config, "/pipeline/stages");
-  if (stages == nullptr || !stages->is_number()) return world_size;
-  const double num_stages = *stages;  // It may be written as 2.0.
-  if (!(num_stages >= 1) || std::fmod(static_cast<double>(world_size), num_stages) != 0) {
-    Throw(ErrorCode::kInvalidArgument,
-          "{}: /pipeline/stages is {}; expected a divisor of the number of ranks, {}", source,
-          stages->dump(), world_size);
+  const int64_t of_stage =
+      world_size / Divisor(ds_config, source, kStages, world_size, "the number of ranks");
+  const int64_t by_tensors =
+      of_stage / Divisor(ds_config, source, kTensors, of_stage, "the ranks of a pipeline stage");
+  const Json* enabled = FindAtPointer(ds_config, "/expert_parallel/enabled");
+  if (enabled != nullptr && *enabled == true) {
+    Divisor(ds_config, source, kExperts, of_stage, "the ranks of a pipeline stage");
+    const int64_t num_experts = SizeAt(ds_config, "/dsat/trainer/num_experts").value_or(0);
+    Divisor(ds_config, source, kExperts, num_experts, "the experts of the model");
   }
-  return world_size / static_cast<int64_t>(num_stages);
+  return by_tensors /
+         Divisor(ds_config, source, kSequences, by_tensors, "the ranks that do not share tensors");
 }
 
 BatchSizes ResolveBatchSizes(const Json& ds_config, const std::string& source, int64_t world_size) {
@@ -123,6 +148,8 @@ Json ConfigForTrial(const Json& base, const std::map<std::string, Json>& assignm
   }
   for (const auto& [pointer, value] : assignment)
     SetAtPointer(config, pointer, value);
+  if (assignment.contains(kExperts) && assignment.at(kExperts) > 1)
+    SetAtPointer(config, "/expert_parallel/enabled", true);
   config = CanonicalConfig(config, Auto::kKeep, source);
   WriteBatchSizes(config, ResolveBatchSizes(config, source, world_size));
   return config;

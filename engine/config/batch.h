@@ -23,8 +23,11 @@ struct BatchSizes {
   bool operator==(const BatchSizes&) const = default;
 };
 
-// Pipeline stages split the ranks; the rest of the world is data-parallel. Throws kInvalidArgument
-// if /pipeline/stages does not divide `world_size`.
+// The ranks that train on samples of their own: pipeline stages, tensor parallelism and sequence
+// parallelism share samples, so that it is world / (stages * autotp_size * sequence_parallel_size).
+// Throws kInvalidArgument if these do not divide the ranks, or if expert parallelism is on and its
+// autoep_size does not divide the ranks of a pipeline stage and the experts of the model, where a
+// profile has told them (/dsat/trainer/num_experts).
 int64_t DataParallelSize(const Json& ds_config, const std::string& source, int64_t world_size);
 
 // Infers the third size from the two that are given (DeepSpeed's _set_batch_related_parameters).
@@ -38,7 +41,8 @@ BatchSizes ResolveBatchSizes(const Json& ds_config, const std::string& source, i
 // no `autotuning` block. It is ready for the built-in engine and for DeepSpeed. Other "auto" values
 // stay: Hugging Face's Trainer fills them in, and everything else reads them as the default. The
 // accumulation count is the base config's unless the assignment sets it, and train_batch_size
-// follows. Throws as ResolveBatchSizes and CanonicalConfig.
+// follows; an autoep_size above 1 enables expert parallelism. Throws as ResolveBatchSizes and
+// CanonicalConfig.
 Json ConfigForTrial(const Json& base, const std::map<std::string, Json>& assignment,
                     int64_t world_size);
 

@@ -50,6 +50,11 @@ void CheckBuiltin(const Settings& settings, const std::string& source,
         fmt::format("{}: {} is {}: the built-in engine has no such mechanism and runs without it",
                     source, key.pointer, value));
   }
+  constexpr char kSize[] = "/tensor_parallel/autotp_size";
+  if (const int64_t size = settings.Int(kSize); size > 1) {
+    Throw(ErrorCode::kUnimplemented, "{}: {} is {}; the built-in engine has 0 or 1 only ({})",
+          source, kSize, size, kElsewhere);
+  }
 }
 
 // "fp16", "bf16" and "fp32", or torch's other names for them.

@@ -106,6 +106,9 @@ struct Key {
   bool needs_gpu = false;  // A search on a machine without GPUs does not vary it by itself either.
   // A search draws only 1 and proper divisors of the number of ranks.
   bool divides_ranks = false;
+  // Ranks share samples, tensors or experts by the key: a search draws values with which they can
+  // (engine/config/batch.h), and nothing predicts what they change.
+  bool splits_ranks = false;
   // The plan of the built-in engine does not show the effect; only measurements do.
   bool beyond_plan = false;
 
@@ -160,6 +163,7 @@ struct Key {
   constexpr Key BuiltinOnly() const { return With(&Key::builtin_only, true); }
   constexpr Key NeedsGpu() const { return With(&Key::needs_gpu, true); }
   constexpr Key DividesRanks() const { return With(&Key::divides_ranks, true); }
+  constexpr Key SplitsRanks() const { return SeveralRanks().With(&Key::splits_ranks, true); }
   constexpr Key BeyondPlan() const { return With(&Key::beyond_plan, true); }
   constexpr Key SearchedFromStage(int stage, const char* json) const {
     return PublishedFromStage(stage, json).With(&Key::searched_from, stage);

@@ -29,6 +29,8 @@ constexpr const char* kInterval = "/pipeline/activation_checkpoint_interval";
 constexpr const char* kOffloadDevices =
     "/zero_optimization/offload_optimizer/device /zero_optimization/offload_param/device";
 constexpr const char* kNvme = "\"nvme\"";
+constexpr const char* kShares = "[1, 2, 4, 8, 16, 32, 64]";
+constexpr const char* kNumExperts = "/dsat/trainer/num_experts";
 
 constexpr Key kBeforeZero[] = {
     // Batch sizes.
@@ -240,15 +242,23 @@ constexpr Key kBehindZero[] = {
         .Exact().From(0).PlacesFromStage(0, "[0, 1, 2]").BuiltinOnly(),
     Flag("/pipeline/pipe_partitioned", "0.12.3", "true", kRefuses).Exact(),
     Flag("/pipeline/grad_partitioned", "0.12.3", "true", kRefuses).Exact(),
-    Int("/sequence_parallel_size", "0.17.0", "1", kFollows).Rounding().From(1),
+    Int("/sequence_parallel_size", "0.17.0", "1", kRefuses)
+        .Rounding().From(1).SplitsRanks().WideFromStage(0, kShares, "/sequence_parallel_size")
+        .Note("searched with a free batch; the script has to follow it"),
     Int("/data_parallel_size", "0.1.0", "null", kRefuses).Rounding().From(1),
     Open("/tensor_parallel", "0.7.6")
         .Holds("tp_size tp_grain_size dtype tp_overlap_comm vocab_parallel_lm_head "
                "vocab_parallel_ce_backend injection_policy_tuple partition_config preset_model "
                "keep_module_on_host replace_with_kernel_inject kernel_inject enabled mpu tp_group"),
     Open("/tensor_parallel/tp", "0.16.4").Holds("tp_size tp_grain_size mpu tp_group"),
-    Int("/tensor_parallel/autotp_size", "0.16.4", "0", kFollows).Rounding().From(0),
-    Open("/expert_parallel", "0.19.2", kRefuses),
+    Int("/tensor_parallel/autotp_size", "0.16.4", "0", kFollows).Rounding().From(0).SplitsRanks()
+        .WideFromStage(0, kShares, "/tensor_parallel/autotp_size")
+        .Note("searched with a free batch; the script has to follow it"),
+    Open("/expert_parallel", "0.19.2"),
+    Flag("/expert_parallel/enabled", "0.19.2", "false", kRefuses).Rounding(),
+    Int("/expert_parallel/autoep_size", "0.19.2", "1", kFollows)
+        .Rounding().From(1).SplitsRanks().WideFromStage(0, kShares, kNumExperts)
+        .Note("a search enables expert parallelism with values above 1"),
     Flag("/use_data_before_expert_parallelism", "0.12.4", "false", kWarns),
     Open("/elasticity", "0.3.9")
         .Holds("max_train_batch_size micro_batch_sizes min_gpus max_gpus min_time version "
@@ -390,6 +400,10 @@ constexpr Key kBehindZero[] = {
     Flag("/dsat/trainer/dataloader_pin_memory", "", "false", kRefuses)
         .Exact().WideFromStage(0, "[true]").NeedsGpu()
         .Note("batches in page-locked memory, which takes host memory"),
+    Int(kNumExperts, "", "0", kRefuses)
+        .From(0)
+        .Note("in a layer of a mixture of experts that DeepSpeed's AutoEP can distribute; the "
+              "profiling trial counts them"),
 };
 
 }  // namespace

@@ -249,11 +249,24 @@ constexpr Rule kRules[] = {
      [](const Settings& s) { return s.Int("/aio/block_size") % 4096 != 0; }},
     {"/elasticity/enabled", kRefuse, "expected false: elastic batch sizes replace a trial's",
      [](const Settings& s) { return s.Is("/elasticity/enabled"); }},
-    {"/sequence_parallel_size", kRefuse, "expected 1: every slot counts as a data-parallel rank",
-     [](const Settings& s) { return s.Int("/sequence_parallel_size") > 1; }},
-    {"/tensor_parallel/autotp_size", kRefuse,
-     "expected 0 or 1: every slot counts as a data-parallel rank",
-     [](const Settings& s) { return s.Int("/tensor_parallel/autotp_size") > 1; }},
+    {"/expert_parallel/enabled", kRefuse,
+     "expected false with /tensor_parallel/autotp_size above 1, or autoep_size above 1 and no "
+     "sequence parallelism, offload or /compile/deepcompile",
+     [](const Settings& s) {
+       return s.Is("/expert_parallel/enabled") && s.Int("/tensor_parallel/autotp_size") > 1 &&
+              (s.Int("/expert_parallel/autoep_size") == 1 || s.Int("/sequence_parallel_size") > 1 ||
+               Offloads(s, "offload_optimizer") || Offloads(s, "offload_param") ||
+               s.Is("/compile/deepcompile"));
+     }},
+    {"/expert_parallel/enabled", kRefuse,
+     "expected false at ZeRO stage 3 with /sequence_parallel_size, "
+     "/zero_optimization/zero_quantized_gradients or /zero_optimization/zero_hpz_partition_size",
+     [](const Settings& s) {
+       return s.Is("/expert_parallel/enabled") && s.stage() == 3 &&
+              (s.Int("/sequence_parallel_size") > 1 ||
+               s.Is("/zero_optimization/zero_quantized_gradients") ||
+               s.Int("/zero_optimization/zero_hpz_partition_size") > 1);
+     }},
 };
 
 }  // namespace

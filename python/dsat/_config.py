@@ -183,13 +183,17 @@ def config_of_trial(given: Config, trial_config: Config, by_trainer: bool = Fals
     return result
 
 
-def micro_batch_of(config: Mapping[str, Any], data_parallel_size: int) -> Optional[int]:
+def micro_batch_of(config: Mapping[str, Any], world_size: int) -> Optional[int]:
     """The micro-batch size that DeepSpeed would derive from a config; None if it says nothing."""
     micro = config.get("train_micro_batch_size_per_gpu")
     if isinstance(micro, int):
         return micro
     total = config.get("train_batch_size")
     steps = config.get("gradient_accumulation_steps", 1)
-    if isinstance(total, int) and isinstance(steps, int) and steps > 0 and data_parallel_size > 0:
-        return total // steps // data_parallel_size
-    return None
+    if not (isinstance(total, int) and isinstance(steps, int) and steps > 0):
+        return None
+    # The ranks that share samples, as in engine/config/batch.h.
+    for size in (config.get("sequence_parallel_size"), (config.get("pipeline") or {}).get("stages"),
+                 (config.get("tensor_parallel") or {}).get("autotp_size")):
+        world_size //= size if isinstance(size, int) and size > 1 else 1
+    return total // steps // max(world_size, 1)

@@ -1,6 +1,7 @@
 """Measures the optimizer steps of a rank, and writes the result to the rank's file."""
 from __future__ import annotations
 
+import math
 import sys
 import time
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
@@ -76,7 +77,7 @@ def number_of(loss: Any) -> Optional[float]:
 
 
 def _flop_counter() -> Any:
-    """PyTorch's own counter, but for activations that are recomputed."""
+    """PyTorch's own counter, and experts' products, but not activations that are recomputed."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -86,7 +87,12 @@ def _flop_counter() -> Any:
             if torch._C._current_graph_task_id() >= 0 and torch.is_grad_enabled():
                 return out
             return super()._count_flops(func, out, args, kwargs)
-    return Counter(display=False)
+
+    def grouped(a: Any, b: Any, *_args: Any, **_kwargs: Any) -> int:
+        # Rows of `a` meet the matrix of their group, or columns of both those of the same group.
+        return 2 * math.prod(a) * int(b[-1]) // (a[0] if len(a) > len(b) else 1)
+    own = {torch.ops.aten._grouped_mm: grouped} if hasattr(torch.ops.aten, "_grouped_mm") else {}
+    return Counter(display=False, custom_mapping=own)
 
 
 class FlopCounter:

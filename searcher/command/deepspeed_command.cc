@@ -21,7 +21,6 @@ namespace {
 using Argv = std::vector<std::string>;
 
 constexpr char kTotal[] = "train_batch_size";
-constexpr char kMicroBatch[] = "train_micro_batch_size_per_gpu";
 constexpr char kAccumulation[] = "gradient_accumulation_steps";
 
 // Flags whose value is a DeepSpeed config. --deepspeed may also be a switch.
@@ -207,22 +206,15 @@ Argv ArgvForTrial(const ExperimentSpec& spec, const Json& ds_config, const std::
   return argv;
 }
 
-Json ConfigForScript(const ExperimentSpec& spec, Json ds_config, bool has_hook,
-                     int64_t data_parallel_size) {
+Json ConfigForScript(const ExperimentSpec& spec, Json ds_config, bool has_hook) {
   RenameForRelease(spec, ds_config);
-  const auto is_number = [](const Json& config, const char* key) {
-    return config.contains(key) && config[key].is_number_integer();
+  const auto is_number = [&](const char* key) {
+    return spec.ds_config.contains(key) && spec.ds_config[key].is_number_integer();
   };
-  const auto number = [&](const char* key) {
-    return is_number(ds_config, key) ? ds_config[key].get<int64_t>() : 1;
-  };
-  const int64_t accumulation = number(kAccumulation);
-  if (!is_number(spec.ds_config, kTotal)) {
-    ds_config.erase(kTotal);
-  } else if (data_parallel_size > 0) {
-    ds_config[kTotal] = number(kMicroBatch) * accumulation * data_parallel_size;
-  }
-  if (!has_hook && !is_number(spec.ds_config, kAccumulation) && accumulation == 1)
+  const Json* tensors = FindAtPointer(ds_config, "/tensor_parallel/autotp_size");
+  const bool shares_tensors = tensors != nullptr && *tensors > 1;
+  if (!is_number(kTotal) || shares_tensors) ds_config.erase(kTotal);
+  if (!has_hook && !is_number(kAccumulation) && ds_config.value(kAccumulation, Json()) == 1)
     ds_config.erase(kAccumulation);
   return ds_config;
 }

@@ -68,10 +68,9 @@ std::vector<std::string> ArgvForTrial(const ExperimentSpec& spec, const Json& ds
 // The config as a script gets it: with the names of keys that its DeepSpeed knows, if its release
 // is known, and with no batch sizes except the micro-batch size and those that the submitted config
 // gives. The accumulation count is left out only if it is 1 and dsat's import hook does not run,
-// because Lightning refuses it in a file. train_batch_size is that of `data_parallel_size` ranks; 0
-// if unknown.
-Json ConfigForScript(const ExperimentSpec& spec, Json ds_config, bool has_hook,
-                     int64_t data_parallel_size = 0);
+// because Lightning refuses it in a file; train_batch_size also where ranks share tensors, because
+// DeepSpeed counts each of them.
+Json ConfigForScript(const ExperimentSpec& spec, Json ds_config, bool has_hook);
 
 // The hyperparameters of the experiment file as a rank gets them, with `config`, that of the
 // script, where the file has its DeepSpeed config: in overwrite_deepspeed_args or, if it is no file

@@ -349,6 +349,14 @@ std::optional<RankProgram> RankProgramAt(const CommandWords& command, size_t fir
   return found;
 }
 
+std::string HiddenDeepSpeed(const ExperimentSpec& spec) {
+  for (const CommandLineOf& line : CommandLinesOf(spec)) {
+    const std::optional<RankLauncher> launcher = FindRankLauncher(line.command);
+    if (launcher && launcher->name == "deepspeed" && !line.place.empty()) return line.place;
+  }
+  return "";
+}
+
 void CheckRankLauncher(const ExperimentSpec& spec) {
   const CommandWords command(spec.entrypoint);
   const std::optional<RankLauncher> launcher = FindRankLauncher(command);

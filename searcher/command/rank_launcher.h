@@ -48,6 +48,10 @@ std::string FirstLineOf(const std::string& program, const ExperimentSpec& spec);
 // a program of Python that pip has installed, such as `trl`.
 bool StartsRanks(const ExperimentSpec& spec);
 
+// The shell's file or variable that runs `deepspeed` for the entrypoint, where it cannot be told of
+// several hosts; "" if none does.
+std::string HiddenDeepSpeed(const ExperimentSpec& spec);
+
 // Throws kInvalidArgument if the launcher of spec.entrypoint, or one that it runs by a shell's file
 // or variable, starts another number of ranks than spec.slots_per_trial, or if it is DeepSpeed's
 // and selects devices by their names.

@@ -13,6 +13,7 @@
 #include "base/files.h"
 #include "base/parse_number.h"
 #include "base/regex.h"
+#include "engine/config/batch.h"
 #include "engine/config/settings.h"
 #include "engine/config/strategies.h"
 #include "engine/config/validate.h"
@@ -252,8 +253,9 @@ class Resolver {
   std::vector<std::string> notes_ = {};
 };
 
-// A train_batch_size that the two other sizes reach with fewer ranks than there are tells that
-// ranks share samples, as in pipelines. DeepSpeed knows how many, and derives it.
+// A train_batch_size that the two other sizes reach with another number of ranks than those with
+// samples of their own tells that ranks share samples in a way that the config does not say, or
+// that DeepSpeed counts those that share tensors. DeepSpeed derives it by itself.
 std::optional<std::string> DropTotal(const std::string& source, ExperimentSpec* spec) {
   const auto size = [&](const char* key) {
     const Json value = spec->ds_config.value(key, Json());
@@ -263,14 +265,15 @@ std::optional<std::string> DropTotal(const std::string& source, ExperimentSpec* 
   int64_t of_one = 0;
   const bool is_huge =
       __builtin_mul_overflow(size(kBatchArguments[0].key), size(kBatchArguments[1].key), &of_one);
-  if (is_huge || of_one < 1 || total % of_one != 0) return std::nullopt;
+  if (is_huge || of_one < 1 || total < 1 || total % of_one != 0) return std::nullopt;
   const int64_t ranks = total / of_one;
-  if (ranks < 1 || ranks >= spec->slots_per_trial || spec->slots_per_trial % ranks != 0)
+  if (spec->slots_per_trial % ranks != 0 ||
+      ranks == engine::DataParallelSize(spec->ds_config, source, spec->slots_per_trial))
     return std::nullopt;
   spec->ds_config.erase("train_batch_size");
   return fmt::format(
-      "{}: /train_batch_size is {}: {} of {} ranks have different samples; trials leave it out, so "
-      "that DeepSpeed derives it",
+      "{}: /train_batch_size is {}, for different samples on {} of {} ranks; trials leave it out, "
+      "so that DeepSpeed derives it",
       source, total, ranks, spec->slots_per_trial);
 }
 

@@ -239,6 +239,12 @@ void CheckHosts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts
     CheckRanksOfHost(spec, num_ranks);
   if (!are_elsewhere) CheckLauncherUsesSlots(spec, hosts.at(0));
   if (IsBuiltin(spec) || !are_elsewhere) return;
+  if (const std::string place = HiddenDeepSpeed(spec); !place.empty()) {
+    Throw(ErrorCode::kInvalidArgument,
+          "entrypoint: `deepspeed` in {} cannot be told of several hosts; expected its command as "
+          "the entrypoint, `deepspeed SCRIPT ARGUMENTS`",
+          place);
+  }
   const auto launcher = FindRankLauncher(spec.entrypoint);
   const auto is_like_first = [&](const auto& host) {
     return host.second == ranks_of_host.begin()->second;

@@ -45,10 +45,10 @@ void CheckBatch(int64_t batch, int64_t ranks, const std::string& source,
                 const ExperimentSpec& spec) {
   if (batch % ranks != 0) {
     Throw(ErrorCode::kInvalidArgument,
-          "{}: the fixed train_batch_size {} is not a multiple of the data-parallel size {} ({} "
-          "ranks, {} pipeline stages); expected one, such as {}, or {} any",
-          kFlag, batch, ranks, spec.slots_per_trial, spec.slots_per_trial / ranks,
-          std::max(batch / ranks, int64_t{1}) * ranks, kFlag);
+          "{}: the fixed train_batch_size {} is not a multiple of the data-parallel size {} (of {} "
+          "ranks); expected one, such as {}, or {} any",
+          kFlag, batch, ranks, spec.slots_per_trial, std::max(batch / ranks, int64_t{1}) * ranks,
+          kFlag);
   }
   CheckAccumulation(batch, ranks, source, spec);
   SearchSpace space;

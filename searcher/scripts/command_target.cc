@@ -120,7 +120,6 @@ class CommandTarget : public LaunchTarget {
   std::optional<RankLauncher> launcher_;  // The one that the command shows.
   bool starts_ranks_;                     // By this launcher or by itself.
   bool runs_dry_;                         // Whether a dry run gives the profile, until it fails.
-  int64_t data_parallel_size_ = 0;        // As the last engine has reported it; 0 if none has.
   std::map<int64_t, int64_t> fed_;        // The largest batch of rank 0 by micro-batch size.
   std::map<std::string, Given> given_;    // By request.dir.
 };
@@ -233,7 +232,7 @@ void TellRank(int64_t rank, int64_t num_ranks, const RankPlace& place,
 
 std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
   const AttemptFiles files = FilesOf(request);
-  Json config = ConfigForScript(spec_, request.ds_config, !python_.empty(), data_parallel_size_);
+  Json config = ConfigForScript(spec_, request.ds_config, !python_.empty());
   config.erase(kLaunchSection);  // The command and its environment have it.
   if (!request.full_run) config = ConfigForTrial(std::move(config));
   ReplaceFile(files.config(), config.dump(2) + "\n");
@@ -451,8 +450,6 @@ Outcome CommandTarget::WhyNothing(const LaunchRequest& request) const {
 
 Outcome CommandTarget::Classify(const LaunchRequest& request, const ExitReport& exit) {
   const std::vector<HookReport> reports = ReportsOf(request);
-  if (!reports.empty() && reports[0].ran.data_parallel_size > 0)
-    data_parallel_size_ = reports[0].ran.data_parallel_size;
   if (!reports.empty() && !request.full_run) {
     int64_t& fed = fed_[MicroBatchOf(request)];  // A launch may crash before its first batch.
     fed = std::max(fed, reports[0].largest_batch);

@@ -169,6 +169,12 @@ Measurement MeasurementOf(const std::vector<HookReport>& reports, int64_t train_
     return Summarize(std::move(values));
   };
   const double samples_ms = static_cast<double>(train_batch_size) * 1e3;
+  double flops = 0, num_counted = 0;  // Experts have different shares of the samples.
+  for (const HookReport& report : reports) {
+    flops += report.flops;
+    num_counted += report.flops > 0;
+  }
+  flops /= std::max(num_counted, 1.0);
   Measurement result;
   result["latency"] = summarize([](const MeasuredStep& s) { return s.latency_ms; });
   result["throughput"] =
@@ -177,7 +183,7 @@ Measurement MeasurementOf(const std::vector<HookReport>& reports, int64_t train_
   result["backward"] = summarize([](const MeasuredStep& s) { return s.backward_ms; });
   result["step"] = summarize([](const MeasuredStep& s) { return s.update_ms; });
   result["FLOPS_per_gpu"] =
-      summarize([&](const MeasuredStep& s) { return first.flops * 1e3 / s.latency_ms; });
+      summarize([&](const MeasuredStep& s) { return flops * 1e3 / s.latency_ms; });
   // 0 stands for what was not measured.
   std::erase_if(result, [](const auto& entry) { return entry.second.value <= 0; });
   AddHighest("peak_bytes", reports, &HookReport::peak_bytes, &result);

@@ -56,7 +56,8 @@ bool SubmittedPhase::IsDue() const {
 }
 
 std::optional<Trial> SubmittedPhase::Next() {
-  if (!IsDue() || !state_.end_reason.empty() || !state_.HasCapacity()) return std::nullopt;
+  const bool is_withdrawn = state_.submitted && !state_.end_reason.empty();
+  if (!IsDue() || is_withdrawn || !state_.HasCapacity()) return std::nullopt;
   Draft draft = state_.proposer->DraftSubmitted();
   return TrialOf(TrialKind::kSubmitted, std::move(draft.assignment), std::move(draft.ds_config));
 }

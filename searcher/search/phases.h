@@ -48,7 +48,8 @@ class ProfilePhase : public Phase {
   bool MayGoOn() const override { return !state_.profile; }
 };
 
-// Measures the submitted configuration. The next phase need not wait for the result.
+// Measures the submitted configuration, also where a limit has ended the search before, so that
+// there is an answer. The next phase need not wait for the result.
 class SubmittedPhase : public Phase {
  public:
   using Phase::Phase;

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace dsat {
@@ -262,6 +264,44 @@ TEST(TuningSpaceTest, OtherArgumentsOfATrainerAreKnobsBesidesTheirSubmittedValue
   const SearchSpace none = MakeSearchSpace(Profile(1000), Json::object(), wide, 1);
   EXPECT_FALSE(has(none.stages[0].knobs, "/dsat/trainer/attn_implementation"));
   EXPECT_FALSE(none.stages[0].submitted.contains(kCheckpointing));
+}
+
+// The values of a key at stage 1, on `num_ranks` ranks of a DeepSpeed that has it.
+Values ValuesOnRanks(const char* pointer, Json ds_config, int64_t num_ranks,
+                     std::optional<int64_t> batch = {}) {
+  ExperimentSpec spec;
+  spec.slots_per_trial = num_ranks;
+  spec.options = Options(false);
+  spec.options.space = "wide";
+  spec.options.train_batch_size = batch;
+  spec.machine = {{"packages", {{"deepspeed", "0.19.8"}}}};
+  ds_config["train_micro_batch_size_per_gpu"] = 2;
+  spec.ds_config = std::move(ds_config);
+  const SearchSpace space =
+      dsat::MakeSearchSpace(*MakeFormulaPredictor(spec, Profile(1000)), Profile(1000), spec);
+  return ValuesOf(space.stages[1], pointer);
+}
+
+TEST(TuningSpaceTest, ExpertsThatTheProfileFindsAreDistributedOverTheRanks) {
+  const char* const size = "/expert_parallel/autoep_size";
+  const Json found = {{"dsat", {{"trainer", {{"num_experts", 12}}}}}};
+  EXPECT_EQ(ValuesOnRanks(size, found, 16), (Values{1, 2, 4}));
+  EXPECT_EQ(ValuesOnRanks(size, found, 6, 12), (Values{1, 2}));
+  EXPECT_EQ(ValuesOnRanks(size, found, 1), Values());
+  EXPECT_EQ(ValuesOnRanks(size, Json::object(), 16), Values());
+  Json given = found;
+  given["expert_parallel"] = {{"enabled", true}, {"autoep_size", 4}};
+  EXPECT_EQ(ValuesOnRanks(size, given, 16), (Values{4, 1, 2}));
+}
+
+TEST(TuningSpaceTest, RanksShareSamplesIfTheyDoSoAsSubmittedAndTheBatchIsFree) {
+  const char* const size = "/tensor_parallel/autotp_size";
+  const Json shared = {{"tensor_parallel", {{"autotp_size", 2}}}};
+  EXPECT_EQ(ValuesOnRanks(size, shared, 8), (Values{2, 1, 4, 8}));
+  EXPECT_EQ(ValuesOnRanks(size, shared, 8, 16), Values()) << "a kept batch has four shares";
+  EXPECT_EQ(ValuesOnRanks(size, Json::object(), 8), Values());
+  const char* const sequences = "/sequence_parallel_size";
+  EXPECT_EQ(ValuesOnRanks(sequences, {{"sequence_parallel_size", 2}}, 4), (Values{2, 1, 4}));
 }
 
 }  // namespace

@@ -42,3 +42,36 @@ def test_what_stays_as_it_was_is_no_change_of_the_script(run_trial):
     assert run_trial.run("checkpointing.py", "on", ranks=1, DSAT_TRAINER=same) == [0], (
         run_trial.log())
     assert "changed_script" not in run_trial.read("hook-rank0.json")
+
+
+def test_the_first_loader_of_a_script_gets_workers_and_pinned_memory(monkeypatch):
+    torch = pytest.importorskip("torch")
+    from dsat._hook import arguments
+    monkeypatch.setattr(arguments, "submitted", {})
+
+    def changed(number, pins, given):
+        monkeypatch.setenv("DSAT_TRAINER", json.dumps(given))
+        loader = torch.utils.data.DataLoader(range(6), batch_size=2, num_workers=number)
+        arguments.change_loader(loader)
+        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5]]
+        assert loader.pin_memory == pins
+        return loader.num_workers, loader.prefetch_factor
+
+    given = {"dataloader_num_workers": 2, "dataloader_pin_memory": True}
+    assert changed(0, True, given) == (2, 2)
+    assert arguments.submitted == {"dataloader_num_workers": 0, "dataloader_pin_memory": False}
+    assert changed(0, False, given) == (0, None)  # Such as that of the validation.
+    arguments.submitted.clear()
+    assert changed(1, False, {"dataloader_num_workers": 0}) == (0, None)
+
+
+def test_deepspeed_may_ask_for_what_a_class_records(monkeypatch):
+    capturing = pytest.importorskip("transformers.utils.output_capturing")
+    from dsat._hook import arguments
+    kind = type(capturing._CAN_RECORD_REGISTRY)
+    monkeypatch.setattr(kind, "get", kind.get)  # It is restored after the test.
+    arguments._accept_class_names()
+    registry = kind()
+    registry["a text"] = {"router_logits": 1}
+    assert registry.get("<class 'str'>", None) == {"router_logits": 1}
+    assert registry.get("<class 'int'>", 7) == 7

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import dsat
 import pytest
-from dsat._config import config_of_trial
+from dsat._config import config_of_trial, micro_batch_of
 
 
 def test_overrides_are_merged_section_by_section(tmp_path):
@@ -152,3 +152,10 @@ def test_batch_sizes_that_the_trial_does_not_mention_do_not_count():
     assert config_of_trial(given, {"train_micro_batch_size_per_gpu": 2}) == {
         "train_micro_batch_size_per_gpu": 2}
     assert config_of_trial(given, {"zero_optimization": {}}) == {**given, "zero_optimization": {}}
+
+
+def test_ranks_that_share_samples_do_not_divide_the_batch():
+    config = {"train_batch_size": 16, "tensor_parallel": {"autotp_size": 2}}
+    assert micro_batch_of(config, 8) == 4
+    assert micro_batch_of({**config, "sequence_parallel_size": 2, "pipeline": {"stages": 2}}, 8) == 16
+    assert micro_batch_of({"train_batch_size": 16, "gradient_accumulation_steps": 2}, 8) == 1

@@ -35,6 +35,18 @@ class BudgetTest : public ::testing::Test {
     return experiment;
   }
 
+  // The submitted configuration has taken 10 s more.
+  Experiment Measured(int64_t confirm_rounds, std::optional<double> max_time_s,
+                      std::optional<double> max_device_hours = std::nullopt) {
+    Experiment experiment = Profiled(confirm_rounds, max_time_s, max_device_hours);
+    const TrialId submitted = experiment.Ask().value().id;
+    const int64_t attempt = experiment.StartAttempt(submitted, "/logs");
+    experiment.RecordMeasured(submitted, attempt, SamplePoint(10, 2), std::nullopt);
+    experiment.EndAttempt(submitted, attempt, {TrialState::kSucceeded, ""}, "");
+    experiment.Tell(submitted, {TrialState::kSucceeded, ""}, {.started_s = 11, .ended_s = 21});
+    return experiment;
+  }
+
   Store store_ = Store::InMemory();
 };
 
@@ -46,16 +58,23 @@ TEST_F(BudgetTest, WithoutAConfirmationTheSearchHasAllOfIt) {
 }
 
 TEST_F(BudgetTest, TheConfirmationHasTheTimeOfItsLaunches) {
-  const Experiment experiment = Profiled(2, 300);  // Four arms, two rounds.
+  const Experiment experiment = Measured(2, 300);  // Four arms, two rounds.
   EXPECT_EQ(WhySearchIsOver(experiment, {.clock_s = 219}), std::nullopt);
   EXPECT_EQ(WhySearchIsOver(experiment, {.clock_s = 220}),
             "--max-time: the search has run for 220 s, and its confirmation takes about 80 s");
 }
 
 TEST_F(BudgetTest, TheConfirmationHasAtMostHalfOfIt) {
-  const Experiment experiment = Profiled(2, 100);
+  const Experiment experiment = Measured(2, 100);
   EXPECT_EQ(WhySearchIsOver(experiment, {.clock_s = 49}), std::nullopt);
   EXPECT_THAT(WhySearchIsOver(experiment, {.clock_s = 50}).value(), HasSubstr("about 80 s"));
+}
+
+TEST_F(BudgetTest, NothingIsKeptForAConfirmationBeforeAnythingWasMeasured) {
+  const Experiment experiment = Profiled(2, 20);  // The profiling trial has had half of it.
+  EXPECT_EQ(WhySearchIsOver(experiment, {.clock_s = 19}), std::nullopt);
+  EXPECT_EQ(WhySearchIsOver(experiment, {.clock_s = 20}),
+            "--max-time: the search has run for 20 s");
 }
 
 TEST_F(BudgetTest, ALimitThatHasEndedTheSearchLeavesRoomForFewerFinalists) {
@@ -138,7 +157,7 @@ TEST_F(BudgetTest, TrialsThatNeverMeasureTheMetricEndTheSearch) {
 }
 
 TEST_F(BudgetTest, DeviceHoursCountSlots) {
-  const Experiment experiment = Profiled(2, std::nullopt, 600.0 / 3600);
+  const Experiment experiment = Measured(2, std::nullopt, 600.0 / 3600);
   EXPECT_EQ(WhySearchIsOver(experiment, {.clock_s = 9999, .slot_seconds = 439}), std::nullopt);
   EXPECT_THAT(WhySearchIsOver(experiment, {.slot_seconds = 440}).value(),
               HasSubstr("--max-device-hours: trials have used 0.122 hours, and its confirmation"));

@@ -4,10 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
 
 #include "base/files.h"
 #include "base/version.h"
+#include "proto/launch_settings.h"
 #include "searcher/search/config_change.h"
 #include "searcher/search/verdict.h"
 #include "tests/searcher/search/simulated_trials.h"
@@ -67,6 +69,32 @@ TEST_F(ResultsTest, TheBestConfigIsWrittenReadyToUse) {
   EXPECT_THAT(folder_.Names(), ElementsAre("command.txt", "ds_config.json", "metrics.json"));
   EXPECT_THAT(ProductionCommand(experiment_.search().spec(), config, folder_.path(), false),
               AllOf(StartsWith("dsat train "), HasSubstr(folder_ / "ds_config.json")));
+}
+
+TEST_F(ResultsTest, OfTheTrainersArgumentsThoseAreWrittenThatAnAnswerChanges) {
+  ExperimentSpec spec = SearchSpec("random", 12);
+  spec.entrypoint = {"python3", "t.py"};
+  spec.options.space = "wide";
+  Experiment experiment = Experiment::Create(store_, spec);
+  ModelProfile profile = SampleProfile();
+  profile.trainer = {{"attn_implementation", "eager"}, {"num_experts", 4}};
+  const Outcome success{TrialState::kSucceeded, ""};
+  experiment.TellExternal(experiment.Ask()->id, success, {}, profile);
+  std::set<std::string> written;
+  for (int i = 0; i < 10; ++i) {
+    const Trial trial = experiment.Ask().value();
+    const Json given = TrainerArgumentsOf(trial.ds_config);
+    const PointResult point =
+        SamplePoint(1, IntAt(trial.ds_config, "/train_micro_batch_size_per_gpu", 0));
+    experiment.TellExternal(trial.id, success, {point}, {});
+    const Json kept = ConfigToKeep(experiment.search(), trial.id);
+    const Json changed = given["attn_implementation"] == "eager"
+                             ? Json()
+                             : Json{{"trainer", {{"attn_implementation", "sdpa"}}}};
+    EXPECT_EQ(kept.value("dsat", Json()), changed);
+    written.insert(changed.dump());
+  }
+  EXPECT_EQ(written.size(), 2u) << "some change it, and some do not";
 }
 
 TEST_F(ResultsTest, TheSubmittedConfigStatesWhatTheSearchHasVaried) {

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import sys
 from typing import Any, Callable, Dict, List, Optional
 
-from dsat._trial import note_change
+from dsat._hook import wrap
+from dsat._trial import Trial, note_change
 
 # As submitted, of what the script has built.
 submitted: Dict[str, Any] = {}
@@ -93,3 +95,52 @@ def switch_checkpointing(module: Any) -> bool:
     for model in models:
         _switch(model, not _checkpoints(model))
     return bool(models)
+
+
+def prepare_experts(model: Any, section: Dict[str, Any], running: Trial) -> None:
+    """Call it before an engine gets the model. `section`: expert_parallel of its config."""
+    if running.is_profile:
+        count = _count_experts(model, section)
+        if count:
+            submitted["num_experts"] = count
+    if section.get("enabled"):
+        _accept_class_names()
+
+
+def _count_experts(model: Any, section: Dict[str, Any]) -> int:
+    """What a size that divides the experts of each layer divides; 0 if AutoEP finds none."""
+    try:
+        from deepspeed.module_inject.auto_ep import AutoEP
+        from deepspeed.module_inject.auto_ep_config import parse_autoep_config
+        from deepspeed.module_inject.auto_ep_presets.registry import preset_name_for_hf_model_type
+    except ImportError:  # An older DeepSpeed.
+        return 0
+    model_type = getattr(getattr(model, "config", None), "model_type", None)
+    if not section and preset_name_for_hf_model_type(model_type) is None:
+        return 0
+    try:
+        layers = AutoEP(model, parse_autoep_config(section)).ep_parser()
+    except ValueError as error:  # It knows the model, but not in this form.
+        print(f"dsat: no expert parallelism: {error}", file=sys.stderr)
+        return 0
+    return math.gcd(*(layer.num_experts for layer in layers))
+
+
+def _accept_class_names() -> None:
+    """transformers' registry of recorded outputs takes what DeepSpeed 0.19 asks it.
+
+    DeepSpeed asks by the name of a class and with a default; newer transformers take a model alone.
+    """
+    capturing = sys.modules.get("transformers.utils.output_capturing")
+    registry = getattr(capturing, "_CAN_RECORD_REGISTRY", {})
+    try:
+        registry.get("", None)
+    except TypeError:
+        @wrap(type(registry), "get")
+        def _get(original: Any, self: Any, model: Any, *default: Any) -> Any:
+            is_name = isinstance(model, str)
+            return dict.get(self, model, *default) if is_name else original(self, model)
+        note_change()
+        print("dsat: DeepSpeed's AutoEP and this release of transformers do not fit together: "
+              f"{type(registry).__name__}.get() takes names of classes and a default in this "
+              "process", file=sys.stderr)

@@ -15,7 +15,7 @@ from dsat._hook.batches import (WAY_OUT, BatchCounter, UnreachableError, check_a
                                 rebatch_loaders_of)
 from dsat._meter import (Meter, Passes, count_parameters, finish_profile, memory_in_use, number_of,
                          uses_gpu)
-from dsat._trial import (Config, Trial, check_rank, measures, rank_file, trial,
+from dsat._trial import (Config, Trial, check_rank, measures, rank_file, read_json, trial,
                          world_size)
 
 # True once a trainer has taken the trial's config, and once its data loaders follow it, too.
@@ -33,10 +33,8 @@ def _given_config(kwargs: Config) -> Config:
     source = source or getattr(kwargs.get("args"), "deepspeed_config", None)
     if isinstance(source, dict):
         return source
-    import hjson  # DeepSpeed reads its files with it.
     try:
-        with open(os.fspath(source), encoding="utf-8") as file:
-            return dict(hjson.load(file))
+        return read_json(source)
     except (OSError, TypeError, ValueError):
         return {}
 
@@ -156,7 +154,7 @@ class EngineWatch:
         losses = [number for number in map(number_of, self._losses) if number is not None]
         loss = sum(losses) / (1 if self._sum_losses else len(losses)) if losses else None
         passes = Passes(*(self.timers.take(name) for name in ("forward", "backward", "update")))
-        self._meter.end_step(loss, passes, self._wait_s, engine.train_batch_size())
+        self._meter.end_step(loss, passes, self._wait_s, settings_of(engine)["train_batch_size"])
         self._losses.clear()
         self._wait_s = 0.0
         self.note_idle()
@@ -168,15 +166,16 @@ class EngineWatch:
 
 def settings_of(engine: Any) -> Dict[str, Any]:
     """The settings that an engine runs with."""
-    ran = {"train_micro_batch_size_per_gpu": engine.train_micro_batch_size_per_gpu(),
-           "gradient_accumulation_steps": engine.gradient_accumulation_steps(),
-           "train_batch_size": engine.train_batch_size(),
-           "zero_stage": int(engine.zero_optimization_stage()),
-           "reduce_bucket_size": engine.zero_reduce_bucket_size(),
-           "allgather_bucket_size": engine.zero_allgather_bucket_size()}
-    per_replica = ran["train_micro_batch_size_per_gpu"] * ran["gradient_accumulation_steps"]
-    ran["data_parallel_size"] = ran["train_batch_size"] // per_replica
-    return ran
+    micro, steps = engine.train_micro_batch_size_per_gpu(), engine.gradient_accumulation_steps()
+    # DeepSpeed's own number of replicas counts ranks that share tensors.
+    shares_tensors = getattr(engine, "autotp_size", int)() > 1
+    replicas = (engine.dp_world_size if shares_tensors
+                else int(engine.train_batch_size()) // (micro * steps))
+    return {"train_micro_batch_size_per_gpu": micro, "gradient_accumulation_steps": steps,
+            "train_batch_size": micro * steps * replicas, "data_parallel_size": replicas,
+            "zero_stage": int(engine.zero_optimization_stage()),
+            "reduce_bucket_size": engine.zero_reduce_bucket_size(),
+            "allgather_bucket_size": engine.zero_allgather_bucket_size()}
 
 
 def change(deepspeed: ModuleType) -> None:
@@ -218,6 +217,7 @@ def change(deepspeed: ModuleType) -> None:
         was = _check_batches(given, config, kwargs.get("training_data"))
         if not has_pipeline and kwargs.get("model") is not None:
             arguments.change_model(kwargs["model"])
+            arguments.prepare_experts(kwargs["model"], config.get("expert_parallel") or {}, running)
         result = original(**kwargs)
         if in_args:
             args.deepspeed_config = str(running.config_path)

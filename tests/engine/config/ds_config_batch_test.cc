@@ -83,6 +83,54 @@ TEST(BatchSizesTest, EveryCombinationOfGivenNumbers) {
   }
 }
 
+struct SplitCase {
+  const char* config;
+  int64_t data_parallel;  // Number of eight ranks; 0 if it is refused.
+  const char* refusal = "";
+};
+
+TEST(BatchSizesTest, RanksThatShareSamplesAreNoDataParallelOnes) {
+  const SplitCase cases[] = {
+      {"{'pipeline': {'stages': 2}}", 4},
+      {"{'tensor_parallel': {'autotp_size': 0}}", 8},
+      {"{'tensor_parallel': {'autotp_size': 2}, 'sequence_parallel_size': 2.0}", 2},
+      {"{'pipeline': {'stages': 2}, 'tensor_parallel': {'autotp_size': 4}}", 1},
+      {"{'expert_parallel': {'enabled': true, 'autoep_size': 8}}", 8},
+      {"{'expert_parallel': {'enabled': false, 'autoep_size': 3}}", 8},
+      {"{'pipeline': {'stages': 3}}", 0,
+       "/pipeline/stages is 3; expected a divisor of the number of ranks, 8"},
+      {"{'pipeline': {'stages': 2}, 'tensor_parallel': {'autotp_size': 8}}", 0,
+       "/tensor_parallel/autotp_size is 8; expected a divisor of the ranks of a pipeline stage, 4"},
+      {"{'tensor_parallel': {'autotp_size': 4}, 'sequence_parallel_size': 4}", 0,
+       "/sequence_parallel_size is 4; expected a divisor of the ranks that do not share tensors, "
+       "2"},
+      {"{'expert_parallel': {'enabled': true, 'autoep_size': 3}}", 0,
+       "/expert_parallel/autoep_size is 3; expected a divisor of the ranks of a pipeline stage, 8"},
+      {"{'expert_parallel': {'enabled': true, 'autoep_size': 4},"
+       " 'dsat': {'trainer': {'num_experts': 6}}}",
+       0, "/expert_parallel/autoep_size is 4; expected a divisor of the experts of the model, 6"},
+  };
+  for (const SplitCase& c : cases) {
+    const auto size = [&] { return DataParallelSize(J(c.config), "ds.json", 8); };
+    if (c.data_parallel > 0) {
+      EXPECT_EQ(size(), c.data_parallel) << c.config;
+    } else {
+      EXPECT_THAT(RefusalOf(size), HasSubstr(c.refusal)) << c.config;
+    }
+  }
+  Json config = J("{'tensor_parallel': {'autotp_size': 2}, 'sequence_parallel_size': 2}");
+  config["train_batch_size"] = 24;
+  EXPECT_EQ(ResolveBatchSizes(config, "ds.json", 8), (BatchSizes{24, 12, 1}));
+}
+
+TEST(ConfigForTrialTest, ASizeAboveOneEnablesExpertParallelism) {
+  const Json base = J("{'train_micro_batch_size_per_gpu': 2}");
+  const char* const size = "/expert_parallel/autoep_size";
+  EXPECT_EQ(ConfigForTrial(base, {{size, 2}}, 2)["expert_parallel"],
+            J("{'enabled': true, 'autoep_size': 2}"));
+  EXPECT_EQ(ConfigForTrial(base, {{size, 1}}, 2)["expert_parallel"], J("{'autoep_size': 1}"));
+}
+
 TEST(BatchSizesTest, ContradictionNamesAllNumbers) {
   Json config = BatchConfig(J("{'T': 9, 'M': 4, 'A': 2}"));
   std::string message = RefusalOf([&] { ResolveBatchSizes(config, "ds.json", 3); });

@@ -106,7 +106,7 @@ TEST(KeyTableTest, OnlyKeysOfDsatAndOfTorchOptimHaveNoRelease) {
           "/dsat/arguments", "/dsat/environment", "/dsat/trainer",
           "/dsat/trainer/gradient_checkpointing", "/dsat/trainer/attn_implementation",
           "/dsat/trainer/optim", "/dsat/trainer/dataloader_num_workers",
-          "/dsat/trainer/dataloader_pin_memory"));
+          "/dsat/trainer/dataloader_pin_memory", "/dsat/trainer/num_experts"));
 }
 
 }  // namespace

@@ -323,9 +323,18 @@ const RuleCase kRuleCases[] = {
      "{'zero_optimization': {'stage': 1, 'overlap_comm': true}, 'pipeline': {'stages': 1}}"},
     {"/elasticity/enabled", "{'elasticity': {'enabled': true}}",
      "{'elasticity': {'enabled': false, 'max_train_batch_size': 2000}}"},
-    {"/sequence_parallel_size", "{'sequence_parallel_size': 2}", "{'sequence_parallel_size': 1}"},
-    {"/tensor_parallel/autotp_size", "{'tensor_parallel': {'autotp_size': 2}}",
-     "{'tensor_parallel': {'autotp_size': 1}}"},
+    {"/expert_parallel/enabled",
+     "{'expert_parallel': {'enabled': true}, 'tensor_parallel': {'autotp_size': 2}}",
+     "{'expert_parallel': {'enabled': true, 'autoep_size': 2},"
+     " 'tensor_parallel': {'autotp_size': 2}}"},
+    {"/expert_parallel/enabled",
+     "{'expert_parallel': {'enabled': true, 'autoep_size': 2},"
+     " 'tensor_parallel': {'autotp_size': 2}, 'compile': {'deepcompile': true}}",
+     "{'expert_parallel': {'enabled': true, 'autoep_size': 2}, 'compile': {'deepcompile': true}}"},
+    {"/expert_parallel/enabled",
+     "{'expert_parallel': {'enabled': true, 'autoep_size': 2}, 'sequence_parallel_size': 2,"
+     " 'zero_optimization': {'stage': 3}}",
+     "{'expert_parallel': {'enabled': true, 'autoep_size': 2}, 'sequence_parallel_size': 2}"},
 };
 
 TEST(RulesTest, EveryRuleFiresAndOnlyThen) {

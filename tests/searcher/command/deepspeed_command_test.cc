@@ -255,7 +255,7 @@ TEST(ConfigForScriptTest, KeysHaveTheNamesThatTheReleaseKnows) {
                        {"aio", {{"intra_op_parallelism", 4}, {"queue_depth", 8}}}};
   const auto aio_of = [&](const Json& machine) {
     spec.machine = machine;
-    return ConfigForScript(spec, config, /*has_hook=*/true, /*data_parallel_size=*/1)["aio"];
+    return ConfigForScript(spec, config, /*has_hook=*/true)["aio"];
   };
   for (const char* release : {"0.16.4", "0.19.8+cu121"})
     EXPECT_EQ(aio_of({{"packages", {{"deepspeed", release}}}}), config["aio"]) << release;

@@ -235,6 +235,12 @@ TEST_F(TrainerCommandTest, ATotalOfFewerRanksIsLeftToDeepSpeed) {
     EXPECT_THAT(Complete({"python3", "plain.py"}, sizes), IsEmpty());
     EXPECT_EQ(spec_.ds_config, sizes);
   }
+  // DeepSpeed counts ranks that share tensors, too, and dsat does not.
+  sizes["tensor_parallel"] = {{"autotp_size", 2}};
+  sizes["train_batch_size"] = 32;
+  EXPECT_THAT(Complete({"python3", "plain.py"}, sizes), Contains(HasSubstr("4 of 4 ranks")));
+  sizes["train_batch_size"] = 16;
+  EXPECT_THAT(Complete({"python3", "plain.py"}, sizes), IsEmpty());
 }
 
 TEST_F(TrainerCommandTest, AnAutoThatNobodyShowsIsRefused) {

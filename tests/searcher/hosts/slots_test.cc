@@ -90,6 +90,10 @@ TEST(CheckHostsTest, RefusesWhatCannotRunThereAndSaysWhatToDo) {
   EXPECT_EQ(ErrorText(spec, hosts), "");
   spec.slots_per_trial = 2;
   EXPECT_EQ(ErrorText(spec, hosts), "");
+  spec.entrypoint = {"sh", "-c", "RUN='deepspeed train.py' && $RUN"};
+  EXPECT_THAT(ErrorText(spec, hosts), HasSubstr("`deepspeed` in $RUN cannot be told of several"));
+  spec.entrypoint = {"sh", "-c", "RUN='torchrun train.py' && $RUN"};
+  EXPECT_EQ(ErrorText(spec, hosts), "");
   spec.device_memory_bytes = 0;
   EXPECT_THAT(ErrorText(spec, hosts), HasSubstr("resources.device_memory: not given"));
 }

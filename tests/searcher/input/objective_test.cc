@@ -72,7 +72,7 @@ TEST_F(ObjectiveTest, ABatchThatTheRanksDoNotDivideIsRefused) {
   // The stages of a pipeline share samples.
   spec_.ds_config["pipeline"] = {{"stages", 2}};
   EXPECT_EQ(BatchBy("10"), 10);
-  EXPECT_THAT(RefusalOf("11"), HasSubstr("data-parallel size 2 (4 ranks, 2 pipeline stages)"));
+  EXPECT_THAT(RefusalOf("11"), HasSubstr("data-parallel size 2 (of 4 ranks)"));
 }
 
 TEST_F(ObjectiveTest, ABatchWithoutALegalMicroBatchIsRefused) {

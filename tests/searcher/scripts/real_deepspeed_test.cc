@@ -281,6 +281,41 @@ TEST_F(RealDeepSpeedTest, TheProgramOfTrlIsTuned) {
   EXPECT_EQ(Show()["profile"]["trainer"]["gradient_checkpointing"], true);  // TRL's default.
 }
 
+TEST_F(RealDeepSpeedTest, ExpertsThatTheProfileFindsAreDistributed) {
+  if (!HasPackage("transformers") || !HasPackage("deepspeed.module_inject.auto_ep"))
+    GTEST_SKIP() << kNoDeepSpeed;
+  work_.Write("experts.py", ReadFile(DSAT_SOURCE_DIR "/tests/searcher/scripts/experts.py"));
+  work_.Write("ds.json", R"({"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 1},
+      "optimizer": {"type": "AdamW", "params": {"lr": 0.001, "torch_adam": true}}})");
+  work_.Write("experts.yaml", "name: experts\nentrypoint: " + Python() +
+                                  " experts.py --deepspeed_config ds.json\n"
+                                  "resources: {slots_per_trial: 2, device_memory: 64MiB}\n"
+                                  "hyperparameters: {deepspeed_config: ds.json}\n"
+                                  "search_space: {/expert_parallel/autoep_size: [2, 4],"
+                                  " /train_micro_batch_size_per_gpu: [2]}\n");
+  const Finished search =
+      work_.Dsat({"random", "experts.yaml", "--max-trials", "4", "--zero-stages", "1", "--confirm",
+                  "0", "--end-profile-step", "8", "--out", "out"});
+  EXPECT_EQ(search.exit_code, 0) << search.err;
+  const Json shown = Show();
+  EXPECT_EQ(shown["profile"]["trainer"]["num_experts"], 6);
+  std::vector<std::vector<double>> losses;
+  for (const Json& trial : shown["trials"]) {
+    if (trial["kind"] == "profile") continue;
+    EXPECT_EQ(trial["state"], "succeeded") << trial.dump(2);
+    const Json hook =
+        ReadJsonFile(work_.Path("out/trials/" + trial["id"].dump() + "/attempt0/hook-rank0.json"));
+    losses.push_back(hook["losses"].get<std::vector<double>>());
+    losses.back().resize(6);
+    const bool is_distributed = trial["kind"] == "search";
+    EXPECT_EQ(trial["ds_config"].contains("expert_parallel"), is_distributed) << trial.dump(2);
+    EXPECT_GT(hook["flops"], 0);
+  }
+  // Four ranks would be needed for a size of 4, which is refused without a launch.
+  ASSERT_EQ(losses.size(), 2U);
+  EXPECT_THAT(losses[1], testing::Pointwise(testing::DoubleNear(1e-3), losses[0]));
+}
+
 // Two hosts that this machine simulates, each with one rank.
 TEST_F(RealDeepSpeedTest, LaunchersStartTheirRanksOnEachHost) {
   const std::string bin = Python().substr(0, Python().rfind('/') + 1);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "searcher/search/verdict.h"
 #include "tests/base/error_code.h"
 #include "tests/searcher/search/simulated_device.h"
 
@@ -317,6 +318,23 @@ TEST(SearchTest, ALimitDoesNotHideWhyTheTrialsHaveFailed) {
   EXPECT_EQ(ended(TrialState::kFailed),
             "the profiling trial (trial 0) failed: no module named torch (--max-time: over)");
   EXPECT_EQ(ended(TrialState::kStopped), "--max-time: over");
+}
+
+TEST(SearchTest, ALimitThatEndsTheSearchBeforeTheSubmittedTrialLeavesAnAnswer) {
+  Search search(SimulatedSpec("random"));
+  const Trial profile = search.Ask().value();
+  search.EndSearch("--max-time: over");
+  Tell(search, profile.id, Success(profile, 1));
+  const Trial submitted = search.Ask().value();
+  EXPECT_EQ(submitted.kind, TrialKind::kSubmitted);
+  Tell(search, submitted.id, Success(submitted, 1));
+  while (const std::optional<Trial> more = search.Ask()) {
+    EXPECT_NE(more->kind, TrialKind::kSearch);
+    Tell(search, more->id, Success(*more, 1));
+  }
+  EXPECT_TRUE(search.Finished());
+  EXPECT_EQ(search.FailureReason(), "");
+  EXPECT_EQ(VerdictOf(search).pick, submitted.id);
 }
 
 TEST(SearchTest, WhatWasWithdrawnWhenTheSearchEndedRunsWithHigherLimits) {
