@@ -5,7 +5,7 @@
 #include <string>
 
 #include "proto/experiment.h"
-#include "searcher/launch/launch_request.h"
+#include "searcher/launch/launch_target.h"
 
 namespace dsat {
 
