@@ -352,13 +352,15 @@ class Estimate:
         """The report of a rank whose profile has the peaks at all stages that there is time for."""
         self._check_follows()
         facts, (size, _) = self._facts, self._sizes
-        offloads = (("offload_optimizer", 1), ("offload_param", 3))
-        rows = [(facts["stage"], facts["section"], {}), *(
-            (stage, {**facts["section"], **{key: {} for key, least in offloads if stage < least},
-                     "stage": stage}, {})
-            for stage in self._request["stages"] if stage != facts["stage"])]
-        rows += [(facts["stage"], facts["section"], {name: not value})
-                 for name, value in facts["trainer"].items() if name == "gradient_checkpointing"]
+        offloads = {"offload_optimizer": 1, "offload_param": 3}  # From which stage on.
+        rows = [(facts["stage"], facts["section"], {})]
+        for stage in self._request["stages"]:
+            section = {key: value for key, value in facts["section"].items()
+                       if stage >= offloads.get(key, 0)}
+            if stage != facts["stage"]:
+                rows.append((stage, {**section, "stage": stage}, {}))
+        for name in facts["trainer"].keys() & {"gradient_checkpointing"}:
+            rows.append((facts["stage"], facts["section"], {name: not facts["trainer"][name]}))
         runs = self._run({(at, samples): Job(self._ranks, self._config(samples, section), False, of)
                           for at, (_, section, of) in enumerate(rows) for samples in self._sizes},
                          (0, size))
@@ -369,7 +371,7 @@ class Estimate:
                 continue
             highest = [max(start + slope * x for start, slope in lines) for x in (size, 2 * size)]
             slopes[bool(trainer), stage] = int(highest[1] - highest[0]) // size
-            devices = [(section.get(key) or {}).get("device", "none") for key, _ in offloads]
+            devices = [(section.get(key) or {}).get("device", "none") for key in offloads]
             if not trainer:
                 peaks.append({"stage": stage, "offloads_optimizer": devices[0] != "none",
                               "offloads_params": devices[1] != "none", "lines": lines})
