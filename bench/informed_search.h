@@ -1,6 +1,5 @@
 // A search that knows a simulated machine's laws: what no other search can be expected to exceed.
-#ifndef DSAT_BENCH_INFORMED_SEARCH_H_
-#define DSAT_BENCH_INFORMED_SEARCH_H_
+#pragma once
 
 #include "bench/search_report.h"
 #include "bench/search_surfaces.h"
@@ -15,5 +14,3 @@ RunResult RunInformedSearch(const SimulatedSurface& surface, const ExperimentSpe
                             const SearchSpace& space, int64_t launches, uint64_t seed);
 
 }  // namespace dsat
-
-#endif  // DSAT_BENCH_INFORMED_SEARCH_H_

@@ -1,6 +1,5 @@
 // The profile of a search without a launch: a dry run of the script (docs/estimate.md).
-#ifndef DSAT_SEARCHER_SCRIPTS_PROFILE_BY_DRY_RUN_H_
-#define DSAT_SEARCHER_SCRIPTS_PROFILE_BY_DRY_RUN_H_
+#pragma once
 
 #include <string>
 
@@ -16,5 +15,3 @@ std::string ProfileByDryRun(const ExperimentSpec& spec, const LaunchRequest& req
                             const std::string& report);
 
 }  // namespace dsat
-
-#endif  // DSAT_SEARCHER_SCRIPTS_PROFILE_BY_DRY_RUN_H_

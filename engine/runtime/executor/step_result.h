@@ -1,6 +1,5 @@
 // The results of one optimizer step.
-#ifndef DSAT_ENGINE_RUNTIME_EXECUTOR_STEP_RESULT_H_
-#define DSAT_ENGINE_RUNTIME_EXECUTOR_STEP_RESULT_H_
+#pragma once
 
 #include <cstdint>
 
@@ -25,5 +24,3 @@ struct StepResult {
 };
 
 }  // namespace dsat::engine
-
-#endif  // DSAT_ENGINE_RUNTIME_EXECUTOR_STEP_RESULT_H_
