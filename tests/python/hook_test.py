@@ -294,6 +294,13 @@ def test_the_profiling_trial_of_a_pipeline_counts_all_stages(run_trial):
     assert profile["activation_bytes_per_sample"] >= 0
 
 
+def test_ranks_that_share_tensors_train_on_the_same_samples(run_trial):
+    pytest.importorskip("transformers")
+    run_trial.write_config(optimizer=ADAMW, tensor_parallel={"autotp_size": 2})
+    ran = {**RAN, "train_batch_size": 12, "data_parallel_size": 1}
+    expect_trial(run_trial, run_trial.run("shares_tensors.py"), ran)
+
+
 def test_a_full_run_trains_to_its_end_with_the_pick(run_trial):
     run_trial.write_config(measure="", optimizer=ADAMW)
     assert run_trial.run("dict_config.py", "partitioned", ranks=1) == [0], run_trial.log()

@@ -13,7 +13,7 @@ import sys
 from typing import Any, Callable, Dict, List, Optional
 
 from dsat._hook import wrap
-from dsat._trial import Trial, note_change
+from dsat._trial import Trial, note_change, rank
 
 # As submitted, of what the script has built.
 submitted: Dict[str, Any] = {}
@@ -141,6 +141,7 @@ def _accept_class_names() -> None:
             is_name = isinstance(model, str)
             return dict.get(self, model, *default) if is_name else original(self, model)
         note_change()
-        print("dsat: DeepSpeed's AutoEP and this release of transformers do not fit together: "
-              f"{type(registry).__name__}.get() takes names of classes and a default in this "
-              "process", file=sys.stderr)
+        if rank() == 0:
+            print("dsat: DeepSpeed's AutoEP and this release of transformers do not fit together: "
+                  f"{type(registry).__name__}.get() takes names of classes and a default in this "
+                  "process", file=sys.stderr)
