@@ -229,7 +229,9 @@ bool AutoPolicy::MayAsk(int64_t i) const {
            record_.successes >= kAutoDecisions.least_launches && !IsRunning(*candidate(i));
   }
   if (i < num_known_ || record_.proposed.contains(*candidate(i))) return false;
-  return fits(i) >= kAutoDecisions.possible;
+  // The belief of a dry run is narrow enough that few configurations are in between.
+  const bool is_narrow = belief_.space().space().tracked;
+  return fits(i) >= (is_narrow ? kAutoDecisions.first_fits : kAutoDecisions.possible);
 }
 
 // The chance that a configuration does not fit counts like the loss of this share of a step.

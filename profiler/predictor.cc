@@ -32,76 +32,49 @@ double MeasuredCopies(const ModelProfile& profile) {
   return static_cast<double>(std::min(profile.to_host_bytes_per_s, profile.to_device_bytes_per_s));
 }
 
+// With the peaks of a dry run, formulas say how a configuration differs from the nearest of these.
 class FormulaPredictor : public Predictor {
  public:
-  FormulaPredictor(const ModelProfile& profile, int64_t world_size, MemoryLaw law)
-      : profile_(profile), world_size_(world_size), law_(law) {}
+  FormulaPredictor(const ModelProfile& profile, const ExperimentSpec& spec, MemoryLaw law)
+      : profile_(profile),
+        submitted_(spec.ds_config),
+        world_size_(spec.slots_per_trial),
+        law_(law),
+        has_peaks_(law == MemoryLaw::kDeepSpeed && !profile.peaks.empty()),
+        // A limit below the size of a process counts tensors only.
+        process_bytes_(profile.process_bytes < profile.device_memory_bytes ? profile.process_bytes
+                                                                           : 0) {}
 
   Estimate Predict(const Json& ds_config) const override {
     const StageMemory memory = ModelOf(ds_config).ForStage(ZeroStage(ds_config));
-    const int64_t micro_batch = IntAt(ds_config, kMicroBatchKey, 1);
     Estimate predicted;
     predicted.device = {
         .state_bytes = memory.fixed_bytes(),
-        .peak_bytes = memory.fixed_bytes() + micro_batch * memory.activation_bytes_per_sample,
+        .peak_bytes = PeakOf(ds_config),
         .limit_bytes = profile_.device_memory_bytes,
     };
     const double copies = MeasuredCopies(profile_);
     predicted.update_ms = 1e3 * static_cast<double>(memory.offloaded_bytes) /
                           (copies > 0 ? copies : kOffloadBytesPerS);
-    return predicted;
-  }
-
-  int64_t LargestMicroBatch(const Json& ds_config) const override {
-    return ModelOf(ds_config).ApproxMaxMicroBatch(ZeroStage(ds_config));
-  }
-
- private:
-  MemoryModel ModelOf(const Json& ds_config) const {
-    return {profile_, ds_config, world_size_, law_};
-  }
-
-  ModelProfile profile_;
-  int64_t world_size_;
-  MemoryLaw law_;
-};
-
-// The peaks of a dry run; a configuration differs from the nearest of them as the formulas say.
-class TrackedPredictor : public Predictor {
- public:
-  // `submitted` is the ds_config that has run dry, at the stages and with the offload of the peaks.
-  TrackedPredictor(const ModelProfile& profile, Json submitted, int64_t world_size)
-      : formulas_(profile, world_size, MemoryLaw::kDeepSpeed),
-        profile_(profile),
-        submitted_(std::move(submitted)) {
-    // A limit below the size of a process counts tensors only.
-    if (profile.process_bytes < profile.device_memory_bytes) process_bytes_ = profile.process_bytes;
-  }
-
-  Estimate Predict(const Json& ds_config) const override {
-    const int64_t micro_batch = IntAt(ds_config, kMicroBatchKey, 1);
+    if (!has_peaks_) return predicted;
     const PeakLines& nearest = NearestTo(ds_config);
+    const int64_t micro_batch = IntAt(ds_config, kMicroBatchKey, 1);
     Json ran = submitted_;
     SetAtPointer(ran, kStageKey, nearest.stage);
     SetAtPointer(ran, kOptimizerDevice, nearest.offloads_optimizer ? "cpu" : "none");
     SetAtPointer(ran, kParamDevice, nearest.offloads_params ? "cpu" : "none");
     SetAtPointer(ran, kMicroBatchKey, micro_batch);
     double peak = 0;
-    for (size_t i = 0; i < nearest.starts.size(); ++i) {
-      const double height =
-          nearest.starts[i] + nearest.slopes[i] * static_cast<double>(micro_batch);
-      peak = std::max(peak, height);
-    }
-    Estimate predicted = formulas_.Predict(ds_config);
-    TierNeed& device = predicted.device;
-    device.peak_bytes +=
-        static_cast<int64_t>(peak) + process_bytes_ - formulas_.Predict(ran).device.peak_bytes;
+    for (const std::vector<double>& line : nearest.lines)
+      peak = std::max(peak, line[0] + line[1] * static_cast<double>(micro_batch));
+    predicted.device.peak_bytes += static_cast<int64_t>(peak) + process_bytes_ - PeakOf(ran);
     // A process grows by up to twice its tensors, because the allocator keeps pages.
     predicted.tracked = process_bytes_ == 0;
     return predicted;
   }
 
   int64_t LargestMicroBatch(const Json& ds_config) const override {
+    if (!has_peaks_) return ModelOf(ds_config).ApproxMaxMicroBatch(ZeroStage(ds_config));
     Json config = ds_config;
     return LargestMicroBatchThat([&](int64_t micro_batch) {
       SetAtPointer(config, kMicroBatchKey, micro_batch);
@@ -112,6 +85,17 @@ class TrackedPredictor : public Predictor {
  private:
   static constexpr char kOptimizerDevice[] = "/zero_optimization/offload_optimizer/device";
   static constexpr char kParamDevice[] = "/zero_optimization/offload_param/device";
+
+  MemoryModel ModelOf(const Json& ds_config) const {
+    return {profile_, ds_config, world_size_, law_};
+  }
+
+  // By the formulas alone.
+  int64_t PeakOf(const Json& ds_config) const {
+    const StageMemory memory = ModelOf(ds_config).ForStage(ZeroStage(ds_config));
+    return memory.fixed_bytes() +
+           IntAt(ds_config, kMicroBatchKey, 1) * memory.activation_bytes_per_sample;
+  }
 
   // The first of those that agree in most, the stage first.
   const PeakLines& NearestTo(const Json& ds_config) const {
@@ -125,10 +109,12 @@ class TrackedPredictor : public Predictor {
     return *std::ranges::max_element(profile_.peaks, {}, likeness);
   }
 
-  FormulaPredictor formulas_;
   ModelProfile profile_;
-  Json submitted_;
-  int64_t process_bytes_ = 0;
+  Json submitted_;  // It ran dry, at the stages and with the offload of the peaks.
+  int64_t world_size_;
+  MemoryLaw law_;
+  bool has_peaks_;
+  int64_t process_bytes_;
 };
 
 // The machine that the profile was measured on, as the trials share it.
@@ -179,9 +165,7 @@ std::unique_ptr<Predictor> MakeFormulaPredictor(const ExperimentSpec& spec,
   const MemoryLaw law = PolicyOf(spec.options).published_memory ? MemoryLaw::kPublished
                         : IsBuiltin(spec)                       ? MemoryLaw::kBuiltin
                                                                 : MemoryLaw::kDeepSpeed;
-  if (law == MemoryLaw::kDeepSpeed && !profile.peaks.empty())
-    return std::make_unique<TrackedPredictor>(profile, spec.ds_config, spec.slots_per_trial);
-  return std::make_unique<FormulaPredictor>(profile, spec.slots_per_trial, law);
+  return std::make_unique<FormulaPredictor>(profile, spec, law);
 }
 
 std::unique_ptr<Predictor> MakePredictor(const ExperimentSpec& spec, const ModelProfile& profile) {

@@ -127,7 +127,7 @@ Json ToJson(const Measurement& measurement) {
   return json;
 }
 
-DSAT_FIELDS(PeakLines, stage, offloads_optimizer, offloads_params, starts, slopes)
+DSAT_FIELDS(PeakLines, stage, offloads_optimizer, offloads_params, lines)
 
 // Not VisitFields, because users write profiles, too, and the specs that hold one read it as such.
 template <typename Visitor, typename Profile>
@@ -230,11 +230,10 @@ class ProfileReader {
   void operator()(const char* key, std::vector<PeakLines>& peaks) const {
     fields::Decode(json_.value(key, Json::array()), fmt::format("{}/{}", what_, key), peaks);
     for (const PeakLines& peak : peaks) {
-      if (peak.starts.empty() || peak.starts.size() != peak.slopes.size()) {
-        Throw(ErrorCode::kInvalidArgument,
-              "{}/{}: has {} starts and {} slopes of lines; expected as many of both", what_, key,
-              peak.starts.size(), peak.slopes.size());
-      }
+      const bool are_pairs =
+          std::ranges::all_of(peak.lines, [](const auto& line) { return line.size() == 2; });
+      if (peak.lines.empty() || !are_pairs)
+        Throw(ErrorCode::kInvalidArgument, "{}/{}: expected pairs of numbers in lines", what_, key);
     }
   }
 

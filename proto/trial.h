@@ -96,13 +96,12 @@ struct PointResult {
 };
 
 // The peak of a rank's device memory at a place, as a dry run of the script has found it: the most
-// of starts[i] + slopes[i] * micro-batch size, in bytes.
+// of start + slope * micro-batch size of its lines, in bytes.
 struct PeakLines {
   int64_t stage = 0;
   bool offloads_optimizer = false;
   bool offloads_params = false;
-  std::vector<double> starts = {};
-  std::vector<double> slopes = {};  // As many as starts.
+  std::vector<std::vector<double>> lines = {};  // Pairs of a start and a slope, at least one.
 };
 
 // The profiling trial's measurement of the model and the device. Sizes are per rank.

@@ -45,7 +45,6 @@ _MOST_SAMPLES = 1 << 16
 _MOST_RANKS = 4096
 _TOLERANCE = 0.01
 _LONGEST = 400  # Characters of an error's message.
-_files_of_first = 0  # The mapped files of the process that forks the others, in bytes.
 
 
 class DryRunError(Exception):
@@ -123,8 +122,6 @@ class Runner:
         waiting, running, runs = list(enumerate(jobs)), {}, {}
         context = multiprocessing.get_context("fork")
         gc.freeze()  # A collection in a run is slow with what was imported.
-        global _files_of_first
-        _files_of_first = _mapped_files_bytes()
         while (waiting or running) and time.monotonic() < self._ends:
             while waiting and len(running) < min(len(os.sched_getaffinity(0)), _MOST_PROCESSES):
                 at, job = waiting.pop(0)
@@ -175,6 +172,8 @@ def _become(job: Job, folder: pathlib.Path, request: Dict[str, Any], own_batch: 
         import numpy
         from dsat._memory import KINDS
         curve = numpy.array(training.curve).reshape(-1, len(KINDS))
+        if "report" in request and not request["on_gpu"]:
+            curve[:, -2] += curve[:, -1]  # The host's memory is the device's.
         sender.send((_facts(training), curve, numpy.frombuffer(training.phases, numpy.uint8)))
         os._exit(0)
     ended = "it ended"
@@ -224,7 +223,8 @@ def _facts(training: Any) -> Dict[str, Any]:
     facts = {"num_params": num_params, "trainable_num_params": trainable_num_params,
              "num_steps": training.num_steps, "flops": training.flops,
              "micro_batch_size": training.batch_size, "stage": None,
-             "trainer": arguments.submitted, "process_bytes": _process_bytes(),
+             "trainer": arguments.submitted,
+             "process_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
              "accumulation_steps": max(1, training.num_batches // max(1, training.num_steps))}
     if engine is not None:
         from dsat._hook.engine import settings_of
@@ -234,18 +234,6 @@ def _facts(training: Any) -> Dict[str, Any]:
                      stage=int(engine.zero_optimization_stage()), section=section,
                      ran=settings_of(engine))
     return facts
-
-
-def _mapped_files_bytes() -> int:
-    """The resident pages of files, such as libraries, of this process."""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[2]) * resource.getpagesize()
-
-
-def _process_bytes() -> int:
-    """The most resident memory of this process, with the libraries that the first one has used."""
-    most = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most + max(0, _files_of_first - _mapped_files_bytes())
 
 
 def _totals(run: Run) -> Any:
@@ -317,6 +305,8 @@ class Estimate:
         if self._own_batch and asked != self._size:
             self._size, self._first = asked, self._run_first(self._own_batch)
             self._facts = self._first.facts
+        # A search has data for the submitted size, but maybe not for more.
+        self._sizes = (self._size, self._size // 2 or 2 if "report" in request else 2 * self._size)
 
     def _run_first(self, own_batch: int) -> Run:
         run = self._runner.run_all([Job(self._ranks, self._base)], own_batch)[0]
@@ -341,11 +331,7 @@ class Estimate:
         others = [max(2, ranks), 2 * max(2, ranks)] if limit and facts["stage"] else []
         jobs.update({number: Job(number, self._base) for number in others})
         done = (rows[0][0], False, size)
-        del jobs[done]
-        jobs = jobs if size else {}
-        say(f"running it with {len(jobs)} more configs")
-        runs = dict(zip(jobs, self._runner.run_all(list(jobs.values()), self._own_batch)))
-        runs[done] = self._first
+        runs = self._run(jobs if size else {}, done)
         result = {**{key: facts[key] for key in ("num_params", "trainable_num_params", "stage",
                                                  "accumulation_steps")},
                   "micro_batch_size": size, "flops_per_sample": self._flops_per_sample(),
@@ -364,79 +350,71 @@ class Estimate:
 
     def profile(self) -> Dict[str, Any]:
         """The report of a rank whose profile has the peaks at all stages that there is time for."""
-        facts, size, on_gpu = self._facts, self._size, self._request["on_gpu"]
-        if facts["stage"] is None or facts["num_steps"] < 2:
-            raise DryRunError(f"{self._request['script']}: it ended before the second step of an "
-                              "engine of deepspeed.initialize()")
-        given = self._base.get(_MICRO_BATCH, size)
-        if given != size:
-            raise DryRunError(f"{self._request['script']}: it trains with micro-batches of {size} "
-                              f"samples, and its config has {given}")
-        if not on_gpu and facts["ran"]["reduce_bucket_size"] > facts["num_params"]:
-            # What a bucket does not hold takes no memory there.
-            self._base = {**self._base, "zero_optimization": {
-                **facts["section"], "reduce_bucket_size": facts["num_params"]}}
-            self._first = self._run_first(0)
-            facts["section"] = self._first.facts["section"]
-        sizes = (size, size // 2 or 2)
-        switched = {name: not value for name, value in facts["trainer"].items()
-                    if name == "gradient_checkpointing"}
-        others = [] if not switched else [("switched", facts["stage"], None, switched)]
-        stages = [stage for stage in self._request["stages"] if stage != facts["stage"]]
-        others += [(stage, stage, self._section_at(stage), {}) for stage in stages]
-        rows = [("submitted", facts["stage"], None, {}), *others]
-        jobs = {(name, samples): Job(self._ranks, self._config(samples, section), False, trainer)
-                for name, _, section, trainer in rows for samples in sizes}
-        del jobs["submitted", size]
-        say(f"running it with {len(jobs)} more configs")
-        runs = dict(zip(jobs, self._runner.run_all(list(jobs.values()))))
-        runs["submitted", size] = self._first
-        lines: Dict[Any, Line] = {}
-        for name, *_ in rows:
-            both = [runs[name, samples] for samples in sizes]
-            if not any("error" in run.facts for run in both):
-                lines[name] = Line([self._in_memory(run) for run in both], list(sizes))
-        if "submitted" not in lines:
-            raise DryRunError(runs["submitted", sizes[1]].facts["error"])
-        slopes = {name: (line.at(2 * size) - line.at(size)) // size for name, line in lines.items()}
-        peaks = []
-        for name, stage, section, trainer in rows:
-            if name in lines and not trainer:
-                devices = [(self._facts["section"] if section is None else section).get(
-                    f"offload_{what}") or {} for what in ("optimizer", "param")]
-                offloads = [device.get("device", "none") != "none" for device in devices]
-                starts, heights = zip(*lines[name].highest())
-                peaks.append({"stage": stage, "offloads_optimizer": offloads[0],
-                              "offloads_params": offloads[1], "starts": starts, "slopes": heights})
+        self._check_follows()
+        facts, (size, _) = self._facts, self._sizes
+        offloads = {"offload_optimizer": 1, "offload_param": 3}  # From which stage on.
+        rows = [(facts["stage"], facts["section"], {})]
+        for stage in self._request["stages"]:
+            section = {key: value for key, value in facts["section"].items()
+                       if stage >= offloads.get(key, 0)}
+            if stage != facts["stage"]:
+                rows.append((stage, {**section, "stage": stage}, {}))
+        for name in facts["trainer"].keys() & {"gradient_checkpointing"}:
+            rows.append((facts["stage"], facts["section"], {name: not facts["trainer"][name]}))
+        runs = self._run({(at, samples): Job(self._ranks, self._config(samples, section), False, of)
+                          for at, (_, section, of) in enumerate(rows) for samples in self._sizes},
+                         (0, size))
+        peaks, slopes = [], {}
+        for at, (stage, section, trainer) in enumerate(rows):
+            lines = self._row([[runs[at, samples] for samples in self._sizes]]).get("lines")
+            if not lines:
+                continue
+            highest = [max(start + slope * x for start, slope in lines) for x in (size, 2 * size)]
+            slopes[bool(trainer), stage] = int(highest[1] - highest[0]) // size
+            devices = [(section.get(key) or {}).get("device", "none") for key in offloads]
+            if not trainer:
+                peaks.append({"stage": stage, "offloads_optimizer": devices[0] != "none",
+                              "offloads_params": devices[1] != "none", "lines": lines})
+        if not peaks or peaks[0]["stage"] != facts["stage"]:
+            raise DryRunError(runs[0, self._sizes[1]].facts["error"])
+        on_gpu = self._request["on_gpu"]
         return {"ran": facts["ran"], "profile": {
             "num_params": facts["num_params"],
             "trainable_num_params": facts["trainable_num_params"],
-            "activation_bytes_per_sample": slopes["submitted"],
-            "switched_activation_bytes_per_sample": slopes.get("switched", 0),
+            "activation_bytes_per_sample": slopes[False, facts["stage"]],
+            "switched_activation_bytes_per_sample": slopes.get((True, facts["stage"]), 0),
             "forward_flops_per_sample": self._flops_per_sample() // 3,
             "device": "" if on_gpu else "cpu", "trainer": facts["trainer"], "peaks": peaks,
             "process_bytes": 0 if on_gpu else facts["process_bytes"]}}
+
+    def _check_follows(self) -> None:
+        """Raises DryRunError if the script has not trained two steps with the config."""
+        facts, script, given = self._facts, self._request["script"], self._base.get(_MICRO_BATCH)
+        if facts["stage"] is None or facts["num_steps"] < 2:
+            raise DryRunError(f"{script}: it ended before the second step of an engine of "
+                              "deepspeed.initialize()")
+        if given not in (None, self._size):
+            raise DryRunError(f"{script}: it trains with micro-batches of {self._size} samples, and "
+                              f"its config has {given}")
+        if not self._request["on_gpu"] and (
+                facts["ran"]["reduce_bucket_size"] > facts["num_params"]):
+            # A bucket takes no more memory there than what it holds.
+            self._base = {**self._base, "zero_optimization": {
+                **facts["section"], "reduce_bucket_size": facts["num_params"]}}
+            self._first = self._run_first(0)
+            self._facts = self._first.facts
+
+    def _run(self, jobs: Dict[Any, Job], done: Any) -> Dict[Any, Run]:
+        """Runs the jobs but for `done`, which was the first."""
+        jobs = {key: job for key, job in jobs.items() if key != done}
+        say(f"running it with {len(jobs)} more configs")
+        runs = dict(zip(jobs, self._runner.run_all(list(jobs.values()), self._own_batch)))
+        return {done: self._first, **runs}
 
     def _flops_per_sample(self) -> int:
         facts = self._facts
         return int(facts["flops"] // (facts["num_steps"] * max(1, self._size)
                                       * facts["accumulation_steps"]))
-
-    def _section_at(self, stage: int) -> Config:
-        """The section zero_optimization as submitted, with what it may offload at this stage."""
-        given = self._facts["section"]
-        refused = [key for key, least in (("offload_optimizer", 1), ("offload_param", 3))
-                   if stage < least]
-        return {**{key: value for key, value in given.items() if key not in refused},
-                "stage": stage}
-
-    def _in_memory(self, run: Run) -> Run:
-        """The run with what is offloaded, where the device's memory is that of the host."""
-        if self._request["on_gpu"]:
-            return run
-        curve = run.curve.copy()
-        curve[:, -2] += curve[:, -1]
-        return run._replace(curve=curve)
 
     def _places(self, stage: Optional[int]) -> Tuple[bool, ...]:
         """Whether the last rank is run, too: stages 1 and 2 partition gradients in their order."""
@@ -474,7 +452,7 @@ class Estimate:
         if limit:
             row["fits"] = row["peak_bytes"] <= limit
         if all(len(place) == 2 and "error" not in place[1].facts for place in places):
-            lines = [Line(place, [self._size, 2 * self._size]) for place in places]
+            lines = [Line(place, list(self._sizes)) for place in places]
             row["lines"] = [pair for line in lines for pair in line.highest()]
             if limit:
                 row["largest_micro_batch"] = min(line.last_within(limit) for line in lines)

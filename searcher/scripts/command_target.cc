@@ -26,7 +26,6 @@
 #include "searcher/scripts/exit_classifier.h"
 #include "searcher/scripts/hook_report.h"
 #include "searcher/scripts/node_command.h"
-#include "searcher/scripts/profile_by_dry_run.h"
 #include "searcher/scripts/ran_config.h"
 #include "searcher/scripts/torch_extensions.h"
 
@@ -275,7 +274,8 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
     }
   }
   runs_dry_ &= request.kind == TrialKind::kProfile;
-  const std::string dry_run = runs_dry_ ? ProfileByDryRun(spec_, request, files.hook(0)) : "";
+  const std::string dry_run =
+      runs_dry_ ? ProfileByDryRun(spec_, request.ds_config, files.hook(0)) : "";
   runs_dry_ &= !dry_run.empty();
   if (!runs_dry_) return commands;
   commands.resize(1);

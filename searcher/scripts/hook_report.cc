@@ -11,13 +11,18 @@
 #include <set>
 #include <utility>
 
+#include "base/error.h"
 #include "base/regex.h"
+#include "engine/config/batch.h"
 #include "proto/summarize.h"
+#include "searcher/command/import_hook.h"
+#include "searcher/scripts/device_memory.h"
 
 namespace dsat {
 namespace {
 
 constexpr int64_t kMinActivationBytes = 1 << 20;
+constexpr int kDryRunLimitS = 60;       // A launch that measures the profile takes about as long.
 constexpr size_t kMaxLineBytes = 8192;  // A longer line of a log is skipped.
 // Other numbers are no times of steps, and no FLOPs.
 constexpr double kMinStepMs = 1e-6, kMaxStepMs = 1e12, kMaxFlops = 1e30;
@@ -197,6 +202,25 @@ ModelProfile ProfileOf(const HookReport& report, int64_t device_memory_bytes,
   activations = std::max(activations, kMinActivationBytes);
   if (report.on_cpu) profile.device = "cpu";
   return profile;
+}
+
+std::string ProfileByDryRun(const ExperimentSpec& spec, Json ds_config, const std::string& report) {
+  const engine::BatchSizes submitted =
+      engine::ResolveBatchSizes(engine::ConfigForTrial(spec.ds_config, {}, spec.slots_per_trial),
+                                spec.ds_config_path, spec.slots_per_trial);
+  // Gradients accumulate in the second micro-batch as in all that follow.
+  SetPoint(ds_config,
+           {submitted.micro_batch_size, std::min<int64_t>(submitted.accumulation_steps, 2)});
+  try {
+    Json run = DryRunRequest(spec, ds_config);
+    run["on_gpu"] = NvidiaMemoryBytes().has_value();
+    run["stages"] = spec.options.zero_stages;
+    run["report"] = report;
+    run["limit_s"] = kDryRunLimitS;
+    return DryRunCommand(std::move(run));
+  } catch (const Error&) {
+    return "";
+  }
 }
 
 bool AreReportsMissing(const std::vector<HookReport>& reports) {

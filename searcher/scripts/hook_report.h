@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "proto/experiment.h"
 #include "proto/trial.h"
 
 namespace dsat {
@@ -79,6 +80,11 @@ Measurement MeasurementOf(const std::vector<HookReport>& reports, int64_t train_
 // the report has a profile.
 ModelProfile ProfileOf(const HookReport& report, int64_t device_memory_bytes,
                        const std::string& what);
+
+// A shell's command that runs the profiling trial's `ds_config` dry at the submitted batch sizes,
+// in at most about a minute, and writes rank 0's report with the profile, or with the reason that
+// there is none, to the file `report`. "" if a shell hides the script.
+std::string ProfileByDryRun(const ExperimentSpec& spec, Json ds_config, const std::string& report);
 
 // Whether a rank has made its engine, and not all ranks have written their last report, which they
 // do at their end.

@@ -104,8 +104,8 @@ std::unique_ptr<Predictor> PredictorOfDryRun(int64_t device_memory_bytes, int64_
   ModelProfile profile = {.num_params = kMiB, .trainable_num_params = kMiB};
   profile.device_memory_bytes = device_memory_bytes;
   profile.process_bytes = process_bytes;
-  profile.peaks = {{.stage = 2, .starts = {30e6, 10e6}, .slopes = {0, 1e6}},
-                   {.stage = 0, .starts = {40e6}, .slopes = {2e6}}};
+  profile.peaks = {{.stage = 2, .lines = {{30e6, 0}, {10e6, 1e6}}},
+                   {.stage = 0, .lines = {{40e6, 2e6}}}};
   return MakePredictor(spec, profile);
 }
 

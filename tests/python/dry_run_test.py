@@ -122,14 +122,14 @@ def test_a_search_gets_the_peaks_of_all_stages(tmp_path):
         section = {**CONFIG["zero_optimization"], "stage": peak["stage"]}
         alone = dry_run(tmp_path, "own_optimizer.py", ranks=2, ds_config={
             **CONFIG, "train_micro_batch_size_per_gpu": 16, "zero_optimization": section})
-        heights = [start + 16 * slope for start, slope in zip(peak["starts"], peak["slopes"])]
+        heights = [start + 16 * slope for start, slope in peak["lines"]]
         assert max(heights) == pytest.approx(alone["rows"][0]["peak_bytes"], rel=0.01)
 
 
 def test_the_cpus_memory_has_only_what_a_bucket_holds(tmp_path):
     config = {**CONFIG, "zero_optimization": {"stage": 2}}  # A bucket of 500 million.
     peaks = [dry_run(tmp_path, "own_optimizer.py", ds_config=config, stages=[2], on_gpu=on_gpu,
-                     report=str(tmp_path / "report.json"))["profile"]["peaks"][0]["starts"]
+                     report=str(tmp_path / "report.json"))["profile"]["peaks"][0]["lines"][0]
              for on_gpu in (False, True)]
     assert max(peaks[0]) < 10 ** 6 and max(peaks[1]) > 10 ** 9
 
