@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/files.h"
 #include "engine/backend/kernels.h"
@@ -109,7 +110,7 @@ class FormulaPredictor : public Predictor {
   }
 
   ModelProfile profile_;
-  Json submitted_;  // What ran dry, at the stages and with the offload of the peaks.
+  Json submitted_;  // It ran dry, at the stages and with the offload of the peaks.
   int64_t world_size_;
   MemoryLaw law_;
   bool has_peaks_;

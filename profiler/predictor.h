@@ -35,7 +35,7 @@ struct Estimate {
   double update_ms = 0;   // The part in the optimizer, copies and files included.
   double link_ms = 0;     // The time that collectives take, hidden or not.
   bool exact = false;     // The bytes are what the built-in engine counts when it runs this.
-  bool tracked = false;   // They are those of all tensors in a dry run of the script, and no others.
+  bool tracked = false;   // They are those of all tensors in a dry run of the script, no others.
 
   bool fits() const { return device.fits() && rank_host.fits() && host.fits() && disk.fits(); }
   // "It does not fit: ...", with what each tier needs and has; "" if it fits.

@@ -398,7 +398,7 @@ class Estimate:
                               f"its config has {given}")
         if not self._request["on_gpu"] and (
                 facts["ran"]["reduce_bucket_size"] > facts["num_params"]):
-            # What a bucket does not hold takes no memory there.
+            # A bucket takes no more memory there than what it holds.
             self._base = {**self._base, "zero_optimization": {
                 **facts["section"], "reduce_bucket_size": facts["num_params"]}}
             self._first = self._run_first(0)
