@@ -6,12 +6,11 @@
 
 namespace dsat::cli {
 
-// search_commands.cc: auto, asha, binary, random, grid and resume.
+// search_commands.cc: auto, asha, binary, random, grid, demo and resume.
 int RunCommand(const Flags& flags, const SearchFlags& search);
+int RunCommand(const Flags& flags, const DemoFlags& demo);
 int RunCommand(const Flags& flags, const ResumeFlags& resume);
 int RunCommand(const Flags& flags, const InitFlags& init);
-// demo_command.cc
-int RunCommand(const Flags& flags, const DemoFlags& demo);
 // space_command.cc
 int RunCommand(const Flags& flags, const SpaceFlags& space);
 // check_command.cc. Returns 1 if the configuration is slower than recorded on this machine by more

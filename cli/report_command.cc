@@ -2,10 +2,9 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <filesystem>
-#include <mutex>
 #include <optional>
+#include <semaphore>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -72,21 +71,14 @@ int RunCommand(const Flags& flags, const ReportFlags& report) {
   const std::string name = other ? fmt::format("{}-{}", id, *other) : std::to_string(id);
   const std::string out = report.out.empty() ? "dsat-report-" + name + ".html" : report.out;
   CheckTarget("report: --out", out, "a page", kPageBegin);
-  std::mutex mutex;
-  std::condition_variable_any wakes;
-  bool interrupted = false;
-  std::optional<InterruptHandler> interrupt;  // The last page does not refresh itself any more.
-  if (report.watch) {
-    interrupt.emplace([&] {
-      const std::lock_guard lock(mutex);
-      interrupted = true;
-      wakes.notify_one();
-    });
-  }
-  std::unique_lock lock(mutex);
-  for (;; wakes.wait_for(lock, std::chrono::seconds(kWatchSeconds), [&] { return interrupted; })) {
+  std::counting_semaphore interrupts(0);
+  bool is_interrupted = false;
+  std::optional<InterruptHandler> interrupt;
+  if (report.watch) interrupt.emplace([&] { interrupts.release(); });
+  for (;; is_interrupted = interrupts.try_acquire_for(std::chrono::seconds(kWatchSeconds))) {
     Shown shown(store, id);
-    const bool runs = report.watch && !interrupted && IsRunning(store, shown.report.row);
+    const bool runs = report.watch && !is_interrupted && IsRunning(store, shown.report.row);
+    // The last page does not refresh itself any more.
     shown.report.refresh_s = runs ? kWatchSeconds : 0;
     const std::string page = other ? ComparisonPage(shown.report, Shown(store, *other).report)
                                    : ReportPage(shown.report);
@@ -103,7 +95,7 @@ int RunCommand(const Flags& flags, const ReportFlags& report) {
     } else {
       fmt::print("{}\n", out);
     }
-    return interrupted ? kExitInterrupted : 0;
+    return is_interrupted ? kExitInterrupted : 0;
   }
 }
 

@@ -1,4 +1,4 @@
-// dsat auto|asha|binary|random|grid and dsat resume: searches, and the full run after a search.
+// dsat auto|asha|binary|random|grid, demo and resume: searches, and the full run after a search.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -32,6 +32,11 @@
 #include "searcher/search/verdict.h"
 
 namespace dsat::cli {
+
+// The experiment file of cli/demo, and the ds_config of examples/quickstart.
+extern const char kDemoExperiment[];
+extern const char kDemoConfig[];
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -312,6 +317,23 @@ int RunCommand(const Flags& flags, const ResumeFlags& resume) {
     experiment.RaiseLimits(limits);
   }
   return RunSearch(flags, resume.run, options, experiment);
+}
+
+int RunCommand(const Flags& flags, const DemoFlags& demo) {
+  std::filesystem::create_directories(demo.folder);
+  const std::string experiment = demo.folder + "/deepspeed.yaml";
+  const std::string config = demo.folder + "/ds_config.json";
+  for (const auto& [path, content] :
+       {std::pair(experiment, kDemoExperiment), {config, kDemoConfig}}) {
+    if (!std::filesystem::exists(path)) WriteFileAtomic(path, content);
+  }
+  // A training that is long enough to repay its search.
+  std::vector<const char*> words = {"dsat",  "auto", experiment.c_str(), "--run-steps",
+                                    "20000", "--db", flags.db.c_str()};
+  if (flags.json) words.push_back("--json");
+  const auto parsed = ParseFlags(static_cast<int>(words.size()), words.data());
+  const Flags& search = std::get<Flags>(parsed);
+  return RunCommand(search, std::get<SearchFlags>(search.command));
 }
 
 }  // namespace dsat::cli

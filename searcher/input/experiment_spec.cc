@@ -18,7 +18,6 @@
 #include "searcher/command/trainer_command.h"
 #include "searcher/input/document.h"
 #include "searcher/input/user_space.h"
-#include "searcher/input/where.h"
 
 namespace dsat {
 namespace {

@@ -1,5 +1,5 @@
-// The section search_space of an experiment file: which values of which ds_config keys, arguments
-// of the command and environment variables to search.
+// The sections search_space and where of an experiment file: which values of which ds_config keys,
+// arguments of the command and environment variables to search, under which conditions.
 #pragma once
 
 #include <string>
@@ -33,5 +33,12 @@ void AddSubmittedValues(ExperimentSpec& spec);
 // config keeps the first value of each. Throws kInvalidArgument naming `source` for a list of ZeRO
 // stages.
 Json TakeLists(const std::string& source, Json& ds_config);
+
+// Returns the conditions of the section where, a list of texts (proto/comparison.h). Warns if the
+// submitted ds_config breaks one. Throws kInvalidArgument naming the line and the condition if it
+// is no comparison, if a key has no value or is set by a flag, if no key of it is searched, if its
+// values cannot be compared, or if no values meet it. REQUIRES: spec.search_space is set.
+std::vector<std::string> ReadWhere(const ExperimentDocument& document, const Json& section,
+                                   const ExperimentSpec& spec, std::vector<std::string>* warnings);
 
 }  // namespace dsat

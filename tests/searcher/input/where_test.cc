@@ -1,5 +1,5 @@
 // Tests the section where of an experiment file.
-#include "searcher/input/where.h"
+#include "searcher/input/user_space.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

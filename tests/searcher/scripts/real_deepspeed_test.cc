@@ -1,8 +1,6 @@
 // Tunes scripts with the real DeepSpeed, Hugging Face's packages and the real dsat. Skipped where
 // the Python of DSAT_TEST_PYTHON (/usr/bin/python3 if it is not set) cannot import deepspeed.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <sys/wait.h>
+#include "tests/searcher/scripts/real_deepspeed.h"
 
 #include <algorithm>
 #include <chrono>
@@ -20,71 +18,10 @@
 #include "base/json.h"
 #include "searcher/attempt.h"
 #include "searcher/scripts/command_target.h"
-#include "searcher/scripts/torch_extensions.h"
-#include "tests/build_folder.h"
-#include "tests/cli/run_dsat.h"
 #include "tests/searcher/launch/launch_test_util.h"
 
 namespace dsat {
 namespace {
-
-constexpr char kExample[] = DSAT_SOURCE_DIR "/examples/deepspeed/";
-constexpr char kNoDeepSpeed[] =
-    "this Python has no deepspeed; scripts/setup --tests installs one that has it";
-
-std::string Python() {
-  const char* const python = std::getenv("DSAT_TEST_PYTHON");
-  return python != nullptr ? python : "/usr/bin/python3";
-}
-
-// Whether the Python has a package; to import it would take seconds.
-bool HasPackage(const std::string& name) {
-  const std::string command =
-      Python() + " -c 'import importlib.util as u; exit(u.find_spec(\"" + name + "\") is None)'";
-  const int status = std::system(command.c_str());
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
-
-class RealDeepSpeedTest : public testing::Test {
- protected:
-  void SetUp() override {
-    setenv("DS_ACCELERATOR", "cpu", 1);
-    setenv("OMP_NUM_THREADS", "1", 0);  // The ranks share the cores.
-    if (!HasPackage("deepspeed")) GTEST_SKIP() << kNoDeepSpeed;
-    // The build folder has DeepSpeed's extensions, which take half a minute to compile.
-    const std::string extensions = BuildFolder() + "/torch_extensions";
-    setenv("TORCH_EXTENSIONS_DIR", extensions.c_str(), 1);
-    RemoveStaleLocks(extensions);
-    for (const char* name : {"train.py", "ds_config.json"})
-      work_.Write(name, ReadFile(std::string(kExample) + name));
-    std::string spec = ReadFile(std::string(kExample) + "deepspeed.yaml");
-    const size_t at = spec.find("python3");
-    ASSERT_NE(at, std::string::npos);
-    work_.Write("deepspeed.yaml", spec.replace(at, 7, Python()));
-  }
-
-  // Tunes tests/searcher/scripts/`script` by `command` on `num_ranks` ranks, and returns the
-  // trials.
-  Json Tune(const std::string& script, const std::string& command, const std::string& config,
-            int num_ranks, int max_trials) {
-    work_.Write(script, ReadFile(std::string(DSAT_SOURCE_DIR "/tests/searcher/scripts/") + script));
-    work_.Write("ds.json", config);
-    work_.Write("tuned.yaml", "name: tuned\nentrypoint: |\n  " + command +
-                                  "\nresources: {slots_per_trial: " + std::to_string(num_ranks) +
-                                  ", device_memory: 64MiB}\n"
-                                  "hyperparameters: {deepspeed_config: ds.json}\n");
-    const Finished search =
-        work_.Dsat({"random", "tuned.yaml", "--max-trials", std::to_string(max_trials), "--metric",
-                    "throughput", "--end-profile-step", "8", "--confirm", "0", "--out", "out"});
-    EXPECT_EQ(search.exit_code, 0) << search.err;
-    EXPECT_THAT(search.out, testing::HasSubstr("\nnext: sh out/command.txt"));
-    return Show()["trials"];
-  }
-
-  Json Show() const { return Json::parse(work_.Dsat({"show", "1", "--json"}).out); }
-
-  Workspace work_;
-};
 
 double ValueOf(const Json& trial, const char* metric) {
   return trial.at("metrics").at(metric).at("value");
@@ -423,93 +360,6 @@ TEST_F(RealDeepSpeedTest, EachWayToFailEndsInItsClassWithTheScriptsOwnWords) {
     for (const std::string& words : one.words)
       EXPECT_THAT(one.outcome->reason, testing::HasSubstr(words));
   }
-}
-
-// Searches with the experiment file, then trains with the answer, and again with one more batch.
-// Returns what the two trainings have printed as JSON.
-std::vector<Json> RunForm(const Workspace& work, const std::string& file,
-                          const std::string& metric) {
-  const auto write = [&](int64_t length) {
-    work.Write("form.yaml", file +
-                                "resources: {slots_per_trial: 2, device_memory: 64MiB}\n"
-                                "max_restarts: 0\nmin_checkpoint_period: {batches: 10}\n"
-                                "environment: {image: {gpu: some/image}}\n"
-                                "searcher: {name: single, metric: " +
-                                metric + ", max_length: {batches: " + std::to_string(length) +
-                                "}}\n");
-  };
-  write(10);
-  const Finished search =
-      work.Dsat({"random", "form.yaml", "--max-trials", "2", "--metric", "throughput",
-                 "--end-profile-step", "8", "--confirm", "0", "--out", "out"});
-  EXPECT_EQ(search.exit_code, 0) << search.err;
-  EXPECT_THAT(ReadFile(work.Path("out/command.txt")), testing::StartsWith("dsat train "));
-  std::vector<Json> results;
-  for (const int64_t length : {10, 11}) {
-    write(length);
-    const Finished train = work.Dsat(
-        {"train", "form.yaml", "--ds-config", "out/ds_config.json", "--out", "full", "--json"});
-    EXPECT_EQ(train.exit_code, 0) << train.err << ReadFile(work.Path("full/rank0.log"));
-    results.push_back(Json::parse(train.out));
-    EXPECT_TRUE(results.back()["searcher_metric"].is_number()) << train.out;
-    EXPECT_TRUE(std::filesystem::exists(results.back()["checkpoint"])) << train.out;
-  }
-  return results;
-}
-
-constexpr char kOwnConfig[] =
-    R"({"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 2,
-        "optimizer": {"type": "AdamW", "params": {"lr": 0.1, "torch_adam": true}},
-        "zero_optimization": {"stage": 1}})";
-
-std::string ScriptOfGuides(const std::string& name) {
-  return ReadFile(DSAT_SOURCE_DIR "/tests/python/scripts/" + name);
-}
-
-TEST_F(RealDeepSpeedTest, ATrialClassIsTunedAndTrains) {
-  work_.Write("linear_trial.py", ScriptOfGuides("linear_trial.py"));
-  work_.Write("ds.json", kOwnConfig);
-  const std::vector<Json> trained =
-      RunForm(work_,
-              "entrypoint: [" + Python() +
-                  ", -m, determined.launch.deepspeed, --trial, \"linear_trial:LinearTrial\"]\n"
-                  "hyperparameters: {deepspeed_config: ds.json, test: two_engines}\n",
-              "val_loss");
-  EXPECT_EQ(trained[0]["last_step"], 10);
-  EXPECT_EQ(trained[1]["last_step"], 11);
-  EXPECT_THAT(ReadFile(work_.Path("full/rank0.log")),
-              testing::HasSubstr("batch-00000010, after 10 batches"));
-}
-
-TEST_F(RealDeepSpeedTest, ALoopOfTheCoreApiIsTunedAndTrains) {
-  work_.Write("core_loop.py", ScriptOfGuides("core_loop.py"));
-  work_.Write("ds.json", kOwnConfig);
-  const std::string launcher = Python() + " -m determined.launch.deepspeed ";
-  RunForm(work_,
-          "entrypoint: " + launcher + Python() + " core_loop.py --rate {checkpoint_rate}\n" +
-              "hyperparameters: {deepspeed_config: ds.json, checkpoint_rate: 10}\n",
-          "loss");
-  EXPECT_THAT(ReadFile(work_.Path("full/rank0.log")), testing::HasSubstr("continues after 10"));
-}
-
-TEST_F(RealDeepSpeedTest, HuggingFacesTrainerWithTheCallbackIsTunedAndTrains) {
-  if (!HasPackage("transformers")) GTEST_SKIP() << kNoDeepSpeed;
-  for (const char* name : {"det_trainer.py", "small_model.py"})
-    work_.Write(name, ScriptOfGuides(name));
-  work_.Write("ds.json",
-              R"({"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto",
-                  "optimizer": {"type": "AdamW", "params": {"lr": "auto", "torch_adam": true}},
-                  "zero_optimization": {"stage": 1}})");
-  const std::string command = Python() + " -m determined.launch.deepspeed " + Python();
-  RunForm(work_,
-          "entrypoint: >-\n  " + command +
-              " det_trainer.py --deepspeed ds.json --per_device_train_batch_size 4"
-              " --use_cpu true --bf16 false --output_dir model --report_to none"
-              " --save_strategy steps --save_steps 10 --eval_strategy steps --eval_steps 5\n"
-              "hyperparameters:\n  deepspeed_config: ds.json\n"
-              "  training_arguments: {max_steps: 30, learning_rate: 1.0e-3}\n",
-          "eval_loss");
-  EXPECT_THAT(ReadFile(work_.Path("full/rank0.log")), testing::HasSubstr("trained 11"));
 }
 
 TEST_F(RealDeepSpeedTest, AScriptThatCrashesFailsWithItsLastWords) {
