@@ -86,7 +86,8 @@ entrypoint: python3 -c 'import sys; sys.exit(sys.meta_path[0].find_spec.__code__
 max_restarts: 0
 hyperparameters: {train_micro_batch_size_per_gpu: 1}
 """)
-        subprocess.run([self.folder / "venv/bin/dsat", "random", "script.yaml", "--out", "out"],
+        subprocess.run([self.folder / "venv/bin/dsat", "random", "script.yaml", "--out", "out",
+                        "--profile", "measure"],
                        capture_output=True, cwd=self.folder, check=False)
         log = (self.folder / "out/trials/0/attempt0/rank0.log").read_text()
         self.assertRegex(log, "venv/.*/dsat/bin/python/hook/sitecustomize.py")
