@@ -5,9 +5,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <new>
-#include <string_view>
-#include <utility>
 
 #include "base/error.h"
 
@@ -106,109 +103,6 @@ int AllowReading(void*, int action, const char* name, const char* argument, cons
   }
 }
 
-// https://www.sqlite.org/fileformat2.html#the_write_ahead_log
-constexpr int kWalHeaderBytes = 24;  // The size of the header of a page in the -wal file.
-
-// While it exists, a COMMIT in this thread hands its pages to the -wal file in one write. SQLite
-// itself writes the header and the content of each page for itself, which takes many times as long
-// on a disk whose writes are slow. What a COMMIT that fails did not come to write is dropped.
-struct JoinedWrites {
-  JoinedWrites() { current = this; }
-  ~JoinedWrites() { current = nullptr; }
-  JoinedWrites(const JoinedWrites&) = delete;
-  JoinedWrites& operator=(const JoinedWrites&) = delete;
-
-  static thread_local JoinedWrites* current;
-  std::string held;
-  int64_t held_at = 0;        // Its offset in the file.
-  bool is_last_page = false;  // The last header was that of the commit's last page.
-  bool is_written = false;    // Whatever follows corrects what is written.
-};
-thread_local JoinedWrites* JoinedWrites::current = nullptr;
-
-// A -wal file. The system's own file follows it in memory.
-struct WalFile {
-  using Methods = sqlite3_io_methods;
-  sqlite3_file base;
-
-  static sqlite3_file* System(sqlite3_file* file) {
-    return reinterpret_cast<sqlite3_file*>(reinterpret_cast<WalFile*>(file) + 1);
-  }
-
-  static int WriteHeld(sqlite3_file* file) {
-    if (JoinedWrites::current == nullptr) return SQLITE_OK;
-    const std::string held = std::exchange(JoinedWrites::current->held, "");
-    if (held.empty()) return SQLITE_OK;
-    return System(file)->pMethods->xWrite(System(file), held.data(), static_cast<int>(held.size()),
-                                          JoinedWrites::current->held_at);
-  }
-
-  // The system's method, after what is held.
-  template <auto kMethod, typename... Args>
-  static int Pass(sqlite3_file* file, Args... args) {
-    const int code = WriteHeld(file);
-    return code != SQLITE_OK ? code : (System(file)->pMethods->*kMethod)(System(file), args...);
-  }
-
-  // Holds back all of a commit up to the content of its last page.
-  static int Write(sqlite3_file* file, const void* data, int bytes, sqlite3_int64 offset) {
-    JoinedWrites* const joined = JoinedWrites::current;
-    if (joined == nullptr || joined->is_written)
-      return Pass<&Methods::xWrite>(file, data, bytes, offset);
-    const std::string_view text(static_cast<const char*>(data), static_cast<size_t>(bytes));
-    const bool is_header = bytes == kWalHeaderBytes;
-    // The header of the last page has the size of the database there, others have 0.
-    if (is_header) joined->is_last_page = text.substr(4, 4) != std::string_view("\0\0\0\0", 4);
-    if (offset != joined->held_at + std::ssize(joined->held)) {
-      if (const int code = WriteHeld(file); code != SQLITE_OK) return code;
-      joined->held_at = offset;
-    }
-    try {
-      joined->held += text;
-    } catch (const std::bad_alloc&) {
-      return SQLITE_IOERR_NOMEM;
-    }
-    joined->is_written = joined->is_last_page && !is_header;
-    return joined->is_written ? WriteHeld(file) : SQLITE_OK;
-  }
-
-  static int Open(sqlite3_vfs*, const char* name, sqlite3_file* file, int flags, int* out_flags) {
-    static const Methods kMethods = [] {
-      Methods methods = {};
-      methods.iVersion = 1;
-      methods.xClose = Pass<&Methods::xClose>;
-      methods.xRead = Pass<&Methods::xRead>;
-      methods.xWrite = Write;
-      methods.xTruncate = Pass<&Methods::xTruncate>;
-      methods.xSync = Pass<&Methods::xSync>;
-      methods.xFileSize = Pass<&Methods::xFileSize>;
-      methods.xFileControl = Pass<&Methods::xFileControl>;
-      methods.xSectorSize = Pass<&Methods::xSectorSize>;
-      methods.xDeviceCharacteristics = Pass<&Methods::xDeviceCharacteristics>;
-      return methods;
-    }();
-    sqlite3_vfs* const system = sqlite3_vfs_find(nullptr);
-    const bool is_wal = (flags & SQLITE_OPEN_WAL) != 0;
-    sqlite3_file* const opened = is_wal ? System(file) : file;
-    const int code = system->xOpen(system, name, opened, flags, out_flags);
-    if (is_wal) file->pMethods = opened->pMethods == nullptr ? nullptr : &kMethods;
-    return code;
-  }
-};
-
-// The name of a file system in which -wal files are a WalFile.
-const char* VfsName() {
-  static sqlite3_vfs vfs;
-  static const int registered = [] {
-    vfs = *sqlite3_vfs_find(nullptr);
-    vfs.zName = "dsat";
-    vfs.szOsFile += static_cast<int>(sizeof(WalFile));
-    vfs.xOpen = WalFile::Open;
-    return sqlite3_vfs_register(&vfs, /*makeDflt=*/0);
-  }();
-  return registered == SQLITE_OK ? vfs.zName : nullptr;
-}
-
 }  // namespace
 
 void Database::Close::operator()(sqlite3* handle) const {
@@ -222,9 +116,8 @@ Database Database::Open(const std::string& path, Access access,
   const std::string name =
       in_memory ? path : FileUri(path, access == Access::kImmutable ? "?immutable=1" : "");
   sqlite3* handle = nullptr;
-  const int code =
-      sqlite3_open_v2(name.c_str(), &handle,
-                      OpenFlags(access) | SQLITE_OPEN_URI | SQLITE_OPEN_EXRESCODE, VfsName());
+  const int code = sqlite3_open_v2(
+      name.c_str(), &handle, OpenFlags(access) | SQLITE_OPEN_URI | SQLITE_OPEN_EXRESCODE, nullptr);
   db.handle_.reset(handle);  // It is set after a failure, too, and must be closed.
   db.idle_ = std::make_unique<IdleStatements>();
   if (code != SQLITE_OK) db.ThrowCode(code, "cannot open the database");
@@ -429,7 +322,6 @@ Transaction::~Transaction() {
 }
 
 void Transaction::Commit() {
-  const JoinedWrites joined;
   Run(db_, "COMMIT");
   open_ = false;
 }
