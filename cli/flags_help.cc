@@ -33,7 +33,7 @@ constexpr std::array kFirst = {
         "What to run",
         " --config --against --tolerance --ds-config --model --params --set --micro-batch --steps "
         "--eval-interval --checkpoint-interval "},
-    Group{"How to measure", " --confirm --profile "},
+    Group{"How to measure", " --confirm "},
     Group{"Where to run", " --slots --hostfile --device --ranks --nodes "},
     Group{"Output", " --out --stages --json --help --help-all "},
 };

@@ -131,7 +131,12 @@ std::optional<Trial> Experiment::Advance(bool starts) {
       events.push_back(AnsweredEvent(answer));
     const std::optional<Trial> trial = starts ? search_->Start() : std::nullopt;
     if (trial) events.push_back(AskedEvent(*trial));
-    if (!Append(events)) continue;
+    try {
+      if (!Append(events)) continue;
+    } catch (const Error&) {
+      CatchUp();
+      throw;
+    }
     last_seq_ += std::ssize(events);
     needs_replay_ = false;
     return trial;

@@ -62,6 +62,7 @@ ExperimentSpec FullSpec() {
       .check_losses = true,
       .soak_steps = 7,
       .soak_in_budget = true,
+      .profile = "dry-run",
       .loss_pattern = "loss: (.*)",
       .max_time_s = 60.5,
       .max_device_hours = 0.5,
