@@ -156,11 +156,6 @@ bool Experiment::Append(std::span<const Event> events) {
   }
 }
 
-void Experiment::HoldBack(bool holds_back) {
-  holds_back_ = holds_back;
-  if (!holds_back) Flush();
-}
-
 void Experiment::Flush() {
   if (held_.empty()) return;
   store_->Append(id_, last_seq_ - std::ssize(held_), held_);

@@ -51,7 +51,10 @@ class Experiment {
   // Whether the calls that follow hold back what they append, until Flush appends it in one commit.
   // For the only process that appends, which does not act on a call before. `false` flushes. Flush
   // throws kAborted if another process has appended.
-  void HoldBack(bool holds_back);
+  void HoldBack(bool holds_back) {
+    holds_back_ = holds_back;
+    if (!holds_back) Flush();
+  }
   void Flush();
 
   // As Search, logged first. If another process has appended, its events are replayed and the call
