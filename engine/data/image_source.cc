@@ -1,6 +1,7 @@
 // Files of small images with classes.
 #include "engine/data/image_source.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <limits>
 #include <string_view>

@@ -4,6 +4,7 @@
 #include <compare>
 #include <cstdint>
 #include <map>
+#include <mutex>
 #include <vector>
 
 #include "engine/backend/cuda/cublaslt.h"
