@@ -96,9 +96,7 @@ RunResult RunInformedSearch(const SimulatedSurface& surface, const ExperimentSpe
                             const SearchSpace& space, int64_t launches, uint64_t seed) {
   const Family& family = surface.family();
   std::vector<Candidate> candidates = surface.Candidates(space, spec);
-  double best_ms = kNever;
-  for (const Candidate& candidate : candidates)
-    best_ms = std::min(best_ms, candidate.sample_ms);
+  const double best_ms = std::ranges::min(candidates, {}, &Candidate::sample_ms).sample_ms;
   // Combinations of the settings that a stage ignores are the same configuration.
   const auto key = [](const Candidate& c) { return std::pair(c.smooth_ms, c.sample_ms); };
   std::ranges::sort(candidates, {}, key);

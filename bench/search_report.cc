@@ -31,7 +31,6 @@ void ReportHead() {
 
 void Report(const std::string& what, const std::vector<RunResult>& runs) {
   std::vector<double> launches, in_all, to2, losses, bounds;
-  std::vector<double> after10, after20, after40;
   double within40 = 0, within1 = 0, out_of_memory = 0, all = 0, ask_ms = 0, asks = 0, holds = 0;
   double speed = 0;
   const auto n = static_cast<double>(runs.size());
@@ -39,9 +38,6 @@ void Report(const std::string& what, const std::vector<RunResult>& runs) {
     launches.push_back(run.launches);
     in_all.push_back(run.launches + run.confirming);
     losses.push_back(run.loss());
-    after10.push_back(run.LossAfter(10));
-    after20.push_back(run.LossAfter(20));
-    after40.push_back(run.LossAfter(40));
     const Moment* reached = run.Reached(0.02);
     to2.push_back(reached ? reached->launches : kNever);
     within40 += reached && reached->launches <= 40 ? 1 / n : 0;
@@ -58,12 +54,18 @@ void Report(const std::string& what, const std::vector<RunResult>& runs) {
   const auto median = [](const std::vector<double>& values, double unit = 1) {
     return Number(unit * Quantile(values, 0.5), unit > 1 ? "{:.2f}" : "{:.0f}");
   };
+  const auto loss_after = [&](double num_launches) {
+    std::vector<double> losses_then;
+    for (const RunResult& run : runs)
+      losses_then.push_back(run.LossAfter(num_launches));
+    return median(losses_then, 100);
+  };
   const auto num_bounds = static_cast<double>(bounds.size());
   fmt::print(
       "| {} | {} | {} | {} | {} | {:.2f} | {:.2f} | {}, {}, {}, {} | {} | {:.3f} | {:.1f} | {} "
       "| {} | {} |\n",
       what, runs.size(), median(launches), median(in_all), median(to2), within40, within1,
-      median(after10, 100), median(after20, 100), median(after40, 100), median(losses, 100),
+      loss_after(10), loss_after(20), loss_after(40), median(losses, 100),
       Number(100 * Quantile(losses, 1), "{:.1f}"), speed, 100 * out_of_memory / all,
       bounds.empty() ? "-" : median(bounds, 100),
       bounds.empty() ? "-" : fmt::format("{:.2f}", holds / num_bounds),

@@ -231,8 +231,7 @@ void AddSpaceCommand(Parser& parser) {
   TakeOneOf(Add(sub, "--method", search.method, "The method whose space is shown"), MethodNames());
   Add(sub, "--profile FILE", space.profile,
       "Model profile as JSON, as for dsat create, or \"measure\", as for dsat auto (default: as "
-      "for "
-      "dsat auto)");
+      "for dsat auto)");
   AddStages(sub, space.zero_stages, "ZeRO stages to search (default: those of the method)");
   CLI::Option* const wide = AddKeyOptions(sub, search.options)->default_str("that of the method");
   AddObjectiveOptions(sub, search.options, search.train_batch_size);

@@ -12,7 +12,6 @@ from dsat._trial import rank_file, trial
 LEAST_STEPS = 20
 LEAST_SECONDS = 120.0
 
-
 _num_steps = 0
 _since: Optional[float] = None
 

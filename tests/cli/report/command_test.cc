@@ -39,6 +39,11 @@ class ReportCommandTest : public ::testing::Test {
     work.Write("ds_config.json", kDsConfig);
   }
   void Create() const { ASSERT_EQ(work.Dsat({"create", "random", "deepspeed.yaml"}).exit_code, 0); }
+  pid_t StartSearch(const std::string& max_trials) const {
+    return work.StartDsat(
+        {"grid", "deepspeed.yaml", "--max-trials", max_trials, "--confirm", "0", "--out", "out"},
+        "search");
+  }
   // One line on stderr that says `what`, and no page.
   void ExpectRefused(const std::vector<std::string>& args, const std::string& what) const {
     const Finished run = work.Dsat(args);
@@ -95,8 +100,7 @@ TEST_F(ReportCommandTest, WhatCannotBeWrittenIsRefusedByName) {
 }
 
 TEST_F(ReportCommandTest, ASearchThatRunsAndOneThatWasKilledHavePages) {
-  const pid_t search = work.StartDsat(
-      {"grid", "deepspeed.yaml", "--max-trials", "40", "--confirm", "0", "--out", "out"}, "search");
+  const pid_t search = StartSearch("40");
   ASSERT_TRUE(work.WaitUntilSaid("search.err", "as submitted"));
   ASSERT_EQ(work.Dsat({"report", "--out", "running.html"}).exit_code, 0);
   const std::string running = ReadFile(work.Path("running.html"));
@@ -115,8 +119,7 @@ TEST_F(ReportCommandTest, ASearchThatRunsAndOneThatWasKilledHavePages) {
 }
 
 TEST_F(ReportCommandTest, APageThatIsWatchedRefreshesItselfUntilTheSearchEnds) {
-  const pid_t search = work.StartDsat(
-      {"grid", "deepspeed.yaml", "--max-trials", "12", "--confirm", "0", "--out", "out"}, "search");
+  const pid_t search = StartSearch("12");
   ASSERT_TRUE(work.WaitUntilSaid("search.err", "as submitted"));
   const pid_t watch = work.StartDsat({"report", "--watch", "--out", "page.html"}, "watch");
   EXPECT_TRUE(work.WaitUntilSaid("page.html", "http-equiv=\"refresh\""));
@@ -129,8 +132,7 @@ TEST_F(ReportCommandTest, APageThatIsWatchedRefreshesItselfUntilTheSearchEnds) {
 }
 
 TEST_F(ReportCommandTest, APageThatIsNotWatchedAnyMoreDoesNotRefreshItself) {
-  const pid_t search = work.StartDsat(
-      {"grid", "deepspeed.yaml", "--max-trials", "40", "--confirm", "0", "--out", "out"}, "search");
+  const pid_t search = StartSearch("40");
   ASSERT_TRUE(work.WaitUntilSaid("search.err", "as submitted"));
   const pid_t watch = work.StartDsat({"report", "--watch", "--out", "page.html"}, "watch");
   EXPECT_TRUE(work.WaitUntilSaid("page.html", "http-equiv=\"refresh\""));
