@@ -13,6 +13,7 @@
 #include "base/num_cores.h"
 #include "base/table.h"
 #include "cli/commands.h"
+#include "cli/devices.h"
 #include "cli/estimate_output.h"
 #include "cli/read_spec.h"
 #include "engine/config/strategies.h"
@@ -27,8 +28,6 @@ namespace dsat::cli {
 namespace {
 
 using engine::Cluster;
-
-constexpr const char* kDefaultGpu = "a100";
 
 // The subject of an estimate, from the experiment file and the flags over it.
 struct Subject {
@@ -53,13 +52,7 @@ void UseExperiment(const EstimateFlags& flags, Subject& subject) {
   const ExperimentSpec spec = ReadSpec(flags.config, flags.model_dir, &warnings);
   if (flags.device.empty() && spec.device == "cuda")
     subject.cluster = engine::ClusterOf(kDefaultGpu);
-  subject.inputs.base_dir = spec.model_dir;
-  if (const auto model = spec.hyperparameters.find("model"); model != spec.hyperparameters.end()) {
-    subject.inputs.model = *model;
-    subject.inputs.model_what = spec.config_path + ": /hyperparameters/model";
-  }
-  if (const auto data = spec.hyperparameters.find("data"); data != spec.hyperparameters.end())
-    subject.inputs.data = *data;
+  subject.inputs = PlannerInputsOf(spec);
   subject.ds_config = spec.ds_config;
   subject.name = spec.ds_config_path.empty() ? spec.config_path : spec.ds_config_path;
   subject.cluster.num_ranks = spec.slots_per_trial;
@@ -71,21 +64,6 @@ void UseExperiment(const EstimateFlags& flags, Subject& subject) {
     subject.cluster.num_threads =
         static_cast<int>(std::max<int64_t>(1, NumCores() / spec.slots_per_trial));
   if (spec.device_memory_bytes > 0) subject.cluster.device_memory_bytes = spec.device_memory_bytes;
-}
-
-void SetSize(const std::string& text, const char* flag, int64_t& bytes) {
-  if (text.empty()) return;
-  bytes = ParseBytes(text, flag);
-  if (bytes == 0) Throw(ErrorCode::kInvalidArgument, "{}: 0; expected more", flag);
-}
-
-// "300GB" and "300GB/s" are the same.
-void SetSpeed(std::string_view text, const char* flag, double& bytes_per_s) {
-  if (text.empty()) return;
-  if (text.ends_with("/s")) text.remove_suffix(2);
-  int64_t bytes = 0;
-  SetSize(std::string(text), flag, bytes);
-  bytes_per_s = static_cast<double>(bytes);
 }
 
 void ApplyFlags(const EstimateFlags& flags, Cluster& cluster) {
@@ -143,9 +121,9 @@ void ApplySettings(const EstimateFlags& flags, int64_t own_ranks, Subject& subje
 Subject SubjectOf(const EstimateFlags& flags) {
   Subject subject;
   const std::string fallback = flags.config.empty() ? kDefaultGpu : "cpu";
-  subject.cluster = engine::ClusterOf(flags.device.empty() ? fallback : flags.device);
+  subject.cluster = ClusterFor(flags.device.empty() ? fallback : flags.device);
   if (!flags.config.empty()) UseExperiment(flags, subject);
-  if (flags.params || !flags.model.empty() || subject.inputs.model.is_null()) {
+  if (flags.params || !flags.model.empty() || subject.inputs.model.empty()) {
     subject.inputs.model = ModelOf(flags);
     subject.inputs.model_what = "--model";
     subject.inputs.base_dir.clear();
@@ -200,16 +178,16 @@ void RefuseOtherFlags(const EstimateFlags& flags) {
 // Sets the number of ranks and the memory of a device as the flags say.
 void ApplyDevices(const EstimateFlags& flags, Json& request) {
   const int64_t per_node = flags.ranks_per_node.value_or(
-      flags.device.empty() ? 8 : engine::ClusterOf(flags.device).ranks_per_node);
+      flags.device.empty() ? 8 : ClusterFor(flags.device).ranks_per_node);
   if (flags.ranks) request["ranks"] = *flags.ranks;
   if (flags.nodes) request["ranks"] = *flags.nodes * per_node;
-  if (!flags.device.empty())
-    request["memory"] = engine::ClusterOf(flags.device).device_memory_bytes;
+  if (!flags.device.empty()) request["memory"] = ClusterFor(flags.device).device_memory_bytes;
   if (!flags.device_memory.empty())
     request["memory"] = ParseBytes(flags.device_memory, "--device-memory");
   const std::optional<int64_t> here = NvidiaMemoryBytes();
-  request["on_gpu"] =
-      flags.device.empty() ? here || !flags.device_memory.empty() : flags.device != "cpu";
+  request["on_gpu"] = flags.device.empty()
+                          ? here || !flags.device_memory.empty()
+                          : ClusterFor(flags.device).kind() != engine::DeviceKind::kCpu;
   if (request["memory"] == 0) request["memory"] = here.value_or(0);
 }
 

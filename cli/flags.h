@@ -62,6 +62,7 @@ struct DemoFlags {
 struct SpaceFlags {
   SearchFlags search;
   std::string profile;           // JSON file; "" = measure it
+  std::string device;            // By its data sheet; "" = that of this machine
   std::vector<int> zero_stages;  // Empty: as the method has them by default.
 };
 struct ResumeFlags {

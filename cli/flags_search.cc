@@ -232,6 +232,10 @@ void AddSpaceCommand(Parser& parser) {
   Add(sub, "--profile FILE", space.profile,
       "Model profile as JSON, as for dsat create, or \"measure\", as for dsat auto (default: as "
       "for dsat auto)");
+  Add(sub, "--device NAME|FILE", space.device,
+      "Predict for this device, which need not be here: a name, as for dsat estimate, or a JSON "
+      "file with figures of your own (docs/estimate.md)")
+      ->excludes("--profile");
   AddStages(sub, space.zero_stages, "ZeRO stages to search (default: those of the method)");
   CLI::Option* const wide = AddKeyOptions(sub, search.options)->default_str("that of the method");
   AddObjectiveOptions(sub, search.options, search.train_batch_size);

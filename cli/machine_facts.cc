@@ -20,6 +20,7 @@
 #include "cli/disk_speed.h"
 #include "engine/backend/cuda/cuda_status.h"
 #include "engine/backend/machine.h"
+#include "profiler/data_sheet.h"
 #include "searcher/command/command_words.h"
 #include "searcher/command/import_hook.h"
 #include "searcher/hosts/slots.h"
@@ -104,6 +105,8 @@ Json MachineFacts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hos
   facts["gpus"] = Json::array();
   for (const engine::CudaGpu& gpu : cuda.gpus)
     facts["gpus"].push_back(gpu.name);
+  const std::string gpu = cuda.gpus.empty() ? "" : cuda.gpus.front().name;
+  if (!IsBuiltin(spec)) facts["gpu_speeds"] = SpeedsOfDryRun(ClusterOfGpu(gpu), spec.ds_config);
   facts["cuda_driver"] = cuda.driver_version;
   return facts;
 }

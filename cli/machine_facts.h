@@ -10,10 +10,11 @@
 namespace dsat::cli {
 
 // ExperimentSpec::machine: dsat, the version; of trials on this machine, host, cpu and cores, and
-// gpus (names) and cuda_driver if they use GPUs, and packages (name -> version) of the user's own
-// command if its Python is found, and disk (read_bytes_per_s and write_bytes_per_s, measured in the
-// folder for offload that the ds_config names) of the built-in engine; of others, hosts (name ->
-// number of slots). `hosts` is empty if trials run on this machine.
+// gpus (names), cuda_driver and a script's gpu_speeds if they use GPUs, and packages (name ->
+// version) of the user's own command if its Python is found, and disk (read_bytes_per_s and
+// write_bytes_per_s, measured in the folder for offload that the ds_config names) of the built-in
+// engine; of others, hosts (name -> number of slots). `hosts` is empty if trials run on this
+// machine.
 Json MachineFacts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts);
 
 // Returns what the python3 in PATH has to compile extensions of PyTorch and DeepSpeed at run time:

@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/table.h"
 #include "cli/commands.h"
+#include "cli/devices.h"
 #include "cli/interrupt.h"
 #include "cli/machine_facts.h"
 #include "cli/output/output.h"
@@ -23,14 +24,18 @@
 #include "cli/read_spec.h"
 #include "cli/runner_options.h"
 #include "cli/status_line.h"
+#include "engine/config/batch.h"
 #include "engine/config/keys.h"
+#include "profiler/data_sheet.h"
 #include "profiler/effective_key.h"
 #include "profiler/places.h"
 #include "proto/launch_settings.h"
+#include "searcher/command/import_hook.h"
 #include "searcher/hosts/slots.h"
 #include "searcher/input/objective.h"
 #include "searcher/input/preflight.h"
 #include "searcher/runner.h"
+#include "searcher/scripts/hook_report.h"
 #include "searcher/search/outlook.h"
 #include "searcher/search/search.h"
 
@@ -148,8 +153,11 @@ std::string BestTable(const Search& search, const Outlook& outlook, size_t colum
                     SettingsText(config.assignment)});
   }
   const bool exact = outlook.best[0].predicted.exact;
+  const bool ran_dry = !search.profile()->dry_places.empty();
   return fmt::format("best configurations as predicted, not measured{}\n",
-                     exact ? "" : "; memory is computed by formulas") +
+                     exact     ? ""
+                     : ran_dry ? ", by a dry run"
+                               : "; memory is computed by formulas") +
          FormatTable(
              {"stage", "micro-batch", "accumulation", "memory", "step", "samples/s", "settings"},
              rows, columns) +
@@ -267,6 +275,23 @@ Json SpaceJson(const Search& search, const Outlook& outlook) {
   return json;
 }
 
+// The profile on a device that is not here.
+ModelProfile ProfileFor(const std::string& device, ExperimentSpec& spec) {
+  engine::Cluster cluster = ClusterFor(device);
+  cluster.num_ranks = spec.slots_per_trial;
+  if (spec.device_memory_bytes > 0) cluster.device_memory_bytes = spec.device_memory_bytes;
+  if (IsBuiltin(spec)) return ProfileByDataSheet(spec, cluster);
+  Log(LogLevel::kInfo, "running the script on fake tensors");
+  Json config = engine::ConfigForTrial(spec.ds_config, {}, spec.slots_per_trial);
+  HookReport report;
+  spec.machine["gpu_speeds"] = SpeedsOfDryRun(cluster, config);
+  const bool on_gpu = cluster.kind() != engine::DeviceKind::kCpu;
+  report.profile = DryRun(DryProfileRequest(spec, std::move(config), on_gpu)).at("profile");
+  ModelProfile profile = ProfileOf(report, cluster.device_memory_bytes, "the dry run");
+  PutOn(cluster, profile);
+  return profile;
+}
+
 // The experiment of a search with these options.
 ExperimentSpec MakeSpec(const SpaceFlags& space, RunnerOptions* options) {
   SearchFlags search = space.search;
@@ -279,6 +304,10 @@ ExperimentSpec MakeSpec(const SpaceFlags& space, RunnerOptions* options) {
   SetTrainBatchSize(search.train_batch_size, spec);
   for (const std::string& warning : CheckStages(spec))
     Log(LogLevel::kWarn, warning);
+  if (!space.device.empty()) {
+    spec.profile = ProfileFor(space.device, spec);
+    return spec;
+  }
   if (space.profile == "measure") {
     spec.options.profile = space.profile;
   } else if (!space.profile.empty()) {

@@ -44,7 +44,7 @@ struct AutoPriors {
     Normal pressure = {0.01, 0.03};  // The slowdown of computing in full memory, a share.
     Normal forward_share = {0, 0.2};
     Normal traffic = {0, 0.25}, stage = {0, 0.02};  // For each stage.
-    Normal script_stage3 = {0.15, 0.15};            // [script] If no speed is known.
+    Normal script_stage3 = {0.15, 0.15};            // [script] Without the engine's own plan.
     Normal trend = {0, 0.04};                       // [bench] For each doubling of the size.
     Normal uneven_size = {0.005, 0.015};            // Each of sizes that 2, 4 or 8 do not divide.
     Normal scattered = {0.005, 0.01};

@@ -65,7 +65,7 @@ void AutoTimeModel::SetPrior() {
     prior_sd_[parameter] = prior.sd;
   };
   // The time of a sample, by what the engine predicts or by the speed of the device.
-  double sample_ms = 0, link_ms = 0, update_ms = 0;
+  double sample_ms = 0, fixed_ms = 0, link_ms = 0, update_ms = 0;
   for (const StageSpace& stage : space_.stages) {
     for (const Forecast& forecast : stage.forecasts) {
       if (forecast.compute_ms <= 0) continue;
@@ -73,6 +73,8 @@ void AutoTimeModel::SetPrior() {
       // A place that computes or moves more than others says nothing of these.
       if (!stage.settings.empty() && sample_ms > 0 && this_ms > 0.999 * sample_ms) continue;
       sample_ms = this_ms;
+      const Forecast& first = stage.forecasts.front();
+      fixed_ms = std::max(SampleMs(first, idle_) - this_ms, 0.0) * first.micro_batch_size;
       if (forecast.link_ms > 0) link_ms = forecast.link_ms / (stage.stage == 3 ? 3 : 2);
       if (forecast.update_ms > 0) update_ms = forecast.update_ms * (stage.stage == 0 ? 1 : ranks_);
     }
@@ -91,7 +93,7 @@ void AutoTimeModel::SetPrior() {
     update_ms = 1e3 * params_ * kAutoTimes.update_bytes_per_param / workload.copy_bytes_per_s;
   set(kScale, kAutoTimes.scale);
   set(kPartsScale, kAutoTimes.parts_scale);
-  set(kOverhead, {log_samples(kAutoTimes.overhead_ms, kAutoTimes.least_overhead,
+  set(kOverhead, {log_samples(kAutoTimes.overhead_ms + fixed_ms, kAutoTimes.least_overhead,
                               kAutoTimes.most_overhead, kAutoTimes.overhead),
                   kAutoTimes.overhead_sd});
   set(kCurve, kAutoTimes.curve);
@@ -116,7 +118,7 @@ void AutoTimeModel::SetPrior() {
     set(kStage + stage, kAutoTimes.stage);
   }
   // DeepSpeed's stage 3 runs Python code for each module, which nothing hides.
-  if (!known) set(kStage + 3, kAutoTimes.script_stage3);
+  if (!space_.exact) set(kStage + 3, kAutoTimes.script_stage3);
   set(kTrend, kAutoTimes.trend);
   for (const int parameter : {kOdd, kNot4, kNot8})
     set(parameter, kAutoTimes.uneven_size);

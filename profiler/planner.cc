@@ -244,6 +244,14 @@ int64_t Planner::LargestParam() const {
   return largest;
 }
 
+PlannerInputs PlannerInputsOf(const ExperimentSpec& spec) {
+  return {.model = spec.hyperparameters.value("model", Json::object()),
+          .model_what = spec.config_path + ": /hyperparameters/model",
+          .base_dir = spec.model_dir,
+          .data = spec.hyperparameters.value("data", Json::object()),
+          .ds_config_source = "ds_config"};
+}
+
 Planner MakePlanner(const PlannerInputs& inputs, const Cluster& cluster) {
   Model model = engine::MakeModel(inputs.model, inputs.model_what, inputs.base_dir);
   int64_t seq_len = inputs.seq_len;

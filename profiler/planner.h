@@ -93,6 +93,8 @@ struct PlannerInputs {
   int64_t seq_len = 0;
   std::string ds_config_source;
 };
+// The inputs that an experiment of the built-in engine gives.
+PlannerInputs PlannerInputsOf(const ExperimentSpec& spec);
 Planner MakePlanner(const PlannerInputs& inputs, const engine::Cluster& cluster);
 
 // The model block of a GPT with about `num_params` = 12 L h^2 parameters besides the embeddings.

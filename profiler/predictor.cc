@@ -8,6 +8,7 @@
 
 #include "base/files.h"
 #include "engine/backend/kernels.h"
+#include "engine/config/batch.h"
 #include "engine/config/settings.h"
 #include "profiler/memory_model.h"
 #include "profiler/planner.h"
@@ -32,7 +33,18 @@ double MeasuredCopies(const ModelProfile& profile) {
   return static_cast<double>(std::min(profile.to_host_bytes_per_s, profile.to_device_bytes_per_s));
 }
 
-// With the peaks of a dry run, formulas say how a configuration differs from the nearest of these.
+// The collectives of a script: of Gloo between the processes of a host, as bench/script_time.py
+// finds it, or of NCCL over the link of the profile; if this is unknown, over PCIe.
+struct LinkSpeed {
+  double bytes_per_s, call_s;
+};
+LinkSpeed LinkOf(const ModelProfile& profile) {
+  if (profile.device == "cpu") return {1e9, 5e-4};
+  return {profile.link_bytes_per_s > 0 ? static_cast<double>(profile.link_bytes_per_s) : 2e10,
+          2e-5};
+}
+
+// After a dry run, formulas say how a configuration differs from the nearest place that ran.
 class FormulaPredictor : public Predictor {
  public:
   FormulaPredictor(const ModelProfile& profile, const ExperimentSpec& spec, MemoryLaw law)
@@ -40,7 +52,7 @@ class FormulaPredictor : public Predictor {
         submitted_(spec.ds_config),
         world_size_(spec.slots_per_trial),
         law_(law),
-        has_peaks_(law == MemoryLaw::kDeepSpeed && !profile.peaks.empty()),
+        ran_dry_(law == MemoryLaw::kDeepSpeed && !profile.dry_places.empty()),
         // A limit below the size of a process counts tensors only.
         process_bytes_(profile.process_bytes < profile.device_memory_bytes ? profile.process_bytes
                                                                            : 0) {}
@@ -56,25 +68,27 @@ class FormulaPredictor : public Predictor {
     const double copies = MeasuredCopies(profile_);
     predicted.update_ms = 1e3 * static_cast<double>(memory.offloaded_bytes) /
                           (copies > 0 ? copies : kOffloadBytesPerS);
-    if (!has_peaks_) return predicted;
-    const PeakLines& nearest = NearestTo(ds_config);
+    if (!ran_dry_) return predicted;
+    const DryPlace& nearest = NearestTo(ds_config);
     const int64_t micro_batch = IntAt(ds_config, kMicroBatchKey, 1);
     Json ran = submitted_;
     SetAtPointer(ran, kStageKey, nearest.stage);
     SetAtPointer(ran, kOptimizerDevice, nearest.offloads_optimizer ? "cpu" : "none");
     SetAtPointer(ran, kParamDevice, nearest.offloads_params ? "cpu" : "none");
     SetAtPointer(ran, kMicroBatchKey, micro_batch);
+    if (nearest.switched) SetAtPointer(ran, kCheckpointing, Checkpoints(true));
     double peak = 0;
     for (const std::vector<double>& line : nearest.lines)
       peak = std::max(peak, line[0] + line[1] * static_cast<double>(micro_batch));
     predicted.device.peak_bytes += static_cast<int64_t>(peak) + process_bytes_ - PeakOf(ran);
+    AddTimes(nearest, ds_config, predicted);
     // A process grows by up to twice its tensors, because the allocator keeps pages.
     predicted.tracked = process_bytes_ == 0;
     return predicted;
   }
 
   int64_t LargestMicroBatch(const Json& ds_config) const override {
-    if (!has_peaks_) return ModelOf(ds_config).ApproxMaxMicroBatch(ZeroStage(ds_config));
+    if (!ran_dry_) return ModelOf(ds_config).ApproxMaxMicroBatch(ZeroStage(ds_config));
     Json config = ds_config;
     return LargestMicroBatchThat([&](int64_t micro_batch) {
       SetAtPointer(config, kMicroBatchKey, micro_batch);
@@ -84,6 +98,7 @@ class FormulaPredictor : public Predictor {
 
  private:
   static constexpr char kOptimizerDevice[] = "/zero_optimization/offload_optimizer/device";
+  static constexpr char kCheckpointing[] = "/dsat/trainer/gradient_checkpointing";
   static constexpr char kParamDevice[] = "/zero_optimization/offload_param/device";
 
   MemoryModel ModelOf(const Json& ds_config) const {
@@ -97,23 +112,52 @@ class FormulaPredictor : public Predictor {
            IntAt(ds_config, kMicroBatchKey, 1) * memory.activation_bytes_per_sample;
   }
 
-  // The first of those that agree in most, the stage first.
-  const PeakLines& NearestTo(const Json& ds_config) const {
+  // The submitted checkpointing of the script's trainer or, if `switched`, the opposite.
+  Json Checkpoints(bool switched) const {
+    const Json submitted = profile_.trainer.value("gradient_checkpointing", Json());
+    return submitted.is_boolean() && switched ? Json(!submitted.get<bool>()) : submitted;
+  }
+
+  // The first of those that agree in most: activations before the stage, and this before offload.
+  const DryPlace& NearestTo(const Json& ds_config) const {
     const engine::Settings settings(ds_config, "ds_config");
     const auto offloads = [&](const char* device) { return settings.Text(device) != "none"; };
-    const auto likeness = [&](const PeakLines& peak) {
-      return 4 * (peak.stage == settings.stage()) +
-             2 * (peak.offloads_optimizer == offloads(kOptimizerDevice)) +
-             (peak.offloads_params == offloads(kParamDevice));
+    const Json* checkpoints = FindAtPointer(ds_config, kCheckpointing);
+    const auto likeness = [&](const DryPlace& place) {
+      return 8 * (checkpoints == nullptr ? !place.switched
+                                         : *checkpoints == Checkpoints(place.switched)) +
+             4 * (place.stage == settings.stage()) +
+             2 * (place.offloads_optimizer == offloads(kOptimizerDevice)) +
+             (place.offloads_params == offloads(kParamDevice));
     };
-    return *std::ranges::max_element(profile_.peaks, {}, likeness);
+    return *std::ranges::max_element(profile_.dry_places, {}, likeness);
+  }
+
+  // Adds the times of a step by what ran dry.
+  void AddTimes(const DryPlace& ran, const Json& ds_config, Estimate& predicted) const {
+    const engine::Settings settings(ds_config, "ds_config");
+    const auto accumulation = static_cast<double>(IntAt(ds_config, kAccumulationKey, 1));
+    const auto micro_batch = static_cast<double>(IntAt(ds_config, kMicroBatchKey, 1));
+    predicted.compute_ms = accumulation * (ran.passes_ms[0] + ran.passes_ms[1] * micro_batch);
+    if (predicted.compute_ms <= 0) return;
+    predicted.update_ms += ran.update_ms;  // On the host it is no faster.
+    const double passes = settings.stage() >= 2 ? accumulation : 1;
+    const double calls = passes * ran.passes_sent[0] + ran.update_sent[0];
+    const double bytes = passes * ran.passes_sent[1] + ran.update_sent[1];
+    const LinkSpeed link = LinkOf(profile_);
+    predicted.link_ms = 1e3 * (calls * link.call_s + bytes / link.bytes_per_s);
+    // The backward pass hides all but a part of it.
+    const double hidden =
+        settings.Is("/zero_optimization/overlap_comm") ? predicted.compute_ms / 2 : 0;
+    predicted.step_ms = predicted.compute_ms + predicted.update_ms +
+                        std::max(predicted.link_ms - hidden, predicted.link_ms / 10);
   }
 
   ModelProfile profile_;
-  Json submitted_;  // It ran dry, at the stages and with the offload of the peaks.
+  Json submitted_;  // It ran dry, at the dry places.
   int64_t world_size_;
   MemoryLaw law_;
-  bool has_peaks_;
+  bool ran_dry_;
   int64_t process_bytes_;
 };
 
@@ -132,6 +176,8 @@ engine::Cluster ClusterOfTrials(const ExperimentSpec& spec, const ModelProfile& 
   // The rate of a GPU counts what is read and what is written, that of a CPU what is copied, as
   // those of engine::ClusterOf do.
   const int moves_per_copy = profile.device == "cpu" ? 1 : 2;
+  if (profile.link_bytes_per_s > 0)
+    cluster.link_bytes = static_cast<double>(profile.link_bytes_per_s);
   cluster.device_bytes = moves_per_copy * static_cast<double>(profile.copy_bytes_per_s);
   if (const double copies = MeasuredCopies(profile); copies > 0) {
     cluster.copy_bytes = copies;
@@ -169,17 +215,11 @@ std::unique_ptr<Predictor> MakeFormulaPredictor(const ExperimentSpec& spec,
 }
 
 std::unique_ptr<Predictor> MakePredictor(const ExperimentSpec& spec, const ModelProfile& profile) {
-  const bool measured_here = IsBuiltin(spec) && !spec.profile && !profile.device.empty();
-  if (!measured_here || PolicyOf(spec.options).published_memory)
+  const bool knows_device = IsBuiltin(spec) && !profile.device.empty();
+  if (!knows_device || PolicyOf(spec.options).published_memory)
     return MakeFormulaPredictor(spec, profile);
-  const PlannerInputs inputs = {
-      .model = spec.hyperparameters.value("model", Json::object()),
-      .model_what = spec.config_path + ": /hyperparameters/model",
-      .base_dir = spec.model_dir,
-      .data = spec.hyperparameters.value("data", Json::object()),
-      .ds_config_source = "ds_config",
-  };
-  return std::make_unique<Planner>(MakePlanner(inputs, ClusterOfTrials(spec, profile)));
+  return std::make_unique<Planner>(
+      MakePlanner(PlannerInputsOf(spec), ClusterOfTrials(spec, profile)));
 }
 
 int64_t LargestMicroBatchThat(const std::function<bool(int64_t)>& fits) {

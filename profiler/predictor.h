@@ -55,14 +55,15 @@ class Predictor {
   virtual int64_t LargestMicroBatch(const Json& ds_config) const = 0;
 };
 
-// The calibrated formulas (memory_model.h), which know device memory only. With the peaks of a dry
-// run in the profile, the formulas give only the differences to the nearest of these.
+// The calibrated formulas (memory_model.h), which know device memory only. After a dry run, they
+// give only the differences to the nearest place that ran, and its operators give the time of a
+// step.
 std::unique_ptr<Predictor> MakeFormulaPredictor(const ExperimentSpec& spec,
                                                 const ModelProfile& profile);
 
-// Predicts for an experiment's trials on the device that `profile` was measured on. The prediction
-// comes from the engine's own plan if the built-in engine has measured the profile. It comes from
-// the formulas for a command, with --compat determined, and if the profile was given by hand.
+// Predicts for an experiment's trials on the device of the profile. The prediction comes from the
+// built-in engine's own plan if the profile names a device; and from the formulas for a command,
+// with --compat determined, and for any other profile.
 // Throws what MakeModel (models.h) throws if the model cannot be built here.
 std::unique_ptr<Predictor> MakePredictor(const ExperimentSpec& spec, const ModelProfile& profile);
 

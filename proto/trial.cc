@@ -134,16 +134,17 @@ Json ToJson(const Measurement& measurement) {
   return json;
 }
 
-DSAT_FIELDS(PeakLines, stage, offloads_optimizer, offloads_params, lines)
+DSAT_FIELDS(DryPlace, stage, offloads_optimizer, offloads_params, switched, lines, passes_ms,
+            update_ms, passes_sent, update_sent)
 
 // Not VisitFields, because users write profiles, too, and the specs that hold one read it as such.
 template <typename Visitor, typename Profile>
 void VisitProfile(Visitor& visit, Profile& object){NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(
     DSAT_VISIT_FIELD, num_params, trainable_num_params, activation_bytes_per_sample,
     device_memory_bytes, forward_flops_per_sample, two_units_num_params, matmul_flops_per_s,
-    copy_bytes_per_s, to_device_bytes_per_s, to_host_bytes_per_s, micro_batch_1_peak_bytes,
-    micro_batch_2_peak_bytes, device, num_threads, trainer, switched_activation_bytes_per_sample,
-    peaks, process_bytes))}
+    copy_bytes_per_s, to_device_bytes_per_s, to_host_bytes_per_s, link_bytes_per_s,
+    micro_batch_1_peak_bytes, micro_batch_2_peak_bytes, device, num_threads, trainer,
+    switched_activation_bytes_per_sample, dry_places, process_bytes))}
 
 Json ToJson(const ModelProfile& profile) {
   Json json;
@@ -242,13 +243,13 @@ class ProfileReader {
     object = json_.value(key, Json::object());
     JsonBlock(object, what_ + "/" + key);  // Throws unless it is an object.
   }
-  void operator()(const char* key, std::vector<PeakLines>& peaks) const {
-    fields::Decode(json_.value(key, Json::array()), fmt::format("{}/{}", what_, key), peaks);
-    for (const PeakLines& peak : peaks) {
-      const bool are_pairs =
-          std::ranges::all_of(peak.lines, [](const auto& line) { return line.size() == 2; });
-      if (peak.lines.empty() || !are_pairs)
-        Throw(ErrorCode::kInvalidArgument, "{}/{}: expected pairs of numbers in lines", what_, key);
+  void operator()(const char* key, std::vector<DryPlace>& places) const {
+    fields::Decode(json_.value(key, Json::array()), fmt::format("{}/{}", what_, key), places);
+    const auto is_pair = [](const std::vector<double>& numbers) { return numbers.size() == 2; };
+    for (const DryPlace& place : places) {
+      if (place.lines.empty() || !std::ranges::all_of(place.lines, is_pair) ||
+          !is_pair(place.passes_ms) || !is_pair(place.passes_sent) || !is_pair(place.update_sent))
+        Throw(ErrorCode::kInvalidArgument, "{}/{}: expected pairs of numbers", what_, key);
     }
   }
 

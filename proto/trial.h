@@ -98,13 +98,22 @@ struct PointResult {
   bool by_hook = false;
 };
 
-// The peak of a rank's device memory at a place, as a dry run of the script has found it: the most
-// of start + slope * micro-batch size of its lines, in bytes.
-struct PeakLines {
+// The needs of a rank at a place, as a dry run of the script has found them. A pair of a start and
+// a slope means start + slope * micro-batch size.
+struct DryPlace {
   int64_t stage = 0;
   bool offloads_optimizer = false;
   bool offloads_params = false;
-  std::vector<std::vector<double>> lines = {};  // Pairs of a start and a slope, at least one.
+  bool switched = false;  // The trainer's checkpointing is the opposite of the submitted one.
+  std::vector<std::vector<double>> lines = {};  // Bytes of device memory: the most of these pairs.
+  // A pair: ms of the passes of a micro-batch, by the speeds of the device; and ms of the update.
+  // 0 if unknown.
+  std::vector<double> passes_ms = {0, 0};
+  double update_ms = 0;
+  // Calls of collectives, and the bytes that a ring sends in them: in the passes of a step, or from
+  // stage 2 on of a micro-batch; and in the update.
+  std::vector<double> passes_sent = {0, 0};
+  std::vector<double> update_sent = {0, 0};
 };
 
 // The profiling trial's measurement of the model and the device. Sizes are per rank.
@@ -120,6 +129,7 @@ struct ModelProfile {
   int64_t copy_bytes_per_s = 0;       // Copies within its memory.
   int64_t to_device_bytes_per_s = 0;  // Copies from host memory to a GPU.
   int64_t to_host_bytes_per_s = 0;    // Copies from a GPU to host memory.
+  int64_t link_bytes_per_s = 0;       // Sent to the next rank.
   // Highest device memory in use on any rank, including the kernels' workspace, in a step of one
   // micro-batch of 1 sample and of 2 samples; 0 if not measured. 2 samples are not run if they are
   // predicted not to fit.
@@ -137,7 +147,7 @@ struct ModelProfile {
   // From a dry run (docs/estimate.md), the submitted place first; empty if a launch has measured
   // the profile. `process_bytes` is the memory of a rank's process besides its tensors, where both
   // are the device memory.
-  std::vector<PeakLines> peaks = {};
+  std::vector<DryPlace> dry_places = {};
   int64_t process_bytes = 0;
 };
 

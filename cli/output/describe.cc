@@ -82,7 +82,7 @@ std::string DescribeProfile(const Search& search) {
       static_cast<double>(profile.num_params) / 1e6,
       static_cast<double>(profile.trainable_num_params) / 1e6,
       HumanBytes(profile.device_memory_bytes), HumanBytes(profile.activation_bytes_per_sample));
-  if (!profile.peaks.empty()) text += ", by a dry run";
+  if (!profile.dry_places.empty()) text += ", by a dry run";
   const auto gigabytes = [](int64_t bytes) { return static_cast<double>(bytes) / 1e9; };
   if (profile.matmul_flops_per_s > 0 && profile.copy_bytes_per_s > 0) {
     const auto flops = static_cast<double>(profile.matmul_flops_per_s);

@@ -4,11 +4,11 @@ usage: python3 -m dsat._dry_run REQUEST
 
 The request is a JSON object: `script`, a file, or a module if `is_module`; its `arguments`;
 `folder`, which it starts in; `environment`; `ds_config`, what to change in the script's config;
-`ranks`; `memory` of a device in bytes (0: no limit); `on_gpu`; `all_stages`. If `accelerate launch`
-starts the ranks, `accelerate` has its arguments, and `ranks` of 0 means as they say. Prints a JSON
-object (docs/estimate.md), or one with `error`. With `report`, the request is for the profile of a
-search over `stages`: that file gets a rank's report with it, or with `error`, and no run goes on
-after `limit_s`.
+`ranks`; `memory` of a device in bytes (0: no limit); `on_gpu`; `all_stages`; `speeds`, the FLOP/s
+and the bytes/s of a device, or those of one of this machine's cores. If `accelerate launch` starts the ranks, `accelerate` has its arguments, and `ranks` of 0 means as they say. Prints a JSON
+object (docs/estimate.md), or one with `error`. With `stages`, the request is for the profile of a
+search over them, and the answer, which the file `report` gets if it is given, is a rank's report
+with it, or with `error`. No run goes on after `limit_s`.
 """
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ _MOST_SAMPLES = 1 << 16
 _MOST_RANKS = 4096
 _TOLERANCE = 0.01
 _LONGEST = 400  # Characters of an error's message.
+_LAUNCH_S = 5e-6  # An operator on a GPU takes at least so long.
 
 
 class DryRunError(Exception):
@@ -172,9 +173,9 @@ def _become(job: Job, folder: pathlib.Path, request: Dict[str, Any], own_batch: 
         import numpy
         from dsat._memory import KINDS
         curve = numpy.array(training.curve).reshape(-1, len(KINDS))
-        if "report" in request and not request["on_gpu"]:
+        if "stages" in request and not request["on_gpu"]:
             curve[:, -2] += curve[:, -1]  # The host's memory is the device's.
-        sender.send((_facts(training), curve, numpy.frombuffer(training.phases, numpy.uint8)))
+        sender.send((_facts(training, request["speeds"]), curve, numpy.frombuffer(training.phases, numpy.uint8)))
         os._exit(0)
     ended = "it ended"
     try:
@@ -214,7 +215,56 @@ def _why(error: BaseException) -> str:
     return where + " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST]
 
 
-def _facts(training: Any) -> Dict[str, Any]:
+def _best_of(run: Any, least_s: float = 0.05) -> float:
+    """The seconds that `run` takes in the fastest of several calls."""
+    best, ends = math.inf, time.perf_counter() + least_s
+    while time.perf_counter() < ends:
+        begin = time.perf_counter()
+        run()
+        best = min(best, time.perf_counter() - begin)
+    return best
+
+
+def _measure_speeds() -> List[float]:
+    """FLOP/s and bytes/s of one core, and the seconds of an operator that does nothing."""
+    import torch
+    from dsat._memory import MemoryTracker
+    factor, values, one = torch.ones(512, 512), torch.ones(1 << 23), torch.ones(2, 8)
+    small = torch.nn.Sequential(*[part for _ in range(8) for part in (
+        torch.nn.Linear(8, 8), torch.nn.GELU())])
+
+    def train() -> None:
+        small(one).sum().backward()
+    train()
+    with MemoryTracker() as tracker:
+        tracker.mark(list(small.parameters()), "parameters")
+        train()
+    return [2 * 512 ** 3 / _best_of(lambda: factor @ factor),
+            2 * values.nbytes / _best_of(lambda: torch.add(values, 1, out=values)),
+            _best_of(train) / len(tracker.phases)]
+
+
+def _times(training: Any, facts: Dict[str, Any], speeds: List[float]) -> Dict[str, Any]:
+    """The ms of the passes of a micro-batch and of an update; and the collectives of both.
+
+    From stage 2 on each micro-batch has collectives in its passes, and else each step.
+    """
+    import numpy
+    from dsat._memory import PHASES
+    work = numpy.array(training.work).reshape(-1, 2)
+    seconds = speeds[2] + numpy.maximum(work[:, 0] / speeds[0], work[:, 1] / speeds[1])
+    of_phases = dict(zip(PHASES, 1e3 * numpy.bincount(
+        numpy.frombuffer(training.phases, numpy.uint8), seconds, len(PHASES))))
+    steps = max(1, training.num_steps)
+    passes = steps * facts["accumulation_steps"]
+    sent = numpy.add(training.sent["forward"], training.sent["backward"])
+    return {"passes_ms": (of_phases["forward"] + of_phases["backward"]) / passes,
+            "passes_sent": list(sent / (passes if facts["stage"] in (2, 3) else steps)),
+            "update_ms": of_phases["update"] / steps,
+            "update_sent": [number / steps for number in training.sent["update"]]}
+
+
+def _facts(training: Any, speeds: List[float]) -> Dict[str, Any]:
     from dsat._hook import arguments
     engine = training.engine
     parameters = (engine.module.parameters() if engine is not None
@@ -233,7 +283,7 @@ def _facts(training: Any) -> Dict[str, Any]:
                      accumulation_steps=engine.gradient_accumulation_steps(),
                      stage=int(engine.zero_optimization_stage()), section=section,
                      ran=settings_of(engine))
-    return facts
+    return {**facts, **_times(training, facts, speeds)}
 
 
 def _totals(run: Run) -> Any:
@@ -306,7 +356,7 @@ class Estimate:
             self._size, self._first = asked, self._run_first(self._own_batch)
             self._facts = self._first.facts
         # A search has data for the submitted size, but maybe not for more.
-        self._sizes = (self._size, self._size // 2 or 2 if "report" in request else 2 * self._size)
+        self._sizes = (self._size, self._size // 2 or 2 if "stages" in request else 2 * self._size)
 
     def _run_first(self, own_batch: int) -> Run:
         run = self._runner.run_all([Job(self._ranks, self._base)], own_batch)[0]
@@ -364,18 +414,22 @@ class Estimate:
         runs = self._run({(at, samples): Job(self._ranks, self._config(samples, section), False, of)
                           for at, (_, section, of) in enumerate(rows) for samples in self._sizes},
                          (0, size))
-        peaks, slopes = [], {}
+        places, slopes = [], {}
         for at, (stage, section, trainer) in enumerate(rows):
             lines = self._row([[runs[at, samples] for samples in self._sizes]]).get("lines")
             if not lines:
                 continue
+            times = [runs[at, samples].facts["passes_ms"] for samples in self._sizes]
+            slope_ms = (times[1] - times[0]) / (self._sizes[1] - self._sizes[0])
             highest = [max(start + slope * x for start, slope in lines) for x in (size, 2 * size)]
             slopes[bool(trainer), stage] = int(highest[1] - highest[0]) // size
             devices = [(section.get(key) or {}).get("device", "none") for key in offloads]
-            if not trainer:
-                peaks.append({"stage": stage, "offloads_optimizer": devices[0] != "none",
-                              "offloads_params": devices[1] != "none", "lines": lines})
-        if not peaks or peaks[0]["stage"] != facts["stage"]:
+            places.append({"stage": stage, "offloads_optimizer": devices[0] != "none",
+                           "offloads_params": devices[1] != "none", "switched": bool(trainer),
+                           "lines": lines, "passes_ms": [times[0] - slope_ms * size, slope_ms],
+                           **{key: runs[at, size].facts[key]
+                              for key in ("passes_sent", "update_ms", "update_sent")}})
+        if not places or places[0]["stage"] != facts["stage"]:
             raise DryRunError(runs[0, self._sizes[1]].facts["error"])
         on_gpu = self._request["on_gpu"]
         return {"ran": facts["ran"], "profile": {
@@ -384,7 +438,8 @@ class Estimate:
             "activation_bytes_per_sample": slopes[False, facts["stage"]],
             "switched_activation_bytes_per_sample": slopes.get((True, facts["stage"]), 0),
             "forward_flops_per_sample": self._flops_per_sample() // 3,
-            "device": "" if on_gpu else "cpu", "trainer": facts["trainer"], "peaks": peaks,
+            "device": "" if on_gpu else "cpu", "trainer": facts["trainer"],
+            "dry_places": places,
             "process_bytes": 0 if on_gpu else facts["process_bytes"]}}
 
     def _check_follows(self) -> None:
@@ -487,8 +542,10 @@ def main() -> None:
         if "accelerate" in request:
             _apply_accelerate(request["accelerate"], request)
         _preload(request["script"])
+        request["speeds"] = [*request["speeds"], _LAUNCH_S] if (
+            "speeds" in request) else _measure_speeds()
         estimate = Estimate(request, Runner(request, scratch), request["ranks"])
-        answer = estimate.profile() if "report" in request else estimate.answer()
+        answer = estimate.profile() if "stages" in request else estimate.answer()
     except ImportError as error:
         answer = {"error": f"{sys.executable}: {error}"}
     except (DryRunError, OSError) as error:

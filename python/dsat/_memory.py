@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any, Callable, Dict, List, Optional, Set
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.optim import optimizer as optimizers
 from torch.utils.data import dataloader
@@ -37,6 +38,11 @@ def tensors_in(values: Any) -> List[torch.Tensor]:
     return [value for value in tree_iter(values) if isinstance(value, torch.Tensor)]
 
 
+def bytes_of(values: Any) -> int:
+    """The bytes of all these tensors."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(values))
+
+
 class MemoryTracker(TorchDispatchMode):
     """Follows the storages that depend on parameters, from their creation to their release.
 
@@ -46,6 +52,8 @@ class MemoryTracker(TorchDispatchMode):
         curve: bytes of each of KINDS after each operator, one operator after the other.
         phases: the index in PHASES for each operator.
         flops: of all operators, without recomputed activations.
+        work: FLOPs, recomputation included, and bytes read and written, for each operator.
+        sent: calls of collectives and bytes that a ring sends in them, for each of PHASES.
         batch_size: the micro-batch size of the first data loader that was iterated; 0 without one.
         other_sizes: what data loaders of a size have instead.
         num_batches: that data loaders have given.
@@ -57,6 +65,8 @@ class MemoryTracker(TorchDispatchMode):
         self.curve = array("q")
         self.phases = bytearray()
         self.flops = 0
+        self.work = array("d")
+        self.sent = {phase: [0.0, 0.0] for phase in PHASES}
         self.batch_size = 0
         self.other_sizes: Dict[int, int] = {}
         self.num_batches = 0
@@ -120,19 +130,37 @@ class MemoryTracker(TorchDispatchMode):
         kind = self._kind_of_new()
         for tensor in (*(tensors[:1] if func is _COPY else tensors), *tensors_in(result)):
             self._count(self.own(tensor), kind)
-        self._note_flops(func, args, kwargs, result)
-        self.curve.extend(self._now)
-        self.phases.append(PHASES.index(self.phase))
+        self._note_work(func, args, kwargs, result)
         return result
 
     def _follows(self, tensors: List[torch.Tensor]) -> bool:
         return any(tensor.untyped_storage()._cdata in self._storages for tensor in tensors)
 
-    def _note_flops(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+    def _note_work(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         count = flop_registry.get(_AS.get(func._opname, func._overloadpacket))
+        flops = 0 if count is None else int(count(*args, **kwargs, out_val=result))
         # A backward pass that computes with gradients recomputes.
-        if count is not None and not (self.phase == "backward" and torch.is_grad_enabled()):
-            self.flops += int(count(*args, **kwargs, out_val=result))
+        if not (self.phase == "backward" and torch.is_grad_enabled()):
+            self.flops += flops
+        if func.namespace == "c10d":
+            self._note_sent("allreduce" in func._opname, args)
+            args = kwargs = result = ()
+        is_view = any(argument.alias_info is not None and not argument.alias_info.is_write
+                      for argument in func._schema.arguments)
+        self.note(flops, [] if is_view else (args, kwargs, result))
+
+    def _note_sent(self, is_sum: bool, args: Any) -> None:
+        # The other tensors are a whole and a rank's share of it.
+        ranks = dist.get_world_size()
+        sent = self.sent[self.phase]
+        sent[0] += 1
+        sent[1] += bytes_of(args) * (ranks - 1) * (2 / ranks if is_sum else 1 / (ranks + 1))
+
+    def note(self, flops: int, moved: Any) -> None:
+        """Call it after each operator, with the tensors that it reads or writes."""
+        self.work.extend((flops, bytes_of(moved)))
+        self.curve.extend(self._now)
+        self.phases.append(PHASES.index(self.phase))
 
     def watch(self, ends: Callable[[], None]) -> None:
         """Follows all parameters and optimizers from now on; calls `ends` after two steps."""

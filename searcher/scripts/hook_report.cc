@@ -210,20 +210,27 @@ ModelProfile ProfileOf(const HookReport& report, int64_t device_memory_bytes,
   return profile;
 }
 
-std::string ProfileByDryRun(const ExperimentSpec& spec, Json ds_config, const std::string& report) {
+Json DryProfileRequest(const ExperimentSpec& spec, Json ds_config, bool on_gpu) {
   const engine::BatchSizes submitted =
       engine::ResolveBatchSizes(engine::ConfigForTrial(spec.ds_config, {}, spec.slots_per_trial),
                                 spec.ds_config_path, spec.slots_per_trial);
   // Gradients accumulate in the second micro-batch as in all that follow.
   SetPoint(ds_config,
            {submitted.micro_batch_size, std::min<int64_t>(submitted.accumulation_steps, 2)});
+  Json request = DryRunRequest(spec, ds_config);
+  request["stages"] = spec.options.zero_stages;
+  request["on_gpu"] = on_gpu;
+  if (on_gpu && spec.machine.contains("gpu_speeds")) request["speeds"] = spec.machine["gpu_speeds"];
+  return request;
+}
+
+std::string ProfileByDryRun(const ExperimentSpec& spec, const Json& ds_config,
+                            const std::string& report) {
   try {
-    Json run = DryRunRequest(spec, ds_config);
-    run["on_gpu"] = NvidiaMemoryBytes().has_value();
-    run["stages"] = spec.options.zero_stages;
-    run["report"] = report;
-    run["limit_s"] = kDryRunLimitS;
-    return DryRunCommand(std::move(run));
+    Json request = DryProfileRequest(spec, ds_config, NvidiaMemoryBytes().has_value());
+    request["report"] = report;
+    request["limit_s"] = kDryRunLimitS;
+    return DryRunCommand(std::move(request));
   } catch (const Error&) {
     return "";
   }

@@ -80,10 +80,15 @@ Measurement MeasurementOf(const std::vector<HookReport>& reports, int64_t train_
 ModelProfile ProfileOf(const HookReport& report, int64_t device_memory_bytes,
                        const std::string& what);
 
-// A shell's command that runs the profiling trial's `ds_config` dry at the submitted batch sizes,
-// in at most about a minute, and writes rank 0's report with the profile, or with the reason that
-// there is none, to the file `report`. "" if a shell hides the script.
-std::string ProfileByDryRun(const ExperimentSpec& spec, Json ds_config, const std::string& report);
+// The request for a dry run of the profiling trial's `ds_config` at the submitted batch sizes,
+// which answers with the report of a rank. Times are those of a GPU with the gpu_speeds of
+// spec.machine, or of a core here. Throws as DryRunRequest.
+Json DryProfileRequest(const ExperimentSpec& spec, Json ds_config, bool on_gpu);
+
+// A shell's command that makes this request, for a device as here, in at most about a minute, and
+// writes the answer to the file `report`. "" if a shell hides the script.
+std::string ProfileByDryRun(const ExperimentSpec& spec, const Json& ds_config,
+                            const std::string& report);
 
 // Whether a rank has made its engine, and not all ranks have written their last report, which they
 // do at their end.

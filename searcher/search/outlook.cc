@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "methods/auto.h"
@@ -14,6 +15,7 @@ namespace dsat {
 namespace {
 
 constexpr int kMostRounds = 10;
+constexpr size_t kPerShown = 4;  // Configurations that are looked at for each that is shown.
 
 // The samples of a step; 1 where the config does not say.
 double SamplesOf(const Json& ds_config) {
@@ -52,8 +54,8 @@ Outlook LookAhead(const SearchState& search, size_t num_best) {
   const std::unique_ptr<Predictor> predictor = MakePredictor(spec, *search.profile);
   // As in a search, what an exact prediction refuses teaches the method what else does not fit.
   std::set<Assignment> seen;
-  for (int round = 0; round < kMostRounds && outlook.best.size() < num_best; ++round) {
-    for (const AutoMethod::Expected& expected : method.BestExpected(4 * num_best)) {
+  for (int round = 0; round < kMostRounds && outlook.best.size() < kPerShown * num_best; ++round) {
+    for (const AutoMethod::Expected& expected : method.BestExpected(4 * kPerShown * num_best)) {
       if (!seen.insert(expected.assignment).second) continue;
       EstimatedConfig config{.assignment = expected.assignment,
                              .ds_config = {},
@@ -76,6 +78,12 @@ Outlook LookAhead(const SearchState& search, size_t num_best) {
     return c.step_ms > 0 ? c.step_ms / (per_step ? 1 : SamplesOf(c.ds_config)) : c.factor;
   };
   std::ranges::stable_sort(outlook.best, {}, cost);
+  // Of those that differ in keys without a predicted effect, the first stands for all.
+  const auto shown = [](const EstimatedConfig& c) {
+    return std::tuple(c.predicted.device.peak_bytes, c.step_ms, c.factor);
+  };
+  const auto same = std::ranges::unique(outlook.best, {}, shown);
+  outlook.best.erase(same.begin(), same.end());
   outlook.best.resize(std::min(outlook.best.size(), num_best));
   return outlook;
 }

@@ -241,5 +241,22 @@ TEST_F(EstimateTest, AScriptIsRunOnFakeTensors) {
                     HasSubstr("It does not fit 64.0 KiB of device memory.")));
 }
 
+TEST_F(EstimateTest, ASpaceOfAScriptIsForADeviceThatIsNotHere) {
+  const char* const python = std::getenv("DSAT_TEST_PYTHON");
+  if (python == nullptr || system(fmt::format("{} -c 'import deepspeed'", python).c_str()) != 0)
+    GTEST_SKIP() << "DSAT_TEST_PYTHON has no deepspeed";
+  work.Write("ds.json", R"({"train_micro_batch_size_per_gpu": 4,
+                            "zero_optimization": {"stage": 1}})");
+  const Finished run =
+      work.Dsat({"space", "--device", "h100", "--json", "--", python, "-m", "torch.distributed.run",
+                 "--nproc_per_node", "8", DSAT_SOURCE_DIR "/tests/python/scripts/own_optimizer.py",
+                 "--deepspeed_config", "ds.json"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const Json space = Json::parse(run.out);
+  EXPECT_EQ(space["profile"]["device_memory_bytes"], int64_t{80} << 30);
+  EXPECT_EQ(space["profile"]["device"], "cuda");
+  EXPECT_GT(space["best"][0]["step_ms"], 0);
+}
+
 }  // namespace
 }  // namespace dsat

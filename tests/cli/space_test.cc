@@ -98,6 +98,26 @@ TEST_F(SpaceTest, ACommandTakesThePlaceOfTheExperimentFile) {
   EXPECT_THAT(work.Dsat({"auto"}).err, HasSubstr("expected an experiment file or, behind --"));
 }
 
+TEST_F(SpaceTest, ADeviceNeedNotBeHere) {
+  WriteBuiltin("", 8);
+  work.Write("card.json", R"({"like": "a100", "device_memory": "24GiB", "flops": 1e12})");
+  const Json fast = SpaceJson({"--device", "h100"}), slow = SpaceJson({"--device", "card.json"});
+  EXPECT_TRUE(fast["best"][0]["exact"]);
+  EXPECT_LT(fast["best"][0]["step_ms"], slow["best"][0]["step_ms"]);
+  EXPECT_EQ(slow["profile"]["device_memory_bytes"], 4 << 20);  // As the experiment file says.
+  EXPECT_EQ(slow["profile"]["matmul_flops_per_s"], 1'000'000'000'000);
+  const auto refusal = [&](const char* device) {
+    return work.Dsat({"space", "deepspeed.yaml", "--device", device}).err;
+  };
+  EXPECT_THAT(refusal("h10"), HasSubstr("\"h10\"; expected one of v100, a100, h100, h200, cpu"));
+  work.Write("card.json", R"({"like": "a10"})");
+  EXPECT_THAT(refusal("card.json"), HasSubstr("like is \"a10\"; did you mean \"a100\"?"));
+  work.Write("card.json", R"({"device_memory": 24})");
+  EXPECT_THAT(refusal("card.json"), HasSubstr("expected a text such as \"24GiB\""));
+  work.Write("card.json", R"({"memroy": "1TB/s"})");
+  EXPECT_THAT(refusal("card.json"), HasSubstr("memroy: unknown key; did you mean \"memory\"?"));
+}
+
 TEST_F(SpaceTest, AWideSpaceHasStagesThatRefuseTheSubmittedOffload) {
   work.Write("ds_config.json", R"({"train_micro_batch_size_per_gpu": 1,
                                    "optimizer": {"type": "AdamW"},
@@ -219,7 +239,7 @@ TEST_F(SpaceTest, MoreThanAMillionConfigurationsAreCountedAndSearched) {
   const Json said = SpaceJson({"--zero-stages", "1", "2"});
   EXPECT_GT(said["num_configs"], 2e6);
   EXPECT_LE(said["num_candidates"], 200'000);
-  EXPECT_EQ(said["best"].size(), 10U);
+  EXPECT_EQ(said["best"].size(), 1U);  // Nothing that is predicted depends on these variables.
   const Finished search = work.Dsat({"auto", "deepspeed.yaml", "--zero-stages", "1", "2",
                                      "--max-trials", "3", "--confirm", "0", "--json"});
   ASSERT_EQ(search.exit_code, 0) << search.err;

@@ -104,8 +104,8 @@ std::unique_ptr<Predictor> PredictorOfDryRun(int64_t device_memory_bytes, int64_
   ModelProfile profile = {.num_params = kMiB, .trainable_num_params = kMiB};
   profile.device_memory_bytes = device_memory_bytes;
   profile.process_bytes = process_bytes;
-  profile.peaks = {{.stage = 2, .lines = {{30e6, 0}, {10e6, 1e6}}},
-                   {.stage = 0, .lines = {{40e6, 2e6}}}};
+  profile.dry_places = {{.stage = 2, .lines = {{30e6, 0}, {10e6, 1e6}}},
+                        {.stage = 0, .lines = {{40e6, 2e6}}}};
   return MakePredictor(spec, profile);
 }
 
@@ -130,6 +130,38 @@ TEST(PredictorTest, FormulasSayHowOtherPlacesDifferFromThoseThatRanDry) {
   // there for the device's part of the copy.
   const int64_t gone = 60'000'000 - predictor->Predict(offloaded).device.peak_bytes;
   EXPECT_EQ(gone, (12 + 4) * kMiB / 2);
+}
+
+TEST(PredictorTest, ADryRunGivesTheTimesOfAStep) {
+  ExperimentSpec spec;
+  spec.entrypoint = {"train.py"};
+  spec.slots_per_trial = 2;
+  spec.ds_config = Config(2, 4, 2);
+  ModelProfile profile = {.num_params = kMiB, .trainable_num_params = kMiB};
+  profile.device_memory_bytes = 200'000'000;
+  profile.link_bytes_per_s = 1'000'000'000;
+  profile.trainer = {{"gradient_checkpointing", false}};
+  DryPlace place = {.stage = 2, .lines = {{1, 1}}, .passes_ms = {10, 3}, .update_ms = 5};
+  place.passes_sent = {0, 4e6};
+  place.update_sent = {0, 2e6};
+  DryPlace switched = place;
+  switched.switched = true;
+  switched.passes_ms = {10, 4};
+  profile.dry_places = {place, switched};
+  const auto predictor = MakePredictor(spec, profile);
+  Json config = Config(2, 4, 2);
+  config["gradient_accumulation_steps"] = 3;
+  const Estimate predicted = predictor->Predict(config);
+  EXPECT_DOUBLE_EQ(predicted.compute_ms, 3 * (10 + 3 * 4));
+  EXPECT_DOUBLE_EQ(predicted.update_ms, 5);
+  EXPECT_DOUBLE_EQ(predicted.link_ms, 3 * 4 + 2);  // Each micro-batch is reduced.
+  EXPECT_DOUBLE_EQ(predicted.step_ms, 66 + 5 + 14);
+  config["zero_optimization"]["overlap_comm"] = true;
+  EXPECT_DOUBLE_EQ(predictor->Predict(config).step_ms, 66 + 5 + 1.4);
+  config["zero_optimization"]["stage"] = 0;
+  EXPECT_DOUBLE_EQ(predictor->Predict(config).link_ms, 4 + 2);
+  config["dsat"]["trainer"]["gradient_checkpointing"] = true;
+  EXPECT_DOUBLE_EQ(predictor->Predict(config).compute_ms, 3 * (10 + 4 * 4));
 }
 
 TEST(PredictorTest, AProcessCountsWhereItFitsTheLimit) {
@@ -200,15 +232,12 @@ TEST(PredictorTest, FormulasAnswerWhereTheEngineHasNotMeasured) {
   command.entrypoint = {"python3", "train.py", "--deepspeed_config", "ds_config.json"};
   ExperimentSpec compat = BuiltinSpec(2);
   compat.options.compat_determined = true;
-  ExperimentSpec by_hand = BuiltinSpec(2);
-  by_hand.profile = profile;
   ModelProfile elsewhere = profile;
   elsewhere.device.clear();
   const Json config = Config(1, 4, 2);
   const std::tuple<ExperimentSpec, ModelProfile, MemoryLaw> cases[] = {
       {command, profile, MemoryLaw::kDeepSpeed},
       {compat, profile, MemoryLaw::kPublished},
-      {by_hand, profile, MemoryLaw::kBuiltin},
       {BuiltinSpec(2), elsewhere, MemoryLaw::kBuiltin}};
   for (const auto& [spec, measured, law] : cases) {
     const MemoryModel model(measured, config, 2, law);

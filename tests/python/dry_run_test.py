@@ -116,9 +116,9 @@ def test_a_search_gets_the_peaks_of_all_stages(tmp_path):
     profile = said["profile"]
     assert said["ran"]["data_parallel_size"] == 2
     assert profile["num_params"] == profile["trainable_num_params"] == MODEL
-    assert [peak["stage"] for peak in profile["peaks"]] == [2, 0, 3]
+    assert [peak["stage"] for peak in profile["dry_places"]] == [2, 0, 3]
     assert profile["process_bytes"] > 10 ** 8
-    for peak in profile["peaks"]:
+    for peak in profile["dry_places"]:
         section = {**CONFIG["zero_optimization"], "stage": peak["stage"]}
         alone = dry_run(tmp_path, "own_optimizer.py", ranks=2, ds_config={
             **CONFIG, "train_micro_batch_size_per_gpu": 16, "zero_optimization": section})
@@ -126,10 +126,26 @@ def test_a_search_gets_the_peaks_of_all_stages(tmp_path):
         assert max(heights) == pytest.approx(alone["rows"][0]["peak_bytes"], rel=0.01)
 
 
+def test_the_work_and_the_collectives_of_a_place_are_those_of_the_script(tmp_path):
+    profile = dry_run(tmp_path, "own_optimizer.py", ds_config=CONFIG, ranks=2, stages=[0, 2, 3],
+                      on_gpu=True, speeds=[1e6, 1e18])["profile"]
+    places = {place["stage"]: place for place in profile["dry_places"]}
+    per_sample = 3 * profile["forward_flops_per_sample"] / 1e6 * 1e3
+    for stage, place in places.items():
+        assert place["passes_ms"][1] == pytest.approx(per_sample, rel=0.01), stage
+        assert 0 < place["passes_ms"][0] < 50 * per_sample and place["update_ms"] > 0, stage
+        # Half of all gradients goes around the ring of two ranks twice, at stage 3 once.
+        reduced = 4 * MODEL / (2 if stage == 3 else 1)
+        assert place["passes_sent"][1] >= reduced * 0.99, stage
+    # Only stages above 0 gather what they have updated.
+    assert places[0]["update_sent"][1] < 100 < 4 * MODEL / 2 <= places[2]["update_sent"][1]
+    assert places[3]["passes_sent"][0] > places[0]["passes_sent"][0]
+
+
 def test_the_cpus_memory_has_only_what_a_bucket_holds(tmp_path):
     config = {**CONFIG, "zero_optimization": {"stage": 2}}  # A bucket of 500 million.
     peaks = [dry_run(tmp_path, "own_optimizer.py", ds_config=config, stages=[2], on_gpu=on_gpu,
-                     report=str(tmp_path / "report.json"))["profile"]["peaks"][0]["lines"][0]
+                     report=str(tmp_path / "report.json"))["profile"]["dry_places"][0]["lines"][0]
              for on_gpu in (False, True)]
     assert max(peaks[0]) < 10 ** 6 and max(peaks[1]) > 10 ** 9
 

@@ -94,7 +94,7 @@ TEST_F(RealDeepSpeedTest, ADryRunTakesThePlaceOfTheProfilingLaunch) {
   ASSERT_EQ(work_.Dsat(search).exit_code, 0);
   const Json profile = Show()["profile"];
   EXPECT_GT(profile["forward_flops_per_sample"], 0);
-  ASSERT_FALSE(profile["peaks"].empty()) << profile.dump(2);  // All stages, if there is time.
+  ASSERT_FALSE(profile["dry_places"].empty()) << profile.dump(2);  // All stages, if there is time.
   const std::vector<std::string> names = FilesOfFirstTrial(work_);
   EXPECT_THAT(names, testing::Contains("attempt0/hook-rank0.json"));
   EXPECT_THAT(names, testing::Not(testing::Contains("attempt0/hook-rank1.json")));
@@ -116,7 +116,7 @@ TEST_F(RealDeepSpeedTest, ALaunchMeasuresTheProfileWhereADryRunCannotFollow) {
                               "trial 0 is tried again: a launch measures the profile, because "
                               "the dry run gives none: .*train.py: line .* depends on values"));
   EXPECT_THAT(FilesOfFirstTrial(work_), testing::Contains("attempt1/hook-rank1.json"));
-  EXPECT_TRUE(Show()["profile"]["peaks"].empty());
+  EXPECT_TRUE(Show()["profile"]["dry_places"].empty());
 }
 
 TEST_F(RealDeepSpeedTest, AutoValuesAreWhatTheTrainersArgumentsSay) {
