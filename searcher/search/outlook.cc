@@ -78,7 +78,7 @@ Outlook LookAhead(const SearchState& search, size_t num_best) {
     return c.step_ms > 0 ? c.step_ms / (per_step ? 1 : SamplesOf(c.ds_config)) : c.factor;
   };
   std::ranges::stable_sort(outlook.best, {}, cost);
-  // Of those that differ in keys without a predicted effect, the first stands for all.
+  // One stands for all that differ in keys without a predicted effect.
   const auto shown = [](const EstimatedConfig& c) {
     return std::tuple(c.predicted.device.peak_bytes, c.step_ms, c.factor);
   };
