@@ -279,7 +279,8 @@ Json SpaceJson(const Search& search, const Outlook& outlook) {
 ModelProfile ProfileFor(const std::string& device, ExperimentSpec& spec) {
   engine::Cluster cluster = ClusterFor(device);
   cluster.num_ranks = spec.slots_per_trial;
-  if (spec.device_memory_bytes > 0) cluster.device_memory_bytes = spec.device_memory_bytes;
+  if (spec.device_memory_bytes == 0) spec.device_memory_bytes = cluster.device_memory_bytes;
+  cluster.device_memory_bytes = spec.device_memory_bytes;
   if (IsBuiltin(spec)) return ProfileByDataSheet(spec, cluster);
   Log(LogLevel::kInfo, "running the script on fake tensors");
   Json config = engine::ConfigForTrial(spec.ds_config, {}, spec.slots_per_trial);

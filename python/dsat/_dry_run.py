@@ -411,15 +411,23 @@ class Estimate:
                 rows.append((stage, {**section, "stage": stage}, {}))
         for name in facts["trainer"].keys() & {"gradient_checkpointing"}:
             rows.append((facts["stage"], facts["section"], {name: not facts["trainer"][name]}))
-        runs = self._run({(at, samples): Job(self._ranks, self._config(samples, section), False, of)
-                          for at, (_, section, of) in enumerate(rows) for samples in self._sizes},
-                         (0, size))
+        if 0 < self._request["memory"] < _totals(self._first).max():
+            rows += [(stage, section, {}) for name, stage, section in self._other_sections()
+                     if "_offload" in name and stage in self._request["stages"]]
+        # The first rank first, as there may not be time for all.
+        runs = self._run({(at, is_last, samples): Job(
+            self._ranks, self._config(samples, section), is_last, of)
+            for is_last in (False, True) for at, (stage, section, of) in enumerate(rows)
+            if is_last in self._places(stage) for samples in self._sizes}, (0, False, size))
         places, slopes = [], {}
         for at, (stage, section, trainer) in enumerate(rows):
-            lines = self._row([[runs[at, samples] for samples in self._sizes]]).get("lines")
+            first, *others = [[runs[at, is_last, samples] for samples in self._sizes]
+                              for is_last in self._places(stage)]
+            others = [place for place in others if not any("error" in run.facts for run in place)]
+            lines = self._row([first, *others]).get("lines")
             if not lines:
                 continue
-            times = [runs[at, samples].facts["passes_ms"] for samples in self._sizes]
+            times = [run.facts["passes_ms"] for run in first]
             slope_ms = (times[1] - times[0]) / (self._sizes[1] - self._sizes[0])
             highest = [max(start + slope * x for start, slope in lines) for x in (size, 2 * size)]
             slopes[bool(trainer), stage] = int(highest[1] - highest[0]) // size
@@ -427,10 +435,10 @@ class Estimate:
             places.append({"stage": stage, "offloads_optimizer": devices[0] != "none",
                            "offloads_params": devices[1] != "none", "switched": bool(trainer),
                            "lines": lines, "passes_ms": [times[0] - slope_ms * size, slope_ms],
-                           **{key: runs[at, size].facts[key]
+                           **{key: first[0].facts[key]
                               for key in ("passes_sent", "update_ms", "update_sent")}})
         if not places or places[0]["stage"] != facts["stage"]:
-            raise DryRunError(runs[0, self._sizes[1]].facts["error"])
+            raise DryRunError(runs[0, False, self._sizes[1]].facts["error"])
         on_gpu = self._request["on_gpu"]
         return {"ran": facts["ran"], "profile": {
             "num_params": facts["num_params"],

@@ -227,7 +227,9 @@ Json DryProfileRequest(const ExperimentSpec& spec, Json ds_config, bool on_gpu) 
 std::string ProfileByDryRun(const ExperimentSpec& spec, const Json& ds_config,
                             const std::string& report) {
   try {
-    Json request = DryProfileRequest(spec, ds_config, NvidiaMemoryBytes().has_value());
+    const std::optional<int64_t> gpu_bytes = NvidiaMemoryBytes();
+    Json request = DryProfileRequest(spec, ds_config, gpu_bytes.has_value());
+    if (spec.device_memory_bytes == 0) request["memory"] = gpu_bytes.value_or(0);
     request["report"] = report;
     request["limit_s"] = kDryRunLimitS;
     return DryRunCommand(std::move(request));

@@ -142,6 +142,18 @@ def test_the_work_and_the_collectives_of_a_place_are_those_of_the_script(tmp_pat
     assert places[3]["passes_sent"][0] > places[0]["passes_sent"][0]
 
 
+def test_offload_is_run_dry_where_the_submitted_config_does_not_fit(tmp_path):
+    config = {**CONFIG, "zero_force_ds_cpu_optimizer": False}
+    places = dry_run(tmp_path, "own_optimizer.py", ds_config=config, ranks=2, stages=[2, 3],
+                     memory=10_000, on_gpu=True, speeds=[1e12, 1e12])["profile"]["dry_places"]
+    kinds = [(place["stage"], place["offloads_optimizer"], place["offloads_params"])
+             for place in places]
+    assert kinds == [(2, False, False), (3, False, False), (2, True, False), (3, True, False),
+                     (3, True, True)]
+    starts = [max(start for start, _ in place["lines"]) for place in places]
+    assert starts[2] < starts[0] and starts[4] < starts[3] < starts[1]
+
+
 def test_the_cpus_memory_has_only_what_a_bucket_holds(tmp_path):
     config = {**CONFIG, "zero_optimization": {"stage": 2}}  # A bucket of 500 million.
     peaks = [dry_run(tmp_path, "own_optimizer.py", ds_config=config, stages=[2], on_gpu=on_gpu,
