@@ -185,6 +185,7 @@ const std::vector<Flag>& FlagTable() {
   static const std::vector<Flag> table = {
       {"--methods", "auto,asha,binary,random,grid",
        "search methods, or informed, which knows the laws of drawn machines"},
+      {"--dry-run", "0", "1: scripts without pipelines have the profile of a dry run"},
       {"--families", "all", "names of families, developed, held-out, all or drawn"},
       {"--concurrency", "1,4,16", "how many trials run at once"},
       {"--seeds", "20", "searches of each method, family and concurrency"},
@@ -238,6 +239,7 @@ void CheckFlags(const Flags& flags) {
   CheckNames("--warm-start", {flags.at("--warm-start")},
              {"off", "same", "other-seed", "other-model", "slower"});
   CheckNames("--trace", {flags.at("--trace")}, {"0", "1"});
+  CheckNames("--dry-run", {flags.at("--dry-run")}, {"0", "1"});
   for (const std::string& concurrency : Split(flags.at("--concurrency")))
     CheckNumber("--concurrency", concurrency, 1, 1000);
   CheckNumber("--seeds", flags.at("--seeds"), 1, 1'000'000);
@@ -329,6 +331,7 @@ RunResult RunInformed(const Family& family, int64_t seed, int64_t launches) {
 RunResult RunOne(const Flags& flags, const std::string& method, const std::string& concurrency,
                  Family family, int64_t seed) {
   family.space = flags.at("--space");
+  family.runs_dry = flags.at("--dry-run") == "1" && !family.exact && family.pipeline == 1;
   if (method == kInformed) return RunInformed(family, seed, std::stoll(flags.at("--trials")));
   const auto surface = MakeSurface(family, static_cast<uint64_t>(seed));
   ExperimentSpec spec = surface->Spec(method, seed);

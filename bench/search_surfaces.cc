@@ -84,7 +84,48 @@ ModelProfile SimulatedSurface::Profile() const {
         static_cast<int64_t>(f.sample_ms / 1e3 * f.matmul_flops_per_s * 0.5 / 3);
     profile.copy_bytes_per_s = static_cast<int64_t>(f.memory_bytes_per_s);
   }
+  if (!f.runs_dry) return profile;
+  const int64_t submitted = Spec("auto", 0).ds_config["zero_optimization"]["stage"];
+  profile.activation_bytes_per_sample = static_cast<int64_t>(f.sample_gb * 1e9);
+  profile.dry_places = {RunDry(submitted)};
+  for (int64_t stage = 0; stage < 4; ++stage) {
+    if (stage != submitted) profile.dry_places.push_back(RunDry(stage));
+  }
   return profile;
+}
+
+// All tensors but an unknown rest, the FLOPs and bytes of operators at the speed of a data sheet,
+// and the collectives.
+DryPlace SimulatedSurface::RunDry(int64_t stage) const {
+  const Family& f = family_;
+  Json ds_config = Spec("auto", 0).ds_config;
+  SetAtPointer(ds_config, kStageKey, stage);
+  Config c = Read(ds_config);
+  const Rng common(seed_, 0, "dry run");
+  Rng machine = common, own(seed_, 1 + static_cast<uint64_t>(stage), "dry run");
+  const double uncounted_gb = f.memory_gb * 0.02 * machine.Uniform();
+  const double speed = std::exp(0.6 * machine.Normal());
+  const double fixed = std::exp(0.7 * machine.Normal()), moved = std::exp(0.5 * machine.Normal());
+  const auto need = [&](double size) {
+    c.size = size;
+    return 1e9 * (NeedGb(c, false) - uncounted_gb);
+  };
+  DryPlace place{.stage = stage};
+  const double slope = need(2) - need(1);
+  place.lines = {{need(1) - slope, slope}};
+  const double error = std::exp(0.05 * own.Normal());
+  place.passes_ms = {speed * error * fixed * f.micro_batch_ms, speed * error * f.sample_ms};
+  const double ranks = static_cast<double>(f.ranks);
+  place.update_ms =
+      speed * moved * (1 + f.params * 30 / f.memory_bytes_per_s * 1e3 / (stage >= 1 ? ranks : 1));
+  if (f.ranks == 1) return place;
+  const double sent = 2 * f.params * (ranks - 1) / ranks;
+  const double buckets = std::max(std::ceil(f.params / c.reduce), 1.0);
+  place.passes_sent = {buckets, (stage == 0 || !c.scatter ? 2 : 1) * sent};
+  if (stage == 3) place.passes_sent = {buckets + 2.0 * f.layers, 3 * sent};
+  if (stage == 1 || stage == 2)
+    place.update_sent = {std::max(std::ceil(f.params / c.gather), 1.0), sent};
+  return place;
 }
 
 namespace {
@@ -139,7 +180,9 @@ double SimulatedSurface::NeedGb(const Config& c, bool with_jitter) const {
     if (c.stage == 1 || c.stage == 2) need += 2 * std::min(c.gather, f.params) / 1e9;
     if (c.stage == 3) need += 2 * params * 3 / f.layers;
   }
-  need += f.sample_gb * (f.exact ? c.size : std::pow(c.size, 1.03));
+  // Two sizes of a dry run tell those of all others (bench/script_memory.py).
+  const bool is_line = f.exact || f.runs_dry;
+  need += f.sample_gb * (is_line ? c.size : std::pow(c.size, 1.03));
   if (!f.exact) need += f.workspace_gb;
   if (with_jitter && !f.exact) need += f.memory_gb * 0.01 * std::abs(Hash(c, "fragmentation"));
   return need;

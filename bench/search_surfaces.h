@@ -68,6 +68,8 @@ struct Family {
   double throttled = 0;                     // Share of the time in which all is 1.2 times slower.
   double second_kind = 0, second_slow = 1;  // Launches that are slower, and the factor.
   double knob_effect = 0;  // The deviation of the effects of a user's knob; 0: there is none.
+  // The profile is that of a dry run, whose times have a common factor and errors of their own.
+  bool runs_dry = false;
   std::string space = "published";  // SearchOptions::space.
   // A file of bench/record_surface.py, which replaces everything above but `held_out`.
   std::string recording = {};
@@ -136,6 +138,7 @@ class SimulatedSurface : public Surface {
     double all() const { return forward + backward + update; }
   };
   Config Read(const Json& config) const;
+  DryPlace RunDry(int64_t stage) const;
   Times TimesOf(const Config& c) const;
   double NeedGb(const Config& c, bool with_jitter) const;
   bool Fits(const Config& c, double fragmented) const;

@@ -231,7 +231,7 @@ bool AutoPolicy::MayAsk(int64_t i) const {
   if (i < num_known_ || record_.proposed.contains(*candidate(i))) return false;
   // The belief of a dry run is narrow enough that few configurations are in between.
   const bool is_narrow = belief_.space().space().tracked;
-  return fits(i) >= (is_narrow ? kAutoDecisions.first_fits : kAutoDecisions.possible);
+  return fits(i) >= (is_narrow ? kAutoDecisions.likely : kAutoDecisions.possible);
 }
 
 // The chance that a configuration does not fit counts like the loss of this share of a step.

@@ -136,8 +136,8 @@ struct AutoPriors {
     int64_t least_launches = 8;  // [script] With fewer the model may be sure and wrong.
     // [bench] A misfit counts like the loss of this share of a step, and this part more for each
     // trial that runs; for a part of it if nothing else is worth a launch. Configurations that fit
-    // less probably are not looked at.
-    double misfit_loss = 0.03, may_wait = 0.25, at_the_edge = 0.1, possible = 0.01;
+    // less probably than `possible`, after a dry run than `likely`, are not looked at.
+    double misfit_loss = 0.03, may_wait = 0.25, at_the_edge = 0.1, possible = 0.01, likely = 0.5;
     // [bench] Knobs that most likely change nothing wait until others gain less than this share.
     double settled = 1e-3;
     double first_fits = 0.9;  // [guess] This probability is enough before anything was measured.
