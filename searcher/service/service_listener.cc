@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <grpc/support/log.h>
+#include <grpcpp/grpcpp.h>
 #include <grpcpp/resource_quota.h>
 #include <netdb.h>
 #include <netinet/in.h>
