@@ -17,11 +17,11 @@
 #include "engine/data/mapped_text.h"
 #include "engine/data/text_codec.h"
 #include "engine/data/token_source.h"
+#include "engine/model/from_json.h"
 
 namespace dsat::engine {
 namespace {
 
-constexpr int64_t kMaxVocab = 1 << 24;
 constexpr int64_t kMaxSamples = int64_t{1} << 40;
 const std::vector<std::string> kTypes = {"text",    "jsonl", "tokens",          "synthetic",
                                          "cifar10", "idx",   "synthetic_images"};
@@ -254,16 +254,10 @@ std::vector<std::string> FilesFrom(const Request& request) {
 }
 
 std::string FileFrom(const Request& request, const std::string& key) {
-  const Json& path = request.block.At(key);
-  if (!path.is_string() || path.get<std::string>().empty()) {
-    Throw(ErrorCode::kInvalidArgument, "{} is {}; expected a file", request.block.PointerTo(key),
-          path.dump());
-  }
-  const auto file = std::filesystem::path(request.base_dir) / path.get<std::string>();
+  const std::string file = PathFrom(request.block, key, request.base_dir);
   std::error_code ignored;
   if (!std::filesystem::exists(file, ignored)) {
-    Throw(ErrorCode::kNotFound, "{}: {}: no such file", request.block.PointerTo(key),
-          file.string());
+    Throw(ErrorCode::kNotFound, "{}: {}: no such file", request.block.PointerTo(key), file);
   }
   return file;
 }
