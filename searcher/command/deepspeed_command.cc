@@ -69,8 +69,7 @@ bool UsesVariable(const std::string& word) {
 // True if the import hook of a Python that the command starts may run.
 bool RunsPython(const CommandWords& command, const ExperimentSpec& spec) {
   const auto names_python = [](const CommandWord& word) {
-    return BaseName(word.text).starts_with("python") || word.text.ends_with(".py") ||
-           word.text.ends_with(".sh");
+    return IsPython(word.text) || word.text.ends_with(".py") || word.text.ends_with(".sh");
   };
   return command.in_shell() || FindRankLauncher(command) ||
          std::ranges::any_of(command.words(), names_python) ||
