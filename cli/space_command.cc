@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "base/files.h"
 #include "base/log.h"
 #include "base/table.h"
+#include "base/temporary_folder.h"
 #include "cli/commands.h"
 #include "cli/devices.h"
 #include "cli/interrupt.h"
@@ -324,37 +326,12 @@ ExperimentSpec MakeSpec(const SpaceFlags& space, RunnerOptions* options) {
   return spec;
 }
 
-// A folder for the logs of the profiling trials: `given`, or one that is removed if they were not
-// needed.
-class LogFolder {
- public:
-  explicit LogFolder(const std::string& given) : keeps_(!given.empty()) {
-    if (keeps_) {
-      path_ = fs::absolute(given).string();
-      return;
-    }
-    path_ = MakeTemporaryFolder();
-  }
-  ~LogFolder() {
-    std::error_code ignored;
-    if (!keeps_) fs::remove_all(path_, ignored);
-  }
-  LogFolder(const LogFolder&) = delete;
-  LogFolder& operator=(const LogFolder&) = delete;
-
-  const std::string& path() const { return path_; }
-  void Keep() { keeps_ = true; }
-
- private:
-  std::string path_;
-  bool keeps_;
-};
-
 // Searches until the profile is known. Returns false if the user has stopped it.
 bool Profile(RunnerOptions options, const std::string& out_dir, Experiment& experiment) {
   const bool must_be_shared = out_dir.empty() && !options.machines.hosts.empty();
-  LogFolder folder(must_be_shared ? "dsat-out/space" : out_dir);
-  options.out_dir = folder.path();
+  const std::string given = must_be_shared ? "dsat-out/space" : out_dir;
+  std::optional<TemporaryFolder> logs;  // Removed if they were not needed.
+  options.out_dir = given.empty() ? logs.emplace().path() : fs::absolute(given).string();
   ProgressDisplay display;
   Runner* running = nullptr;
   Runner runner(experiment, options, [&](const Experiment& e, const RunnerEvent& event) {
@@ -367,7 +344,7 @@ bool Profile(RunnerOptions options, const std::string& out_dir, Experiment& expe
   const ExperimentState state = runner.Run();
   if (experiment.search().space()) return true;
   if (state == ExperimentState::kActive) return false;
-  folder.Keep();
+  if (logs) logs->Keep();
   Throw(ErrorCode::kFailedPrecondition, "space: {}; its logs are in {}",
         experiment.search().FailureReason(), options.out_dir);
 }

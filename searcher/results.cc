@@ -117,8 +117,7 @@ std::vector<std::string> StandaloneCommand(const ExperimentSpec& spec, const Jso
   std::vector<size_t> pythons;
   for (size_t i = 0; i + 1 < command.words().size(); ++i) {
     const std::string& next = command.words()[i + 1].text;
-    if (BaseName(command.words()[i].text).starts_with("python") &&
-        (next.ends_with(".py") || next == "-m"))
+    if (IsPython(command.words()[i].text) && (next.ends_with(".py") || next == "-m"))
       pythons.push_back(i);
   }
   if (pythons.size() != 1) return {};

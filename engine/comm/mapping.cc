@@ -5,13 +5,12 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <utility>
 
 #include "base/error.h"
 
 namespace dsat::engine {
 
-Mapping::Mapping(int fd, int64_t offset, int64_t bytes, int flags) : bytes_(bytes) {
+Mapping::Mapping(int fd, int64_t offset, int64_t bytes, int flags) {
   if (bytes == 0) return;  // mmap rejects empty ranges, but empty buffers are allowed.
   // Populated, so that collectives have no page faults.
   void* data = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
@@ -19,7 +18,7 @@ Mapping::Mapping(int fd, int64_t offset, int64_t bytes, int flags) : bytes_(byte
   if (data == MAP_FAILED) {
     ThrowErrno(fmt::format("mapping {} bytes of communication memory", bytes), errno);
   }
-  data_ = static_cast<char*>(data);
+  data_ = {static_cast<char*>(data), {bytes}};
 }
 
 Mapping::Mapping(int fd, int64_t offset, int64_t bytes) : Mapping(fd, offset, bytes, MAP_SHARED) {}
@@ -28,17 +27,8 @@ Mapping Mapping::Private(int64_t bytes) {
   return Mapping(-1, 0, bytes, MAP_PRIVATE | MAP_ANONYMOUS);
 }
 
-Mapping::Mapping(Mapping&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-
-Mapping& Mapping::operator=(Mapping&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
-
-Mapping::~Mapping() {
-  if (data_ != nullptr) munmap(data_, static_cast<size_t>(bytes_));
+void Mapping::Unmap::operator()(char* data) const {
+  munmap(data, static_cast<size_t>(bytes));
 }
 
 int64_t RoundUpToPage(int64_t bytes) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 namespace dsat::engine {
 
@@ -14,18 +15,19 @@ class Mapping {
   Mapping(int fd, int64_t offset, int64_t bytes);
   // Zeroed private memory. Throws as above.
   static Mapping Private(int64_t bytes);
-  Mapping(Mapping&& other) noexcept;
-  Mapping& operator=(Mapping&& other) noexcept;
-  ~Mapping();
 
-  char* data() const { return data_; }
-  int64_t bytes() const { return bytes_; }
+  char* data() const { return data_.get(); }
+  int64_t bytes() const { return data_.get_deleter().bytes; }
 
  private:
+  struct Unmap {
+    int64_t bytes;  // 0 without memory.
+    void operator()(char* data) const;
+  };
+
   Mapping(int fd, int64_t offset, int64_t bytes, int flags);
 
-  char* data_ = nullptr;
-  int64_t bytes_ = 0;
+  std::unique_ptr<char, Unmap> data_;
 };
 
 // The smallest multiple of the page size that is at least `bytes`.

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <iterator>
 #include <numeric>
 #include <string_view>
 
@@ -14,41 +15,27 @@ namespace dsat::engine {
 
 std::string Call::ToString() const {
   constexpr const char* kTypes[] = {"f32", "bf16", "f16"};
-  const char* type = kTypes[static_cast<size_t>(dtype)];
-  const auto rows = [&](const char* name) {
-    return fmt::format("{}(buffer {}, {}, rows of {})", name, buffer, type, count);
+  // By Kind.
+  constexpr const char* kTexts[] = {
+      "join",
+      "allocate({count} bytes)",
+      "reduce_scatter(buffer {buffer}, {type}, rows of {count})",
+      "all_reduce(buffer {buffer}, {type}, rows of {count})",
+      "all_gather(buffer {buffer}, rows of {count} bytes)",
+      "all_to_all(buffer {buffer}, rows of {count} bytes)",
+      "broadcast(buffer {buffer}, {type}, row {rank} of {count})",
+      "split(colors of hash {count:x})",
+      "sum of a number",
+      "maximum of a number",
+      "barrier",
+      "send({count} bytes to rank {rank})",
+      "recv({count} bytes from rank {rank})",
+      "exchange({count} bytes with rank {rank})",
   };
-  switch (kind) {
-    case Kind::kJoin:
-      return "join";
-    case Kind::kAllocate:
-      return fmt::format("allocate({} bytes)", count);
-    case Kind::kReduceScatter:
-      return rows("reduce_scatter");
-    case Kind::kAllReduce:
-      return rows("all_reduce");
-    case Kind::kAllGather:
-      return fmt::format("all_gather(buffer {}, rows of {} bytes)", buffer, count);
-    case Kind::kAllToAll:
-      return fmt::format("all_to_all(buffer {}, rows of {} bytes)", buffer, count);
-    case Kind::kBroadcast:
-      return fmt::format("broadcast(buffer {}, {}, row {} of {})", buffer, type, rank, count);
-    case Kind::kSplit:
-      return fmt::format("split(colors of hash {:x})", count);
-    case Kind::kSum:
-      return "sum of a number";
-    case Kind::kMax:
-      return "maximum of a number";
-    case Kind::kBarrier:
-      return "barrier";
-    case Kind::kSend:
-      return fmt::format("send({} bytes to rank {})", count, rank);
-    case Kind::kRecv:
-      return fmt::format("recv({} bytes from rank {})", count, rank);
-    case Kind::kExchange:
-      return fmt::format("exchange({} bytes with rank {})", count, rank);
-  }
-  return "unknown call";
+  static_assert(std::size(kTexts) == static_cast<size_t>(Kind::kExchange) + 1);
+  return fmt::format(fmt::runtime(kTexts[static_cast<size_t>(kind)]), fmt::arg("buffer", buffer),
+                     fmt::arg("type", kTypes[static_cast<size_t>(dtype)]), fmt::arg("count", count),
+                     fmt::arg("rank", rank));
 }
 
 Call SplitCall(std::span<const int> color_of_rank) {

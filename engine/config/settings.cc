@@ -12,22 +12,19 @@ bool IsAuto(const Json& value) {
   return value.is_string() && value.get_ref<const std::string&>() == "auto";
 }
 
-namespace {
-
-constexpr char kZero[] = "/zero_optimization";
-constexpr char kStage[] = "/zero_optimization/stage";
-
-// Takes the value at a pointer out of the config; null if there is none.
 Json Take(Json& config, const std::string& pointer) {
   const Json* found = FindAtPointer(config, pointer);
   if (found == nullptr) return Json();
   Json value = *found;
-  Json::json_pointer parent(pointer);
-  std::string key = parent.back();
-  parent.pop_back();
-  config[parent].erase(key);
+  const Json::json_pointer at(pointer);
+  config[at.parent_pointer()].erase(at.back());
   return value;
 }
+
+namespace {
+
+constexpr char kZero[] = "/zero_optimization";
+constexpr char kStage[] = "/zero_optimization/stage";
 
 void Rename(Json& config, const std::string& from, const std::string& to,
             const std::string& source) {

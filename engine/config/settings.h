@@ -12,6 +12,9 @@ namespace dsat::engine {
 // True for "auto", a value that the program that runs the config fills in.
 bool IsAuto(const Json& value);
 
+// Takes the value at a JSON pointer out of the config; null if there is none.
+Json Take(Json& config, const std::string& pointer);
+
 enum class Auto { kDrop, kKeep };
 
 // The same config with one name for every key: nulls and, unless kept, "auto" values are dropped,

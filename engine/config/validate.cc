@@ -142,11 +142,7 @@ void WarnOfAutoBatch(const Json& ds_config, const std::string& source,
 
 Json KnownPart(Json ds_config, const Json& searched) {
   for (const auto& [pointer, values] : searched.items()) {
-    if (Keys().Find(pointer) != nullptr || FindAtPointer(ds_config, pointer) == nullptr) continue;
-    Json::json_pointer parent(pointer);
-    const std::string name = parent.back();
-    parent.pop_back();
-    ds_config[parent].erase(name);
+    if (Keys().Find(pointer) == nullptr) Take(ds_config, pointer);
   }
   return ds_config;
 }

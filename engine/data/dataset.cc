@@ -1,6 +1,9 @@
 // From the data block of an experiment file to training and validation data.
 #include "engine/data/dataset.h"
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <filesystem>
 #include <utility>
@@ -12,18 +15,23 @@
 #include "engine/data/documents.h"
 #include "engine/data/image_source.h"
 #include "engine/data/mapped_text.h"
-#include "engine/data/shuffle.h"
-#include "engine/data/synthetic.h"
 #include "engine/data/text_codec.h"
 #include "engine/data/token_source.h"
+#include "engine/model/from_json.h"
 
 namespace dsat::engine {
 namespace {
 
-constexpr int64_t kMaxVocab = 1 << 24;
 constexpr int64_t kMaxSamples = int64_t{1} << 40;
 const std::vector<std::string> kTypes = {"text",    "jsonl", "tokens",          "synthetic",
                                          "cifar10", "idx",   "synthetic_images"};
+
+// The finalizer of SplitMix64 (Steele et al. 2014).
+uint64_t Mix(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9U;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBU;
+  return x ^ (x >> 31);
+}
 
 // A part of a source and its order: validation in order, once; training without end.
 struct Part {
@@ -109,6 +117,79 @@ class Images final : public Dataset {
   Part part_;
 };
 
+// The draws from a distribution. Training and validation share none.
+struct SyntheticDraws {
+  int64_t seed = 0;
+  bool validation = false;
+  int64_t num_samples = Dataset::kEndless;
+};
+
+Rng RngOf(const SyntheticDraws& draws, int64_t index) {
+  DSAT_CHECK(index >= 0 && index < draws.num_samples, "sample {} of {}", index, draws.num_samples);
+  return {static_cast<uint64_t>(draws.seed), static_cast<uint64_t>(index),
+          draws.validation ? "validation" : "sample"};
+}
+
+// Tokens of a Markov chain that is the same for every seed: each token has four successors, with
+// probabilities 1/2, 1/4, 1/8 and 1/8. A model that has learned it has a loss of at most 1.75 ln 2
+// = 1.21 nats.
+class MarkovTokens final : public Dataset {
+ public:
+  MarkovTokens(int64_t vocab_size, const SyntheticDraws& draws)
+      : vocab_size_(static_cast<uint64_t>(vocab_size)), draws_(draws) {}
+
+  void Sample(int64_t index, int64_t T, int32_t* tokens, int32_t* targets) const override {
+    Rng rng = RngOf(draws_, index);
+    uint64_t token = rng.Below(vocab_size_);
+    for (int64_t t = 0; t < T; ++t) {
+      tokens[t] = static_cast<int32_t>(token);
+      // The number of zeros before the first one in random bits is j with probability 2^-(j + 1).
+      const int successor = std::min(std::countr_zero(rng.NextU64()), 3);
+      token = Successor(token, successor);
+      targets[t] = static_cast<int32_t>(token);
+    }
+  }
+
+  int64_t vocab_size() const override { return static_cast<int64_t>(vocab_size_); }
+  int64_t NumSamples(int64_t) const override { return draws_.num_samples; }
+
+ private:
+  uint64_t Successor(uint64_t token, int which) const {
+    Rng rng(0, 4 * token + static_cast<uint64_t>(which), "chain");
+    return rng.Below(vocab_size_);
+  }
+
+  uint64_t vocab_size_;
+  SyntheticDraws draws_;
+};
+
+// Images of a pattern for each class, the same for every seed, plus noise of twice its amplitude:
+// one pixel says little about the class, but the whole image determines it.
+class PatternImages final : public Dataset {
+ public:
+  PatternImages(const ImageShape& shape, int64_t classes, const SyntheticDraws& draws)
+      : shape_(shape), classes_(classes), draws_(draws) {}
+
+  void Image(int64_t index, float* pixels, int32_t* target) const override {
+    Rng rng = RngOf(draws_, index);
+    *target = static_cast<int32_t>(rng.Below(static_cast<uint64_t>(classes_)));
+    Rng pattern(0, static_cast<uint64_t>(*target), "pattern");
+    for (int64_t i = 0; i < shape_.NumElems(); ++i) {
+      const double value = double{static_cast<float>(0.2 * pattern.Normal())} + 0.4 * rng.Normal();
+      pixels[i] = static_cast<float>(std::clamp(value, -1.0, 1.0));
+    }
+  }
+
+  ImageShape image() const override { return shape_; }
+  int64_t vocab_size() const override { return classes_; }
+  int64_t NumSamples(int64_t) const override { return draws_.num_samples; }
+
+ private:
+  ImageShape shape_;
+  int64_t classes_;
+  SyntheticDraws draws_;
+};
+
 // A data block, or the validation block within it with what it inherits.
 struct Request {
   const Json& json;
@@ -173,16 +254,10 @@ std::vector<std::string> FilesFrom(const Request& request) {
 }
 
 std::string FileFrom(const Request& request, const std::string& key) {
-  const Json& path = request.block.At(key);
-  if (!path.is_string() || path.get<std::string>().empty()) {
-    Throw(ErrorCode::kInvalidArgument, "{} is {}; expected a file", request.block.PointerTo(key),
-          path.dump());
-  }
-  const auto file = std::filesystem::path(request.base_dir) / path.get<std::string>();
+  const std::string file = PathFrom(request.block, key, request.base_dir);
   std::error_code ignored;
   if (!std::filesystem::exists(file, ignored)) {
-    Throw(ErrorCode::kNotFound, "{}: {}: no such file", request.block.PointerTo(key),
-          file.string());
+    Throw(ErrorCode::kNotFound, "{}: {}: no such file", request.block.PointerTo(key), file);
   }
   return file;
 }
@@ -272,10 +347,11 @@ std::unique_ptr<Dataset> OpenSynthetic(const Request& request, const std::string
   if (request.validation) keys.emplace_back("samples");
   request.CheckKeys(keys);
   if (type == "synthetic")
-    return MakeMarkovTokens(block.Int("vocab_size", 256, 2, kMaxVocab), request.Draws());
+    return std::make_unique<MarkovTokens>(block.Int("vocab_size", 256, 2, kMaxVocab),
+                                          request.Draws());
   const int64_t size = block.Int("image_size", 32, 1, 4096);
-  return MakePatternImages({size, size, block.Int("channels", 3, 1, 1024)},
-                           block.Int("classes", 10, 2, kMaxVocab), request.Draws());
+  return std::make_unique<PatternImages>(ImageShape{size, size, block.Int("channels", 3, 1, 1024)},
+                                         block.Int("classes", 10, 2, kMaxVocab), request.Draws());
 }
 
 std::unique_ptr<Dataset> Open(const Request& request) {
@@ -312,6 +388,30 @@ Json Inherit(const Json& data, const JsonBlock& validation) {
 }
 
 }  // namespace
+
+int64_t Shuffled(int64_t position, int64_t size, uint64_t seed, uint64_t epoch) {
+  DSAT_CHECK(position >= 0 && position < size, "{} of {}", position, size);
+  constexpr int kRounds = 4;
+  const auto limit = static_cast<uint64_t>(size);
+  const int half_bits = (std::bit_width(limit - 1) + 1) / 2;
+  const uint64_t mask = (uint64_t{1} << half_bits) - 1;
+  Rng rng(seed, epoch, "shuffle");
+  std::array<uint64_t, kRounds> keys;
+  for (uint64_t& key : keys)
+    key = rng.NextU64();
+  auto value = static_cast<uint64_t>(position);
+  do {
+    uint64_t left = value >> half_bits;
+    uint64_t right = value & mask;
+    for (const uint64_t key : keys) {
+      const uint64_t next = left ^ (Mix(right + key) & mask);
+      left = right;
+      right = next;
+    }
+    value = left << half_bits | right;
+  } while (value >= limit);
+  return static_cast<int64_t>(value);
+}
 
 void Dataset::Sample(int64_t, int64_t, int32_t*, int32_t*) const {
   DSAT_CHECK(false, "images have no tokens");

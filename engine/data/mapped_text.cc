@@ -80,17 +80,12 @@ std::vector<std::string> FindFiles(const std::string& path) {
 }
 
 MappedText::MappedText(const std::vector<std::string>& paths) {
-  try {
-    for (const std::string& path : paths)
-      Map(path);
-  } catch (...) {
-    UnmapAll();
-    throw;
-  }
+  for (const std::string& path : paths)
+    Map(path);
 }
 
-MappedText::~MappedText() {
-  UnmapAll();
+void MappedText::Unmap::operator()(const char* data) const {
+  munmap(const_cast<char*>(data), bytes);
 }
 
 void MappedText::Map(const std::string& path) {
@@ -108,13 +103,9 @@ void MappedText::Map(const std::string& path) {
   close(fd);
   if (error != 0) ThrowErrno(path, error);
   if (bytes == 0) return;
-  files_.push_back({{static_cast<const char*>(data), bytes}, size_});
+  const auto* text = static_cast<const char*>(data);
+  files_.push_back({{text, {bytes}}, {text, bytes}, size_});
   size_ += info.st_size;
-}
-
-void MappedText::UnmapAll() {
-  for (const File& file : files_)
-    munmap(const_cast<char*>(file.text.data()), file.text.size());
 }
 
 size_t MappedText::FileAt(int64_t offset) const {

@@ -1,7 +1,9 @@
 // Files read as one long text of bytes.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,9 +22,6 @@ class MappedText {
  public:
   // Throws kNotFound, kPermissionDenied or kUnavailable naming the file.
   explicit MappedText(const std::vector<std::string>& paths);
-  MappedText(const MappedText&) = delete;
-  MappedText& operator=(const MappedText&) = delete;
-  ~MappedText();
 
   // The sum of the files' sizes.
   int64_t size() const { return size_; }
@@ -40,13 +39,17 @@ class MappedText {
   }
 
  private:
+  struct Unmap {
+    size_t bytes = 0;
+    void operator()(const char* data) const;
+  };
   struct File {
-    std::string_view text;  // Not empty.
+    std::unique_ptr<const char, Unmap> memory;
+    std::string_view text;  // The bytes in `memory`; not empty.
     int64_t begin = 0;      // Where its first byte is in the whole.
   };
 
   void Map(const std::string& path);
-  void UnmapAll();
   size_t FileAt(int64_t offset) const;
 
   std::vector<File> files_;

@@ -1,10 +1,9 @@
 // Text as tokens of a data block.
 #include "engine/data/text_codec.h"
 
-#include <filesystem>
-
 #include "base/error.h"
 #include "base/json_block.h"
+#include "engine/model/from_json.h"
 
 namespace dsat::engine {
 namespace {
@@ -34,12 +33,7 @@ std::unique_ptr<TextCodec> TextCodec::Open(const Json& data, const std::string& 
   if (!block.Has("tokenizer") && type != "text" && type != "jsonl") return nullptr;
   auto codec = std::make_unique<TextCodec>();
   if (!block.Has("tokenizer")) return codec;
-  const Json& name = block.At("tokenizer");
-  if (!name.is_string() || name == "") {
-    Throw(ErrorCode::kInvalidArgument, "{} is {}; expected a tokenizer.json",
-          block.PointerTo("tokenizer"), name.dump());
-  }
-  const std::string path = std::filesystem::path(base_dir) / name.get<std::string>();
+  const std::string path = PathFrom(block, "tokenizer", base_dir, "a tokenizer.json");
   codec->tokenizer_path_ = path;
   try {
     codec->tokenizer_.emplace(path);

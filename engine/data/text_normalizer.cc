@@ -1,4 +1,4 @@
-// Normalization by utf8proc. The only file that includes it.
+// UTF-8 and its normalization by utf8proc. The only file that includes it.
 #include "engine/data/text_normalizer.h"
 
 #include <utf8proc.h>
@@ -66,6 +66,20 @@ std::string TextNormalizer::Normalize(std::string_view text) const {
                      normalized);
   }
   return normalized;
+}
+
+void CheckUtf8(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const auto* bytes = reinterpret_cast<const utf8proc_uint8_t*>(text.data()) + i;
+    utf8proc_int32_t code = 0;
+    const auto length =
+        utf8proc_iterate(bytes, static_cast<utf8proc_ssize_t>(text.size() - i), &code);
+    if (length < 0) {
+      Throw(ErrorCode::kInvalidArgument, "line {}: byte 0x{:02x} is not UTF-8; convert the text",
+            std::count(text.begin(), text.begin() + static_cast<int64_t>(i), '\n') + 1, *bytes);
+    }
+    i += static_cast<size_t>(length);
+  }
 }
 
 }  // namespace dsat::engine

@@ -1,4 +1,4 @@
-// Unicode's normalization forms, as a tokenizer.json asks for them.
+// UTF-8 and Unicode's normalization forms, as a tokenizer.json asks for them.
 #pragma once
 
 #include <optional>
@@ -21,5 +21,8 @@ class TextNormalizer {
 
   int options_;
 };
+
+// Throws kInvalidArgument naming the line and the first byte of what is not UTF-8.
+void CheckUtf8(std::string_view text);
 
 }  // namespace dsat::engine

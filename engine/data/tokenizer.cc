@@ -2,7 +2,6 @@
 #include "engine/data/tokenizer.h"
 
 #include <algorithm>
-#include <array>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -55,28 +54,6 @@ TextSplitter SplitterOf(const JsonBlock& block) {
   if (Value(pattern, "String").is_string() && pattern.at("String") != "")
     return TextSplitter::OfString(pattern.at("String"), keep, block.PointerTo("pattern/String"));
   Refuse(block, "pattern", pattern, "an object with \"Regex\" or \"String\"");
-}
-
-void CheckUtf8(std::string_view text) {
-  // The least code of so many bytes.
-  constexpr std::array<uint32_t, 5> kLeast = {0, 0, 0x80, 0x800, 0x10000};
-  for (size_t i = 0; i < text.size();) {
-    const auto lead = static_cast<unsigned char>(text[i]);
-    const size_t length = lead < 0x80 ? 1 : lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-    bool valid = lead < 0x80 || (lead >= 0xC2 && lead < 0xF5 && i + length <= text.size());
-    uint32_t code = lead < 0x80 ? lead : lead & (0x7FU >> length);
-    for (size_t k = 1; valid && k < length; ++k) {
-      const auto byte = static_cast<unsigned char>(text[i + k]);
-      valid = (byte & 0xC0U) == 0x80;
-      code = code << 6 | (byte & 0x3FU);
-    }
-    valid = valid && code >= kLeast[length] && code <= 0x10FFFF && (code < 0xD800 || code > 0xDFFF);
-    if (!valid) {
-      Throw(ErrorCode::kInvalidArgument, "line {}: byte 0x{:02x} is not UTF-8; convert the text",
-            std::count(text.begin(), text.begin() + static_cast<int64_t>(i), '\n') + 1, lead);
-    }
-    i += length;
-  }
 }
 
 }  // namespace

@@ -8,11 +8,12 @@
 
 namespace dsat::engine {
 
-std::string PathFrom(const JsonBlock& block, const std::string& key, const std::string& base_dir) {
+std::string PathFrom(const JsonBlock& block, const std::string& key, const std::string& base_dir,
+                     const std::string& expected) {
   const Json& path = block.At(key);
   if (!path.is_string() || path.get<std::string>().empty()) {
-    Throw(ErrorCode::kInvalidArgument, "{} is {}; expected a file", block.PointerTo(key),
-          path.dump());
+    Throw(ErrorCode::kInvalidArgument, "{} is {}; expected {}", block.PointerTo(key), path.dump(),
+          expected);
   }
   return std::filesystem::path(base_dir) / path.get<std::string>();
 }

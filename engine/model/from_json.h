@@ -24,8 +24,9 @@ inline constexpr int64_t kMaxLayers = 4096;
 // "124.4 M", "1.6 B", "512".
 std::string HumanCount(int64_t count);
 
-// The file that the block's `key` names. REQUIRES: the block has the key.
-std::string PathFrom(const JsonBlock& block, const std::string& key, const std::string& base_dir);
+// The file that the block's `key` names; `expected` describes it. REQUIRES: the block has the key.
+std::string PathFrom(const JsonBlock& block, const std::string& key, const std::string& base_dir,
+                     const std::string& expected = "a file");
 
 // The config.json of a Hugging Face model: keys that do not change the model are ignored.
 struct ForeignConfig {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/core/arena.h"
@@ -108,6 +109,19 @@ class Layer {
   // first layer). Consumes `saved`; frees as it goes.
   virtual Buffer Backward(const LayerContext& ctx, const Buffer& x, Buffer dy,
                           Saved& saved) const = 0;
+};
+
+// A layer that holds its name and its own parameters.
+class NamedLayer : public Layer {
+ public:
+  explicit NamedLayer(std::string name, std::vector<ParamSpec> params = {})
+      : name_(std::move(name)), params_(std::move(params)) {}
+  std::string name() const final { return name_; }
+  const std::vector<ParamSpec>& params() const final { return params_; }
+
+ protected:
+  std::string name_;
+  std::vector<ParamSpec> params_;
 };
 
 // Trained weights as the initial values of a model. Thread-safe.

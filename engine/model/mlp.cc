@@ -32,15 +32,12 @@ struct MlpShape {
 };
 
 // The vectors of a token's context, side by side: (N, context * E).
-class ContextEmbedding final : public Layer {
+class ContextEmbedding final : public NamedLayer {
  public:
   explicit ContextEmbedding(const MlpShape& shape)
-      : context_(shape.context),
-        E_(shape.embedding),
-        params_{{"wte.weight", {shape.vocab_size, E_}, Init::kNormal, 0.1F}} {}
-
-  std::string name() const override { return "embedding"; }
-  const std::vector<ParamSpec>& params() const override { return params_; }
+      : NamedLayer("embedding"), context_(shape.context), E_(shape.embedding) {
+    params_ = {{"wte.weight", {shape.vocab_size, E_}, Init::kNormal, 0.1F}};
+  }
 
   Buffer Forward(const LayerContext& ctx, const Buffer&, Saved&) const override {
     const int64_t N = ctx.NumTokens();
@@ -73,22 +70,18 @@ class ContextEmbedding final : public Layer {
 
   int64_t context_;
   int64_t E_;
-  std::vector<ParamSpec> params_;
 };
 
 // relu(x W + b).
-class HiddenLayer final : public Layer {
+class HiddenLayer final : public NamedLayer {
  public:
   HiddenLayer(int64_t index, int64_t in, int64_t out)
-      : in_(in), out_(out), name_(fmt::format("hidden.{}", index)) {
+      : NamedLayer(fmt::format("hidden.{}", index)), in_(in), out_(out) {
     // He et al. 2015: keeps the size of activations through ReLU.
     const float stddev = std::sqrt(2.0F / static_cast<float>(in));
     params_ = {{name_ + ".weight", {in, out}, Init::kNormal, stddev},
                {name_ + ".bias", {out}, Init::kZero}};
   }
-
-  std::string name() const override { return name_; }
-  const std::vector<ParamSpec>& params() const override { return params_; }
 
   Buffer Forward(const LayerContext& ctx, const Buffer& x, Saved& saved) const override {
     const LinearShape shape{ctx.NumTokens(), in_, out_};
@@ -115,22 +108,16 @@ class HiddenLayer final : public Layer {
  private:
   int64_t in_;
   int64_t out_;
-  std::string name_;
-  std::vector<ParamSpec> params_;
 };
 
 // Logits and loss.
-class OutputLayer final : public Layer {
+class OutputLayer final : public NamedLayer {
  public:
-  OutputLayer(int64_t in, int64_t vocab_size)
-      : in_(in),
-        V_(vocab_size),
-        // Small against the softmax's scale: the first loss is near ln V.
-        params_{{"head.weight", {in, V_}, Init::kNormal, 1 / std::sqrt(static_cast<float>(in))},
-                {"head.bias", {V_}, Init::kZero}} {}
-
-  std::string name() const override { return "head"; }
-  const std::vector<ParamSpec>& params() const override { return params_; }
+  OutputLayer(int64_t in, int64_t vocab_size) : NamedLayer("head"), in_(in), V_(vocab_size) {
+    // Small against the softmax's scale: the first loss is near ln V.
+    const float stddev = 1 / std::sqrt(static_cast<float>(in));
+    params_ = {{"head.weight", {in, V_}, Init::kNormal, stddev}, {"head.bias", {V_}, Init::kZero}};
+  }
 
   Buffer Forward(const LayerContext& ctx, const Buffer& x, Saved& saved) const override {
     if (ctx.Predicts()) {
@@ -160,7 +147,6 @@ class OutputLayer final : public Layer {
  private:
   int64_t in_;
   int64_t V_;
-  std::vector<ParamSpec> params_;
 };
 
 // Embedding and concatenation of the context, the hidden layers with ReLU, the output layer. Before

@@ -114,17 +114,14 @@ void ReluGradInPlace(const LayerContext& ctx, const Buffer& dy, const Buffer& y)
 }
 
 // relu(norm(conv(pixels))).
-class Stem final : public Layer {
+class Stem final : public NamedLayer {
  public:
-  explicit Stem(const ResnetShape& shape) {
+  explicit Stem(const ResnetShape& shape) : NamedLayer("stem") {
     unit_.conv = {
         .H = shape.image_size, .W = shape.image_size, .in = shape.channels, .out = shape.width};
     unit_.groups = shape.groups;
     unit_.AddParams("conv1", "norm1", params_);
   }
-
-  std::string name() const override { return "stem"; }
-  const std::vector<ParamSpec>& params() const override { return params_; }
 
   Buffer Forward(const LayerContext& ctx, const Buffer&, Saved& saved) const override {
     saved.resize(kNumKept);
@@ -161,16 +158,15 @@ class Stem final : public Layer {
   }
 
   ConvNorm unit_;
-  std::vector<ParamSpec> params_;
 };
 
 // relu(norm(conv(relu(norm(conv(x))))) + shortcut(x)); the shortcut is x itself, or, where the
 // image shrinks, a norm of a 1 x 1 convolution of every second pixel.
-class ResidualBlock final : public Layer {
+class ResidualBlock final : public NamedLayer {
  public:
   // x (N, size, size, in); the output has `out` channels and 1 / stride of the rows and columns.
   ResidualBlock(std::string name, int64_t size, int64_t in, int64_t out, int64_t groups)
-      : shrinks_(in != out), name_(std::move(name)) {
+      : NamedLayer(std::move(name)), shrinks_(in != out) {
     const int64_t stride = shrinks_ ? 2 : 1;
     first_.conv = {.H = size, .W = size, .in = in, .out = out, .stride = stride};
     second_.conv = {.H = first_.conv.OutH(), .W = first_.conv.OutW(), .in = out, .out = out};
@@ -182,9 +178,6 @@ class ResidualBlock final : public Layer {
     second_.AddParams(name_ + ".conv2", name_ + ".norm2", params_);
     if (shrinks_) shortcut_.AddParams(name_ + ".downsample.0", name_ + ".downsample.1", params_);
   }
-
-  std::string name() const override { return name_; }
-  const std::vector<ParamSpec>& params() const override { return params_; }
 
   Buffer Forward(const LayerContext& ctx, const Buffer& x, Saved& saved) const override {
     saved.resize(kNumKept);
@@ -266,24 +259,18 @@ class ResidualBlock final : public Layer {
   }
 
   bool shrinks_;
-  std::string name_;
   ConvNorm first_, second_, shortcut_;
-  std::vector<ParamSpec> params_;
 };
 
 // The mean over the pixels, the classifier and the loss.
-class ImageHead final : public Layer {
+class ImageHead final : public NamedLayer {
  public:
   ImageHead(int64_t pixels, int64_t in, int64_t classes)
-      : P_(pixels),
-        in_(in),
-        classes_(classes),
-        // Small: the first loss is ln(classes).
-        params_{{"fc.weight", {in, classes}, Init::kNormal, 0.01F},
-                {"fc.bias", {classes}, Init::kZero}} {}
-
-  std::string name() const override { return "head"; }
-  const std::vector<ParamSpec>& params() const override { return params_; }
+      : NamedLayer("head"), P_(pixels), in_(in), classes_(classes) {
+    // Small: the first loss is ln(classes).
+    params_ = {{"fc.weight", {in, classes}, Init::kNormal, 0.01F},
+               {"fc.bias", {classes}, Init::kZero}};
+  }
 
   Buffer Forward(const LayerContext& ctx, const Buffer& x, Saved& saved) const override {
     const int64_t B = ctx.batch.B;
@@ -327,7 +314,6 @@ class ImageHead final : public Layer {
   int64_t P_;
   int64_t in_;
   int64_t classes_;
-  std::vector<ParamSpec> params_;
 };
 
 // Parameters are named as in torchvision's ResNet, `norm` for its `bn`; convolutions are (out, in,

@@ -10,12 +10,10 @@
 namespace dsat::engine {
 namespace {
 
-class TokenEmbedding final : public Layer {
+class TokenEmbedding final : public NamedLayer {
  public:
-  explicit TokenEmbedding(ParamSpecs params) : C_(params[0].shape[1]), params_(std::move(params)) {}
-
-  std::string name() const override { return "embedding"; }
-  const std::vector<ParamSpec>& params() const override { return params_; }
+  explicit TokenEmbedding(ParamSpecs params)
+      : NamedLayer("embedding", std::move(params)), C_(params_[0].shape[1]) {}
 
   Buffer Forward(const LayerContext& ctx, const Buffer&, Saved&) const override {
     const Batch& batch = ctx.batch;
@@ -37,7 +35,6 @@ class TokenEmbedding final : public Layer {
 
  private:
   int64_t C_;
-  std::vector<ParamSpec> params_;
 };
 
 // An output that has been read in forward, for backward.
@@ -45,10 +42,10 @@ void KeepOrFree(const LayerContext& ctx, Buffer output, Buffer& kept) {
   if (ctx.keeps_outputs) kept = std::move(output);
 }
 
-class TransformerBlock final : public Layer {
+class TransformerBlock final : public NamedLayer {
  public:
   TransformerBlock(std::string name, const BlockShape& shape, ParamSpecs params)
-      : shape_(shape), name_(std::move(name)), params_(std::move(params)) {
+      : NamedLayer(std::move(name), std::move(params)), shape_(shape) {
     const size_t norm_params = static_cast<size_t>(shape.norm.NumParams());
     const size_t linear_params = shape.bias ? 2 : 1;
     norm2_ = norm_params + 2 * linear_params;
@@ -58,9 +55,6 @@ class TransformerBlock final : public Layer {
     down_ = fc_ + linear_params;
     DSAT_CHECK(params_.size() == down_ + linear_params, "{} parameters", params_.size());
   }
-
-  std::string name() const override { return name_; }
-  const std::vector<ParamSpec>& params() const override { return params_; }
 
   Buffer Forward(const LayerContext& ctx, const Buffer& x, Saved& saved) const override {
     saved.resize(kNumKept);
@@ -288,22 +282,18 @@ class TransformerBlock final : public Layer {
   }
 
   BlockShape shape_;
-  std::string name_;
-  std::vector<ParamSpec> params_;
   size_t norm2_ = 0, qkv_ = 0, proj_ = 0, fc_ = 0, down_ = 0;  // Where each one's weight is.
 };
 
-class LanguageHead final : public Layer {
+class LanguageHead final : public NamedLayer {
  public:
   LanguageHead(const Norm& norm, int64_t vocab_size, bool tied, ParamSpecs params)
-      : norm_(norm),
+      : NamedLayer("head", std::move(params)),
+        norm_(norm),
         V_(vocab_size),
         tied_(tied),
-        embedding_(static_cast<size_t>(norm.NumParams())),
-        params_(std::move(params)) {}
+        embedding_(static_cast<size_t>(norm.NumParams())) {}
 
-  std::string name() const override { return "head"; }
-  const std::vector<ParamSpec>& params() const override { return params_; }
   std::vector<TiedParam> tied() const override {
     if (!tied_) return {};
     return {{.layer = 0, .param = 0}};
@@ -396,7 +386,6 @@ class LanguageHead final : public Layer {
   int64_t V_;
   bool tied_;
   size_t embedding_;  // Where it is in ctx.params, own or borrowed.
-  std::vector<ParamSpec> params_;
 };
 
 }  // namespace

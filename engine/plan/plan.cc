@@ -14,20 +14,18 @@ const char* Name(Placement placement) {
   return kNames[static_cast<size_t>(placement)];
 }
 
-// The meaning of an instruction's number in parentheses.
-enum class Of : uint8_t {
-  kNothing,
-  kMicroBatch,
-  kMicroBatchAndUnit,
-  kTwoMicroBatches,  // And the unit of both.
-  kUnit,
-  kTransfer,
-  kSubGroup,
-};
+// The numbers of an instruction behind its name.
+constexpr char kNothing[] = "";
+constexpr char kMicroBatch[] = "({micro_batch})";
+constexpr char kMicroBatchAndUnit[] = "({micro_batch}.{unit})";
+constexpr char kTwoMicroBatches[] = "({sent_micro_batch}.{unit},{micro_batch}.{unit})";
+constexpr char kUnit[] = "({unit})";
+constexpr char kTransfer[] = "(t{transfer}{of_unit})";
+constexpr char kSubGroup[] = "({sub_group})";
 
 struct OpTraits {
   const char* name;
-  Of of;
+  const char* numbers;
   bool ends_line;        // It takes time, so that it ends a line of ToString(Plan).
   bool asks_device;      // As AsksDevice; of work on a sub-group, if its gradients rest there.
   int stage_offset = 0;  // As StageOffset.
@@ -35,40 +33,40 @@ struct OpTraits {
 
 // By Op.
 constexpr OpTraits kOps[] = {
-    {"load", Of::kMicroBatch, false, true},
-    {"forward", Of::kMicroBatchAndUnit, true, true},
-    {"recompute", Of::kMicroBatchAndUnit, true, true},
-    {"backward", Of::kMicroBatchAndUnit, true, true},
-    {"drop_saved", Of::kMicroBatchAndUnit, false, false},
-    {"drop_input", Of::kMicroBatchAndUnit, false, false},
-    {"drop_grad", Of::kMicroBatchAndUnit, false, false},
-    {"store_input", Of::kMicroBatchAndUnit, false, true},
-    {"fetch_input", Of::kMicroBatchAndUnit, false, true},
-    {"receive_input", Of::kMicroBatchAndUnit, true, true, -1},
-    {"send_output", Of::kMicroBatchAndUnit, true, true, 1},
-    {"receive_grad", Of::kMicroBatchAndUnit, true, true, 1},
-    {"send_grad", Of::kMicroBatchAndUnit, true, true, -1},
-    {"send_output_receive_grad", Of::kTwoMicroBatches, true, true, 1},
-    {"send_grad_receive_input", Of::kTwoMicroBatches, true, true, -1},
-    {"pack", Of::kTransfer, false, true},
-    {"start", Of::kTransfer, false, false},
-    {"wait", Of::kTransfer, true, true},
-    {"free_param", Of::kUnit, false, false},
-    {"read_slice", Of::kUnit, false, false},
-    {"write_slice", Of::kUnit, false, false},
-    {"await_slice", Of::kUnit, true, false},
-    {"free_slice", Of::kUnit, false, false},
-    {"fold_grad", Of::kUnit, false, true},
-    {"free_grad", Of::kUnit, false, false},
-    {"sum_tied", Of::kUnit, true, true},
-    {"norm", Of::kNothing, true, true},
-    {"trust_ratios", Of::kNothing, true, true},
-    {"average_momentum", Of::kSubGroup, true, true},
-    {"read_state", Of::kSubGroup, false, false},
-    {"update", Of::kSubGroup, true, true},
-    {"write_state", Of::kSubGroup, false, false},
-    {"await_state", Of::kSubGroup, true, false},
-    {"mean_loss", Of::kNothing, true, true},
+    {"load", kMicroBatch, false, true},
+    {"forward", kMicroBatchAndUnit, true, true},
+    {"recompute", kMicroBatchAndUnit, true, true},
+    {"backward", kMicroBatchAndUnit, true, true},
+    {"drop_saved", kMicroBatchAndUnit, false, false},
+    {"drop_input", kMicroBatchAndUnit, false, false},
+    {"drop_grad", kMicroBatchAndUnit, false, false},
+    {"store_input", kMicroBatchAndUnit, false, true},
+    {"fetch_input", kMicroBatchAndUnit, false, true},
+    {"receive_input", kMicroBatchAndUnit, true, true, -1},
+    {"send_output", kMicroBatchAndUnit, true, true, 1},
+    {"receive_grad", kMicroBatchAndUnit, true, true, 1},
+    {"send_grad", kMicroBatchAndUnit, true, true, -1},
+    {"send_output_receive_grad", kTwoMicroBatches, true, true, 1},
+    {"send_grad_receive_input", kTwoMicroBatches, true, true, -1},
+    {"pack", kTransfer, false, true},
+    {"start", kTransfer, false, false},
+    {"wait", kTransfer, true, true},
+    {"free_param", kUnit, false, false},
+    {"read_slice", kUnit, false, false},
+    {"write_slice", kUnit, false, false},
+    {"await_slice", kUnit, true, false},
+    {"free_slice", kUnit, false, false},
+    {"fold_grad", kUnit, false, true},
+    {"free_grad", kUnit, false, false},
+    {"sum_tied", kUnit, true, true},
+    {"norm", kNothing, true, true},
+    {"trust_ratios", kNothing, true, true},
+    {"average_momentum", kSubGroup, true, true},
+    {"read_state", kSubGroup, false, false},
+    {"update", kSubGroup, true, true},
+    {"write_state", kSubGroup, false, false},
+    {"await_state", kSubGroup, true, false},
+    {"mean_loss", kNothing, true, true},
 };
 
 const OpTraits& TraitsOf(Op op) {
@@ -149,25 +147,11 @@ std::vector<CollectiveCall> CallsOf(const Plan& plan, const Instruction& i) {
 
 std::string ToString(const Instruction& i) {
   const OpTraits& text = TraitsOf(i.op);
-  switch (text.of) {
-    case Of::kNothing:
-      return text.name;
-    case Of::kMicroBatch:
-      return fmt::format("{}({})", text.name, i.micro_batch);
-    case Of::kMicroBatchAndUnit:
-      return fmt::format("{}({}.{})", text.name, i.micro_batch, i.unit);
-    case Of::kTwoMicroBatches:
-      return fmt::format("{}({}.{},{}.{})", text.name, i.sent_micro_batch, i.unit, i.micro_batch,
-                         i.unit);
-    case Of::kUnit:
-      return fmt::format("{}({})", text.name, i.unit);
-    case Of::kTransfer:
-      if (i.unit < 0) return fmt::format("{}(t{})", text.name, i.transfer);
-      return fmt::format("{}(t{},{})", text.name, i.transfer, i.unit);
-    case Of::kSubGroup:
-      return fmt::format("{}({})", text.name, i.sub_group);
-  }
-  return "";
+  const std::string of_unit = i.unit < 0 ? "" : fmt::format(",{}", i.unit);
+  return text.name + fmt::format(fmt::runtime(text.numbers), fmt::arg("micro_batch", i.micro_batch),
+                                 fmt::arg("sent_micro_batch", i.sent_micro_batch),
+                                 fmt::arg("unit", i.unit), fmt::arg("transfer", i.transfer),
+                                 fmt::arg("of_unit", of_unit), fmt::arg("sub_group", i.sub_group));
 }
 
 std::string ToString(const Transfer& transfer) {

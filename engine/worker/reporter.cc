@@ -15,17 +15,7 @@ Reporter::Reporter(const TrialTask& task, const std::string& key, int rank) : ra
   if (task.report_address.empty()) return;
   client_ =
       TrialClient::Connect(task.report_address, key, {task.experiment, task.trial, task.attempt});
-  thread_ = std::thread([this] { Run(); });
-}
-
-Reporter::~Reporter() {
-  if (!thread_.joinable()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    done_ = true;
-  }
-  changed_.notify_all();
-  thread_.join();
+  thread_ = std::jthread([this](const std::stop_token& stop) { Run(stop); });
 }
 
 void Reporter::Progress(int64_t step) {
@@ -50,16 +40,16 @@ int64_t Reporter::NowNs() {
       .count();
 }
 
-void Reporter::Run() {
+void Reporter::Run(const std::stop_token& stop) {
   constexpr std::chrono::milliseconds kInterval{100};
   constexpr std::chrono::milliseconds kBeat{250};
   std::unique_lock lock(mutex_);
   for (int64_t step = 0;;) {
-    changed_.wait_for(lock, kBeat, [this] { return done_ || newest_.has_value(); });
+    changed_.wait_for(lock, stop, kBeat, [this] { return newest_.has_value(); });
     const bool works = alive_.exchange(false) || NowNs() < long_work_until_ns_;
     if (newest_) {
       step = *std::exchange(newest_, std::nullopt);
-    } else if (done_) {
+    } else if (stop.stop_requested()) {
       return;  // The last progress has gone out.
     } else if (!works) {
       continue;
@@ -67,7 +57,7 @@ void Reporter::Run() {
     lock.unlock();
     if (Send(step)) stop_requested_ = true;
     lock.lock();
-    changed_.wait_for(lock, kInterval, [this] { return done_; });
+    changed_.wait_for(lock, stop, kInterval, [] { return false; });
   }
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,7 +22,6 @@ class Reporter {
   Reporter(const TrialTask& task, const std::string& key, int rank);
   Reporter(const Reporter&) = delete;
   Reporter& operator=(const Reporter&) = delete;
-  ~Reporter();
 
   // Never blocks. A thread sends the newest progress at most ten times a second, and always sends
   // the last one. If the runner does not answer, this is logged once, and training continues.
@@ -58,7 +58,7 @@ class Reporter {
   static constexpr int64_t kLongestWorkNs = 3600 * int64_t{1'000'000'000};
   static int64_t NowNs();
 
-  void Run();
+  void Run(const std::stop_token& stop);
   bool Send(int64_t step);
 
   const int rank_;
@@ -69,10 +69,9 @@ class Reporter {
   bool unreachable_ = false;  // Whether this was logged. Only the thread uses it.
 
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable_any changed_;
   std::optional<int64_t> newest_ = 0;  // Completed steps that are to be reported.
-  bool done_ = false;
-  std::thread thread_;  // Last: it uses the others.
+  std::jthread thread_;                // Last: it uses the others.
 };
 
 }  // namespace dsat::engine

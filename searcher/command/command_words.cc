@@ -209,6 +209,10 @@ bool IsShell(std::string_view program) {
   return std::ranges::find(kShells, BaseName(program)) != kShells.end();
 }
 
+bool IsPython(std::string_view program) {
+  return BaseName(program).starts_with("python");
+}
+
 CommandWords::CommandWords(Argv argv) : argv_(std::move(argv)), script_(FindScript(argv_)) {
   if (in_shell()) {
     words_ = WordsOfScript(argv_[script_]);

@@ -44,6 +44,8 @@ std::string_view BaseName(std::string_view path);
 
 // Whether the program is a shell, such as /bin/bash.
 bool IsShell(std::string_view program);
+// Whether it is Python, such as /usr/bin/python3.11.
+bool IsPython(std::string_view program);
 
 // The words of argv or, if argv runs a shell as in "sh -c SCRIPT", those of the script. Changes are
 // collected; words() stays as it was.

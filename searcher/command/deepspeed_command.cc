@@ -12,6 +12,7 @@
 #include "base/files.h"
 #include "base/regex.h"
 #include "engine/config/releases.h"
+#include "engine/config/settings.h"
 #include "proto/launch_settings.h"
 #include "searcher/command/rank_launcher.h"
 
@@ -69,8 +70,7 @@ bool UsesVariable(const std::string& word) {
 // True if the import hook of a Python that the command starts may run.
 bool RunsPython(const CommandWords& command, const ExperimentSpec& spec) {
   const auto names_python = [](const CommandWord& word) {
-    return BaseName(word.text).starts_with("python") || word.text.ends_with(".py") ||
-           word.text.ends_with(".sh");
+    return IsPython(word.text) || word.text.ends_with(".py") || word.text.ends_with(".sh");
   };
   return command.in_shell() || FindRankLauncher(command) ||
          std::ranges::any_of(command.words(), names_python) ||
@@ -82,14 +82,11 @@ void RenameForRelease(const ExperimentSpec& spec, Json& ds_config) {
   const Json* release = FindAtPointer(spec.machine, "/packages/deepspeed");
   if (release == nullptr || !release->is_string()) return;
   for (const engine::Key& key : engine::Keys()) {
-    const Json* found = FindAtPointer(ds_config, key.pointer);
-    if (found == nullptr || key.type == engine::KeyType::kAlias) continue;
+    const bool is_given = FindAtPointer(ds_config, key.pointer) != nullptr;
+    if (!is_given || key.type == engine::KeyType::kAlias) continue;
     const std::string name = engine::NameIn(release->get<std::string>(), key);
     if (name.empty() || name == key.pointer) continue;
-    const Json value = *found;
-    const Json::json_pointer pointer(key.pointer);
-    ds_config[pointer.parent_pointer()].erase(pointer.back());
-    SetAtPointer(ds_config, name, value);
+    SetAtPointer(ds_config, name, engine::Take(ds_config, key.pointer));
   }
 }
 

@@ -24,10 +24,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-bool IsPython(const std::string& program) {
-  return BaseName(program).starts_with("python");
-}
-
 // The JSON object that a shell's command prints; null if it prints none.
 Json AnswerOf(const std::string& command) {
   FILE* const pipe = popen((command + " </dev/null").c_str(), "re");

@@ -84,10 +84,6 @@ bool IsIn(std::span<const std::string_view> list, std::string_view word) {
   return std::ranges::find(list, word) != list.end();
 }
 
-bool IsPython(const CommandWord& word) {
-  return BaseName(word.text).starts_with("python");
-}
-
 // The devices in "worker-0:0,1@worker-1:2"; nullopt if a host has no list of them.
 std::optional<int64_t> CountIncluded(const std::string& filter) {
   int64_t count = 0;
@@ -180,7 +176,7 @@ size_t ScriptOfPython(const CommandWords& command, size_t i) {
 // The launcher that the program words()[i] is.
 std::optional<RankLauncher> LauncherAt(const CommandWords& command, size_t i) {
   const std::vector<CommandWord>& words = command.words();
-  const size_t script = IsPython(words[i]) ? ScriptOfPython(command, i) : words.size();
+  const size_t script = IsPython(words[i].text) ? ScriptOfPython(command, i) : words.size();
   const size_t module = script < words.size() && words[script - 1].text == "-m" ? script : 0;
   for (const KnownLauncher& known : kLaunchers) {
     if (module > 0 ? words[module].text != known.module : BaseName(words[i].text) != known.name)
@@ -337,7 +333,7 @@ std::optional<RankProgram> RankProgramAt(const CommandWords& command, size_t fir
   RankProgram found{.starter = ProgramAt(command, first)};
   if (const auto launcher = LauncherAt(command, found.starter)) {
     found.begin = launcher->args_end;
-  } else if (IsPython(words[found.starter])) {
+  } else if (IsPython(words[found.starter].text)) {
     found.begin = ScriptOfPython(command, found.starter);
   } else if (words[found.starter].text.ends_with(".py")) {
     found.begin = found.starter;

@@ -74,8 +74,7 @@ std::optional<std::string> DropClusterLauncher(ExperimentSpec* spec) {
     }
     if (begin == words.size()) return std::nullopt;
     size_t python = i - 1;  // The interpreter; options of its own may follow.
-    while (python > 0 && !words[python].first &&
-           !BaseName(words[python].text).starts_with("python"))
+    while (python > 0 && !words[python].first && !IsPython(words[python].text))
       --python;
     const bool is_script = words[begin].text.ends_with(".py");
     std::string dropped = fmt::format("-m {}", module);

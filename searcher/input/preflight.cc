@@ -14,7 +14,7 @@
 #include "engine/data/model_fit.h"
 #include "engine/model/models.h"
 #include "profiler/places.h"
-#include "searcher/processes/shared_buffers.h"
+#include "searcher/processes/leftovers.h"
 #include "searcher/scripts/command_target.h"
 #include "searcher/scripts/device_memory.h"
 

@@ -22,7 +22,7 @@ struct RankCommand {
   bool continues_log = false;
   bool shares_folder = false;  // True if files that the rank writes there are needed here.
   // The MASTER_PORT of DeepSpeed's CPU collectives, 0 if it is unknown: when the ranks are gone,
-  // the supervisor of their host removes the buffers (searcher/processes/shared_buffers.h).
+  // the supervisor of their host removes the buffers (searcher/processes/leftovers.h).
   int64_t buffers_port = 0;
 };
 

@@ -43,18 +43,8 @@ RemoteFolder::RemoteFolder(const SuperviseOrder& order)
           "a folder that all hosts share, because of what the ranks leave in it",
           order.work_dir);
   }
-  path_ = MakeTemporaryFolder();
-  is_temporary_ = true;
-  try {
-    WriteFiles(order.files);
-  } catch (...) {
-    Remove();
-    throw;
-  }
-}
-
-RemoteFolder::~RemoteFolder() {
-  Remove();
+  path_ = copies_.emplace().path();
+  WriteFiles(order.files);
 }
 
 void RemoteFolder::WriteFiles(const std::map<std::string, std::string>& files) const {
@@ -65,11 +55,6 @@ void RemoteFolder::WriteFiles(const std::map<std::string, std::string>& files) c
     file << content;
     if (!file.flush()) ThrowErrno(copy.string(), errno);
   }
-}
-
-void RemoteFolder::Remove() const {
-  std::error_code ignored;
-  if (is_temporary_) fs::remove_all(path_, ignored);
 }
 
 std::string RemoteFolder::Moved(const std::string& path) const {
@@ -88,7 +73,7 @@ RankCommand RemoteFolder::Moved(RankCommand command) const {
 std::map<std::string, std::string> RemoteFolder::Logs(
     const std::vector<RankCommand>& commands) const {
   std::map<std::string, std::string> logs;
-  if (!is_temporary_) return logs;
+  if (!copies_) return logs;
   const int64_t most = kAllLogsBytes / std::max<int64_t>(1, std::ssize(commands));
   for (const RankCommand& command : commands) {
     const std::string log = Moved(command.log_path);

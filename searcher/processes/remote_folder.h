@@ -2,9 +2,11 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/temporary_folder.h"
 #include "searcher/processes/supervise_wire.h"
 
 namespace dsat {
@@ -16,9 +18,6 @@ class RemoteFolder {
   // Throws kFailedPrecondition if a rank requires a shared folder and this host does not share it;
   // as open(2) if the copies cannot be written.
   explicit RemoteFolder(const SuperviseOrder& order);
-  RemoteFolder(const RemoteFolder&) = delete;
-  RemoteFolder& operator=(const RemoteFolder&) = delete;
-  ~RemoteFolder();
 
   // `command` with paths in the runner's folder changed to this folder.
   RankCommand Moved(RankCommand command) const;
@@ -29,11 +28,10 @@ class RemoteFolder {
  private:
   std::string Moved(const std::string& path) const;
   void WriteFiles(const std::map<std::string, std::string>& files) const;
-  void Remove() const;
 
   std::string runners_;
   std::string path_;
-  bool is_temporary_ = false;
+  std::optional<TemporaryFolder> copies_;
 };
 
 }  // namespace dsat

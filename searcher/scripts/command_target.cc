@@ -23,12 +23,12 @@
 #include "searcher/command/rank_launcher.h"
 #include "searcher/hosts/slots.h"
 #include "searcher/launch/rank_places.h"
+#include "searcher/processes/leftovers.h"
 #include "searcher/scripts/device_memory.h"
 #include "searcher/scripts/exit_classifier.h"
 #include "searcher/scripts/hook_report.h"
 #include "searcher/scripts/node_command.h"
 #include "searcher/scripts/ran_config.h"
-#include "searcher/scripts/torch_extensions.h"
 
 namespace dsat {
 namespace {

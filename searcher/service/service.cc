@@ -18,7 +18,6 @@
 #include "proto/wire.h"
 #include "searcher/search/experiment.h"
 #include "searcher/search/runner_lock.h"
-#include "searcher/service/service_listener.h"
 
 namespace dsat {
 namespace {
@@ -43,6 +42,14 @@ grpc::Status Answer(Work work) {
     return {grpc::StatusCode::INTERNAL, ValidUtf8(error.what())};
   }
 }
+
+// An address of `host` with any port; "" for "", a unix socket.
+std::string AnyPortOf(const std::string& host) {
+  if (host.empty()) return "";
+  return host.find(':') == std::string::npos ? host + ":0" : "[" + host + "]:0";
+}
+
+}  // namespace
 
 class TrialServiceImpl final : public v1::TrialService::Service {
  public:
@@ -239,56 +246,23 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
   std::map<ExperimentId, std::shared_ptr<Served>> served_;
 };
 
-}  // namespace
-
-struct TrialServer::Impl {
-  Impl(EventQueue<TrialMessage>* queue_in, const std::string& host)
-      : queue(queue_in), service(queue), listener(AnyPortOf(host), &service) {}
-
-  static std::string AnyPortOf(const std::string& host) {
-    if (host.empty()) return "";
-    return host.find(':') == std::string::npos ? host + ":0" : "[" + host + "]:0";
-  }
-
-  EventQueue<TrialMessage>* queue;
-  TrialServiceImpl service;
-  Listener listener;
-};
-
 TrialServer::TrialServer(EventQueue<TrialMessage>* queue, const std::string& host)
-    : impl_(std::make_unique<Impl>(queue, host)) {}
+    : queue_(queue),
+      service_(std::make_unique<TrialServiceImpl>(queue)),
+      listener_(AnyPortOf(host), service_.get()) {}
 TrialServer::~TrialServer() {
-  impl_->queue->Close();
-}
-const std::string& TrialServer::address() const {
-  return impl_->listener.address();
-}
-const std::string& TrialServer::key() const {
-  return impl_->listener.key();
+  queue_->Close();
 }
 void TrialServer::Admit(const AttemptRef& attempt) {
-  impl_->service.Admit(attempt);
+  service_->Admit(attempt);
 }
 void TrialServer::Dismiss(const AttemptRef& attempt) {
-  impl_->service.Dismiss(attempt);
+  service_->Dismiss(attempt);
 }
-
-struct ExperimentServer::Impl {
-  Impl(const std::string& database, const std::string& address)
-      : service(database), listener(address, &service) {}
-
-  ExperimentServiceImpl service;
-  Listener listener;
-};
 
 ExperimentServer::ExperimentServer(const std::string& database, const std::string& address)
-    : impl_(std::make_unique<Impl>(database, address)) {}
+    : service_(std::make_unique<ExperimentServiceImpl>(database)),
+      listener_(address, service_.get()) {}
 ExperimentServer::~ExperimentServer() = default;
-const std::string& ExperimentServer::address() const {
-  return impl_->listener.address();
-}
-const std::string& ExperimentServer::key() const {
-  return impl_->listener.key();
-}
 
 }  // namespace dsat

@@ -17,6 +17,7 @@
 #include "proto/client.h"
 #include "proto/trial.h"
 #include "searcher/service/event_queue.h"
+#include "searcher/service/service_listener.h"
 
 namespace dsat {
 
@@ -43,6 +44,9 @@ struct InfeasibleMessage {
 };
 using TrialMessage = std::variant<ProgressMessage, MeasuredMessage, InfeasibleMessage>;
 
+class TrialServiceImpl;
+class ExperimentServiceImpl;
+
 // TrialService of a runner. Its threads only push to the queue; the loop decides.
 class TrialServer {
  public:
@@ -55,8 +59,8 @@ class TrialServer {
   ~TrialServer();
 
   // For TrialClient::Connect.
-  const std::string& address() const;
-  const std::string& key() const;
+  const std::string& address() const { return listener_.address(); }
+  const std::string& key() const { return listener_.key(); }
 
   // Admit accepts the messages of the ranks of `attempt`. After Dismiss, Progress is answered with
   // "stop", and other messages fail with kFailedPrecondition. Thread-safe.
@@ -64,8 +68,9 @@ class TrialServer {
   void Dismiss(const AttemptRef& attempt);
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  EventQueue<TrialMessage>* queue_;
+  std::unique_ptr<TrialServiceImpl> service_;
+  Listener listener_;
 };
 
 // ExperimentService for all experiments of one database (`dsat serve`). The calls of one experiment
@@ -80,13 +85,13 @@ class ExperimentServer {
   // Ends calls that are still running after 1 s.
   ~ExperimentServer();
 
-  // For clients, as docs/ask-tell.md shows.
-  const std::string& address() const;  // With the actual port.
-  const std::string& key() const;
+  // For clients, as docs/ask-tell.md shows. The address has the actual port.
+  const std::string& address() const { return listener_.address(); }
+  const std::string& key() const { return listener_.key(); }
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::unique_ptr<ExperimentServiceImpl> service_;
+  Listener listener_;
 };
 
 }  // namespace dsat

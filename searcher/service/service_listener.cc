@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <grpc/support/log.h>
+#include <grpcpp/grpcpp.h>
 #include <grpcpp/resource_quota.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -25,7 +26,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <filesystem>
 #include <functional>
 #include <optional>
 #include <thread>
@@ -36,6 +36,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/parse_number.h"
+#include "base/temporary_folder.h"
 #include "base/unique_fd.h"
 #include "proto/client.h"
 #include "searcher/service/frame_check.h"
@@ -44,8 +45,6 @@
 
 namespace dsat {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr std::chrono::seconds kShutdownGrace{1};
 constexpr std::string_view kUnixPrefix = "unix:";
@@ -163,18 +162,11 @@ UniqueFd BindPort(std::string& address) {
 // A socket that has no name: others reach it through the descriptor `*path` of this process, which
 // only this user may open, and which ends with this process however that ends.
 UniqueFd BindUnnamed(UniqueFd* path, std::string* address) {
-  const std::string folder = MakeTemporaryFolder();
-  const std::string name = folder + "/socket";
-  UniqueFd fd;
-  try {
-    fd = BindUnix(std::string(kUnixPrefix) + name);
-    *path = UniqueFd(open(name.c_str(), O_PATH | O_CLOEXEC));
-    if (!*path) ThrowErrno(name, errno);
-  } catch (...) {
-    fs::remove_all(folder);
-    throw;
-  }
-  fs::remove_all(folder);
+  const TemporaryFolder folder;
+  const std::string name = folder.path() + "/socket";
+  UniqueFd fd = BindUnix(std::string(kUnixPrefix) + name);
+  *path = UniqueFd(open(name.c_str(), O_PATH | O_CLOEXEC));
+  if (!*path) ThrowErrno(name, errno);
   *address = fmt::format("{}/proc/{}/fd/{}", kUnixPrefix, getpid(), path->get());
   return fd;
 }

@@ -1,7 +1,6 @@
 // A gRPC server that listens at a unix socket of this user, or with TLS on the network.
 #pragma once
 
-#include <grpcpp/grpcpp.h>
 #include <sys/types.h>
 
 #include <memory>
@@ -10,6 +9,11 @@
 #include <utility>
 
 #include "base/unique_fd.h"
+
+namespace grpc {
+class Server;
+class Service;
+}  // namespace grpc
 
 namespace dsat {
 

@@ -37,16 +37,6 @@ BatchLoader::BatchLoader(const Dataset* dataset, Arena& arena, Kernels& kernels,
   ToDevice(batch_);
 }
 
-BatchLoader::~BatchLoader() {
-  if (!reader_.joinable()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    ends_ = true;
-  }
-  changed_.notify_all();
-  reader_.join();
-}
-
 BatchLoader::Position BatchLoader::After(const Position& position) const {
   const bool last = position.micro_batch + 1 >= sizes_.accumulation_steps;
   return last ? Position{position.first_sample + sizes_.train_batch_size, 0}
@@ -77,11 +67,11 @@ BatchLoader::HostBatch BatchLoader::Read(const Position& position) const {
 }
 
 // Runs on a thread of its own.
-void BatchLoader::ReadAhead() {
+void BatchLoader::ReadAhead(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return ends_ || ahead_.size() < prefetch_; });
-    if (ends_) return;
+    changed_.wait(lock, stop, [this] { return ahead_.size() < prefetch_; });
+    if (stop.stop_requested()) return;
     const Position position = next_;
     lock.unlock();
     HostBatch batch = Read(position);
@@ -101,7 +91,8 @@ BatchLoader::HostBatch BatchLoader::Take(const Position& position) {
     taken_ = next_ = position;
     changed_.notify_all();
   }
-  if (!reader_.joinable()) reader_ = std::thread([this] { ReadAhead(); });
+  if (!reader_.joinable())
+    reader_ = std::jthread([this](const std::stop_token& stop) { ReadAhead(stop); });
   changed_.wait(lock, [this] { return !ahead_.empty(); });
   HostBatch batch = std::move(ahead_.front());
   ahead_.pop_front();

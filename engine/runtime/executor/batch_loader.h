@@ -7,6 +7,7 @@
 #include <exception>
 #include <limits>
 #include <mutex>
+#include <stop_token>
 #include <thread>
 #include <vector>
 
@@ -32,7 +33,6 @@ class BatchLoader {
               int prefetch = kPrefetch);
   BatchLoader(const BatchLoader&) = delete;
   BatchLoader& operator=(const BatchLoader&) = delete;
-  ~BatchLoader();
 
   // Reads sample `first_sample + (micro_batch * P + rank) * B + b` into row b: the samples of a
   // step, whose first one is `first_sample`, are the same set however they are split into ranks and
@@ -63,7 +63,7 @@ class BatchLoader {
   Position After(const Position& position) const;
   HostBatch Read(const Position& position) const;
   HostBatch Take(const Position& position);
-  void ReadAhead();
+  void ReadAhead(const std::stop_token& stop);
 
   const Dataset* dataset_;
   Arena& arena_;
@@ -81,12 +81,11 @@ class BatchLoader {
   Batch device_batch_;
 
   std::mutex mutex_;  // Guards what follows, except reader_.
-  std::condition_variable changed_;
+  std::condition_variable_any changed_;
   std::deque<HostBatch> ahead_;  // The batches from taken_ on.
   Position taken_;               // The next one that Load is expected to take.
   Position next_;                // The one behind ahead_.
-  bool ends_ = false;
-  std::thread reader_;  // Runs from the first Load on.
+  std::jthread reader_;          // Runs from the first Load on.
 };
 
 }  // namespace dsat::engine

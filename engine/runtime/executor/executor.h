@@ -10,7 +10,7 @@
 
 #include "engine/backend/stream.h"
 #include "engine/core/trace.h"
-#include "engine/runtime/executor/activations.h"
+#include "engine/model/layer.h"
 #include "engine/runtime/executor/batch_loader.h"
 #include "engine/runtime/executor/pipeline.h"
 #include "engine/runtime/executor/step_result.h"
@@ -38,6 +38,37 @@ struct Communicators {
   TiedUnits* tied = nullptr;         // nullptr with one stage.
   int64_t input_bytes = 0;           // The first unit's input, per micro-batch.
   int64_t output_bytes = 0;          // The last unit's output, per micro-batch.
+};
+
+// The tensors that one micro-batch keeps on this pipeline stage from its forward to its backward.
+class Activations {
+ public:
+  // `memory` must outlive this.
+  Activations(size_t num_units, const Memory& memory);
+
+  // Runs the unit's forward; its output becomes the input of the next unit.
+  void Forward(const Layer& layer, int unit, const LayerContext& context);
+  void Backward(const Layer& layer, int unit, const LayerContext& context);
+
+  void DropSaved(int unit) { saved_[unit].clear(); }
+  void DropInput(int unit) { inputs_[unit].Free(); }
+  void DropGrad() { grad_.Free(); }
+  // Move the unit's input to host memory, and back.
+  void StoreInput(int unit);
+  void FetchInput(int unit);
+
+  // The messages to the adjacent pipeline stages, and memory for the messages from them.
+  Buffer& Output(int unit) { return inputs_[unit + 1]; }
+  Buffer& Grad() { return grad_; }
+  Buffer& NewInput(int unit, int64_t bytes);
+  Buffer& NewGrad(int64_t bytes);
+
+ private:
+  const Memory* memory_;
+  std::vector<Buffer> inputs_;  // Per unit; the last is the output of the last unit.
+  std::vector<Buffer> inputs_on_host_;
+  std::vector<Saved> saved_;
+  Buffer grad_;  // The gradient of the output of the unit whose backward comes next.
 };
 
 // Called in place of every instruction, which it runs by calling `run` once.

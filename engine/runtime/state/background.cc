@@ -5,15 +5,6 @@
 
 namespace dsat::engine {
 
-Background::~Background() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  changed_.notify_all();
-  thread_.join();
-}
-
 int64_t Background::Submit(std::function<void()> task) {
   const std::lock_guard lock(mutex_);
   tasks_.push_back(std::move(task));
@@ -27,11 +18,11 @@ void Background::Wait(int64_t ticket) {
   if (num_done_ < ticket) std::rethrow_exception(error_);
 }
 
-void Background::Run() {
+void Background::Run(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
-  for (;;) {
-    changed_.wait(lock, [this] { return stop_ || !tasks_.empty(); });
-    if (stop_) return;
+  while (error_ == nullptr) {
+    changed_.wait(lock, stop, [this] { return !tasks_.empty(); });
+    if (stop.stop_requested()) return;
     const std::function<void()> task = std::move(tasks_.front());
     tasks_.pop_front();
     lock.unlock();
@@ -42,12 +33,8 @@ void Background::Run() {
       error = std::current_exception();
     }
     lock.lock();
-    if (error == nullptr) {
-      ++num_done_;
-    } else {
-      error_ = error;
-      stop_ = true;
-    }
+    error_ = error;
+    if (error_ == nullptr) ++num_done_;
     changed_.notify_all();
   }
 }

@@ -7,18 +7,18 @@
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <stop_token>
 #include <thread>
 
 namespace dsat::engine {
 
-// One thread calls Submit and Wait. What a task wrote is visible after its Wait.
+// One thread calls Submit and Wait. What a task wrote is visible after its Wait. The destructor
+// waits for the task that is running, and drops the others.
 class Background {
  public:
-  Background() : thread_([this] { Run(); }) {}
+  Background() : thread_([this](const std::stop_token& stop) { Run(stop); }) {}
   Background(const Background&) = delete;
   Background& operator=(const Background&) = delete;
-  // Waits for the task that is running; drops the others.
-  ~Background();
 
   // Returns the task's ticket: 1, 2, ...
   int64_t Submit(std::function<void()> task);
@@ -27,16 +27,15 @@ class Background {
   void Wait(int64_t ticket);
 
  private:
-  void Run();
+  void Run(const std::stop_token& stop);
 
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable_any changed_;
   std::deque<std::function<void()>> tasks_;
   int64_t num_submitted_ = 0;
   int64_t num_done_ = 0;
   std::exception_ptr error_;
-  bool stop_ = false;
-  std::thread thread_;  // Last: it uses the others.
+  std::jthread thread_;  // Last: it uses the others.
 };
 
 }  // namespace dsat::engine

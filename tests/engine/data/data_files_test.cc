@@ -12,7 +12,6 @@
 #include "engine/core/device_kind.h"
 #include "engine/data/dataset.h"
 #include "engine/data/model_fit.h"
-#include "engine/data/shuffle.h"
 #include "engine/model/models.h"
 #include "engine/runtime/executor/batch_loader.h"
 #include "tests/base/error_code.h"

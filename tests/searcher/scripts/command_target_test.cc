@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "searcher/processes/shared_buffers.h"
+#include "searcher/processes/leftovers.h"
 #include "tests/searcher/launch/launch_test_util.h"
 
 namespace dsat {

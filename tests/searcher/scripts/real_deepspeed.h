@@ -10,7 +10,7 @@
 
 #include "base/files.h"
 #include "base/json.h"
-#include "searcher/scripts/torch_extensions.h"
+#include "searcher/processes/leftovers.h"
 #include "tests/build_folder.h"
 #include "tests/cli/run_dsat.h"
 

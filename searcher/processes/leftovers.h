@@ -1,4 +1,5 @@
-// The buffers in /dev/shm that DeepSpeed's CPU collectives leave behind.
+// Files that killed ranks leave behind: the buffers in /dev/shm of DeepSpeed's CPU collectives, and
+// locks in the folder in which PyTorch compiles extensions at run time.
 #pragma once
 
 #include <cstdint>
@@ -15,5 +16,10 @@ int64_t RemoveSharedBuffers(int64_t port, const std::string& folder = "/dev/shm"
 
 // A line that says that /dev/shm has too little space for `num_ranks` ranks; "" if it has enough.
 std::string SharedMemoryShortage(int64_t num_ranks, const std::string& folder = "/dev/shm");
+
+// Removes the files named "lock" below `folder` that no process has open and returns their number.
+// PyTorch leaves such a file when it is killed while it compiles, and later processes would wait
+// for it forever.
+int RemoveStaleLocks(const std::string& folder);
 
 }  // namespace dsat

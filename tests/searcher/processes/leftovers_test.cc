@@ -1,5 +1,5 @@
-// Tests the folder of PyTorch's compiled extensions.
-#include "searcher/scripts/torch_extensions.h"
+// Tests what is removed of killed compilations of PyTorch's extensions.
+#include "searcher/processes/leftovers.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 namespace dsat {
 namespace {
 
-TEST(TorchExtensionsTest, RemovesOnlyLocksThatNobodyHolds) {
+TEST(LeftoversTest, RemovesOnlyLocksThatNobodyHolds) {
   TempFolder folder;
   std::filesystem::create_directories(folder / "py311/adam");
   std::filesystem::create_directories(folder / "py311/aio");
