@@ -99,8 +99,8 @@ int RunCommand(const Flags& flags, const ShowFlags& show) {
 int RunCommand(const Flags& flags, const BestFlags& best) {
   Store store = Store::Open(flags.db, Store::Mode::kReadOnly);
   const Experiment experiment = Experiment::Open(store, store.FindExperiment(best.experiment));
-  const std::optional<TrialId> id = VerdictOf(experiment.search()).pick;
-  if (!id)
+  const Verdict verdict = VerdictOf(experiment.search());
+  if (!verdict.pick)
     Throw(ErrorCode::kNotFound, "best: no trial of experiment {} has succeeded", experiment.id());
   if (!best.out_dir.empty()) {
     MakeWritableFolder(best.out_dir);
@@ -109,14 +109,14 @@ int RunCommand(const Flags& flags, const BestFlags& best) {
     WriteResults(experiment, best.out_dir);
   }
   if (flags.json) {
-    Json json = TrialJson(experiment.search(), *id);
-    json["ds_config"] = ConfigToKeep(experiment.search(), *id);
-    json["verdict"] = ToJson(VerdictOf(experiment.search()));
+    Json json = TrialJson(experiment.search(), *verdict.pick);
+    json["ds_config"] = ConfigToKeep(experiment.search(), *verdict.pick);
+    json["verdict"] = ToJson(verdict);
     fmt::print("{}\n", json.dump(2));
   } else {
     // A script reads the configuration from standard output.
-    Say(stderr, ShortAnswer(experiment.search(), VerdictOf(experiment.search()), experiment.id()));
-    fmt::print("{}\n", ConfigToKeep(experiment.search(), *id).dump(2));
+    Say(stderr, ShortAnswer(experiment.search(), verdict, experiment.id()));
+    fmt::print("{}\n", ConfigToKeep(experiment.search(), *verdict.pick).dump(2));
   }
   return 0;
 }

@@ -197,10 +197,6 @@ bool AutoBelief::IsDoubtful(const Trial& misfit, const AutoConfig& config) const
   return memory_.IsDoubtful(config, peak_bytes);
 }
 
-void AutoBelief::Forget(int64_t tag) {
-  if (running_.erase(tag) > 0) HasLearned();
-}
-
 // The points of running trials are the latest.
 std::vector<AutoObservation> AutoBelief::OwnObservations() const {
   std::vector<AutoObservation> observations = observations_;
@@ -285,7 +281,7 @@ std::string AutoBelief::BoundOf(const AutoConfig& config) const {
   next.micro_batch = *larger;
   next.accumulation = space_.AccumulationOf(next.micro_batch);
   const bool full = memory_.IsRuledOut(next) || memory_.ProbabilityFits(next) < 0.5;
-  const double gain = LogOf(config) - regression().LogOf({next, memory_.Share(config)});
+  const double gain = LogOf(PointOf(config)) - LogOf({next, memory_.Share(config)});
   if (full && gain > 0.001)
     text += fmt::format("; a larger device memory would allow micro-batch {}", *larger);
   return text;

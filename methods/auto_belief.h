@@ -33,11 +33,13 @@ class AutoBelief {
   // Learns from all points so far of a running trial, and returns their configurations.
   std::vector<AutoConfig> LearnRunning(int64_t tag, const Trial& running, const AutoConfig& config);
   // Forgets the points of a running trial.
-  void Forget(int64_t tag);
+  void Forget(int64_t tag) {
+    if (running_.erase(tag) > 0) HasLearned();
+  }
 
   // The expected logarithm of the objective, by itself and with variances; smaller is better.
   // `pending` are configurations whose measurements will come.
-  double LogOf(const AutoConfig& config) const { return regression().LogOf(PointOf(config)); }
+  double LogOf(const AutoPoint& point) const { return regression().LogOf(point); }
   AutoRegression::View Look(const std::vector<AutoConfig>& configs,
                             const std::vector<AutoConfig>& pending) const;
   double Covariance(const AutoRegression::View& view, int64_t a, int64_t b) const {
@@ -53,11 +55,10 @@ class AutoBelief {
   double ProbabilityFits(const AutoConfig& config) const {
     return memory_.ProbabilityFits(config) * failures_.ProbabilityRuns(config);
   }
-  bool IsRuledOut(const AutoConfig& config) const { return memory_.IsRuledOut(config); }
+  const AutoMemory& memory() const { return memory_; }
+  const AutoFailures& failures() const { return failures_; }
   // Whether a trial that ran out of memory may have done so because of something else.
   bool IsDoubtful(const Trial& misfit, const AutoConfig& config) const;
-  // The expected need of memory as a share of the device.
-  double MemoryShare(const AutoConfig& config) const { return memory_.Share(config); }
 
   // How long a step takes whose objective has this logarithm; nullopt until one was measured.
   std::optional<double> StepSeconds(double log_value, const AutoConfig& config) const;

@@ -33,7 +33,7 @@ void AutoFactors::Inherit(const AutoFactors& other, double widen) {
 }
 
 double AutoFactors::SdOf(const Vector& row) const {
-  return std::sqrt(row.dot(covariance_ * row) + noise_variance_);
+  return std::sqrt(row.dot(covariance_.lazyProduct(row)) + noise_variance_);
 }
 
 void AutoFactors::Measured(const Vector& row, double sum) {
@@ -94,7 +94,7 @@ void AutoFactors::Sample() const {
     double log_weight = 0.5 * (normal.squaredNorm() - drawn.squaredNorm());
     for (const Side& s : sides_) {
       const double z = s.side * (s.row.dot(factors) - s.limit) / noise_sd;
-      log_weight += std::log(std::max(NormalCdf(z), 1e-300));
+      if (z < 9) log_weight += std::log(std::max(NormalCdf(z), 1e-300));  // It is 0 beyond.
     }
     weights_[i] = log_weight;
   }
@@ -104,11 +104,12 @@ void AutoFactors::Sample() const {
 }
 
 double AutoFactors::ProbabilityBelow(const Vector& row, double limit) const {
-  const double normal = NormalCdf((limit - MeanOf(row)) / SdOf(row));
-  if (sides_.empty() || normal < kAutoMemory.certain || normal > 1 - kAutoMemory.certain)
-    return normal;
+  const double z = (limit - MeanOf(row)) / SdOf(row);
+  if (sides_.empty() || std::abs(z) > kAutoMemory.certain) return NormalCdf(z);
   if (!is_sampled_) Sample();
-  return ((samples_ * row).array() + noise_ < limit).select(weights_, 0).sum();
+  const Eigen::Array<double, kNumSamples, 1> weights =
+      ((samples_ * row).array() + noise_ < limit).select(weights_, 0);
+  return weights.sum();  // In a statement of its own it is vectorized.
 }
 
 }  // namespace dsat

@@ -119,11 +119,6 @@ AutoMemory::Vector AutoMemory::Need(const AutoConfig& config) const {
   return row;
 }
 
-// The distance to the limit in standard deviations.
-double AutoMemory::Margin(const Vector& row, double limit) const {
-  return (limit - factors_.MeanOf(row)) / factors_.SdOf(row);
-}
-
 void AutoMemory::Inherit(const AutoMemory& earlier, double widen) {
   if (has_capacity_ != earlier.has_capacity_ || space_.exact != earlier.space_.exact ||
       space_.tracked != earlier.space_.tracked)
@@ -138,7 +133,7 @@ void AutoMemory::Fitted(const AutoConfig& config, double peak_bytes) {
   const bool is_known = has_capacity_ && peak_bytes > 0 && peak_bytes <= capacity;
   if (is_known) factors_.Measured(Row(config), peak_bytes / capacity);
   const Vector need = Need(config);
-  if (!is_known || NormalCdf(Margin(need, 1)) < 1 - kAutoMemory.certain) factors_.IsBelow(need, 1);
+  if (!is_known || Margin(need, 1) < kAutoMemory.certain) factors_.IsBelow(need, 1);
 }
 
 bool AutoMemory::IsDoubtful(const AutoConfig& config, double peak_bytes) const {
@@ -187,12 +182,17 @@ bool AutoMemory::IsRuledOut(const AutoConfig& config) const {
   });
 }
 
-double AutoMemory::ProbabilityFits(const AutoConfig& config) const {
-  return factors_.ProbabilityBelow(Need(config), 1);
-}
-
-double AutoMemory::Share(const AutoConfig& config) const {
-  return factors_.MeanOf(Row(config));
+std::vector<double> AutoMemory::ProbabilitiesFit(const AutoConfig& config,
+                                                 const std::vector<int64_t>& sizes) const {
+  Vector row = Need(config);  // Only its activations differ between sizes.
+  std::vector<double> fits;
+  for (const int64_t size : sizes) {
+    row[kActivations] = Activations(places_[config.place], size);
+    const double margin = Margin(row, 1);
+    if (margin < -kAutoMemory.certain) break;
+    fits.push_back(margin > kAutoMemory.certain ? 1 : factors_.ProbabilityBelow(row, 1));
+  }
+  return fits;
 }
 
 }  // namespace dsat

@@ -33,10 +33,15 @@ class AutoMemory {
   // something else may have used the device; 0: the peak is unknown.
   bool IsDoubtful(const AutoConfig& config, double peak_bytes) const;
 
-  // In [0, 1]; 0 for what is ruled out.
-  double ProbabilityFits(const AutoConfig& config) const;
+  double ProbabilityFits(const AutoConfig& config) const {
+    return factors_.ProbabilityBelow(Need(config), 1);
+  }
   // The expected peak as a share of the device.
-  double Share(const AutoConfig& config) const;
+  double Share(const AutoConfig& config) const { return factors_.MeanOf(Row(config)); }
+  // ProbabilityFits at the first of these ascending micro-batch sizes, up to those that certainly
+  // do not fit; what certainly fits has 1.
+  std::vector<double> ProbabilitiesFit(const AutoConfig& config,
+                                       const std::vector<int64_t>& sizes) const;
   // Whether a configuration that needs no more than this one did not fit: at the same stage and
   // switches, with at most the same sizes.
   bool IsRuledOut(const AutoConfig& config) const;
@@ -62,7 +67,10 @@ class AutoMemory {
   double Activations(const Place& place, double micro_batch) const;
   Vector Row(const AutoConfig& config) const;   // The peak that a trial reports.
   Vector Need(const AutoConfig& config) const;  // Besides, what no peak counts.
-  double Margin(const Vector& row, double limit) const;
+  // The distance to the limit in standard deviations.
+  double Margin(const Vector& row, double limit) const {
+    return (limit - factors_.MeanOf(row)) / factors_.SdOf(row);
+  }
 
   SearchSpace space_;
   bool has_capacity_ = false;

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <map>
-#include <numeric>
+#include <ranges>
 #include <span>
 #include <tuple>
 
@@ -44,7 +44,7 @@ std::vector<AutoCandidate> LeastNeeds(const AutoBelief& belief) {
   for (int64_t place = 0; place < space.num_places(); ++place) {
     if (space.sizes(place).empty() || space.knobs(place).empty()) continue;
     const auto share = [&](const AutoCandidate& candidate) {
-      return belief.MemoryShare(space.ConfigOf(candidate));
+      return belief.memory().Share(space.ConfigOf(candidate));
     };
     AutoCandidate best{place, 0, 0};
     for (int64_t knobs = 1; knobs < std::ssize(space.knobs(place)); ++knobs) {
@@ -56,8 +56,9 @@ std::vector<AutoCandidate> LeastNeeds(const AutoBelief& belief) {
   return least;
 }
 
-// The best measured configurations of the space, by the belief.
-std::vector<AutoCandidate> BestMeasured(const AutoBelief& belief, const AutoRecord& record) {
+// The measured configurations of the space, the best first by the belief.
+std::multimap<double, AutoCandidate> RankMeasured(const AutoBelief& belief,
+                                                  const AutoRecord& record) {
   std::vector<AutoConfig> configs;
   std::vector<AutoCandidate> candidates;
   for (const AutoRecord::Measured& m : record.measured) {
@@ -66,13 +67,10 @@ std::vector<AutoCandidate> BestMeasured(const AutoBelief& belief, const AutoReco
     candidates.push_back(*m.candidate);
   }
   const AutoRegression::View view = belief.Look(configs, {});
-  std::vector<int64_t> ranked(candidates.size());
-  std::iota(ranked.begin(), ranked.end(), 0);
-  std::ranges::stable_sort(ranked, {}, [&](int64_t i) { return view.mean[i]; });
-  std::vector<AutoCandidate> best;
-  for (size_t i = 0; i < std::min(ranked.size(), kAutoDecisions.with_neighbors); ++i)
-    best.push_back(candidates[ranked[i]]);
-  return best;
+  std::multimap<double, AutoCandidate> ranked;  // Equal ones stay in their order.
+  for (size_t i = 0; i < candidates.size(); ++i)
+    ranked.emplace(view.mean[i], candidates[i]);
+  return ranked;
 }
 
 // Adds what differs in one knob, or is among the next sizes.
@@ -104,19 +102,28 @@ std::vector<AutoCandidate> AutoPolicy::Screen(const AutoBelief& belief, const Au
   const auto most_of_place = static_cast<int64_t>(kAutoDecisions.most_of_groups) /
                              std::max<int64_t>(space.num_places(), 1);
   for (int64_t place = 0; place < space.num_places(); ++place) {
-    std::vector<uint64_t> groups;
+    const std::vector<int64_t>& sizes = space.sizes(place);
+    std::vector<AutoPoint> points;
+    std::vector<std::vector<double>> fits;  // The probability of each point, by size.
+    for (int64_t knobs = 0; knobs < std::ssize(space.knobs(place)) && !sizes.empty(); ++knobs) {
+      points.push_back({space.ConfigOf({place, knobs, 0})});
+      fits.push_back(belief.memory().ProbabilitiesFit(points.back().config, sizes));
+    }
     std::vector<Scored> kept;
-    for (const AutoKnobs& knobs : space.knobs(place))
-      groups.push_back(GroupOf(knobs));
-    for (int64_t size = 0; size < std::ssize(space.sizes(place)); ++size) {
+    for (int64_t size = 0; size < std::ssize(sizes); ++size) {
       std::map<uint64_t, std::vector<Scored>> best;
-      for (int64_t knobs = 0; knobs < std::ssize(space.knobs(place)); ++knobs) {
-        const AutoCandidate candidate{place, knobs, size};
-        const AutoConfig config = space.ConfigOf(candidate);
-        if (belief.ProbabilityFits(config) < kAutoDecisions.possible) continue;
-        const Scored scored{belief.LogOf(config), candidate};
+      for (int64_t knobs = 0; knobs < std::ssize(points); ++knobs) {
+        if (size >= std::ssize(fits[knobs]) || fits[knobs][size] < kAutoDecisions.possible)
+          continue;
+        auto& [config, memory_share] = points[knobs];
+        config.micro_batch = sizes[size];
+        config.accumulation = space.AccumulationOf(sizes[size]);
+        memory_share = belief.memory().Share(config);
+        if (fits[knobs][size] * belief.failures().ProbabilityRuns(config) < kAutoDecisions.possible)
+          continue;
+        const Scored scored{belief.LogOf(points[knobs]), {place, knobs, size}};
         all.push_back(scored);
-        std::vector<Scored>& group = best[groups[knobs]];
+        std::vector<Scored>& group = best[GroupOf(config.knobs)];
         group.push_back(scored);
         std::push_heap(group.begin(), group.end());
         if (group.size() <= kAutoDecisions.per_group) continue;
@@ -134,7 +141,8 @@ std::vector<AutoCandidate> AutoPolicy::Screen(const AutoBelief& belief, const Au
   std::partial_sort(all.begin(), end, all.end());
   for (auto scored = all.begin(); scored != end; ++scored)
     chosen.insert(scored->candidate);
-  for (const AutoCandidate& best : BestMeasured(belief, record))
+  for (const auto& [log, best] :
+       RankMeasured(belief, record) | std::views::take(kAutoDecisions.with_neighbors))
     AddNeighbors(space, best, chosen);
   if (chosen.empty() && !space.space().exact && record.successes == 0) return LeastNeeds(belief);
   return {chosen.begin(), chosen.end()};
@@ -169,7 +177,7 @@ AutoPolicy::AutoPolicy(const AutoBelief& belief, const AutoRecord& record,
   num_known_ = num_configs();
   for (const AutoCandidate& candidate : screened) {
     const AutoConfig config = space.ConfigOf(candidate);
-    if (!belief.IsRuledOut(config)) add(config, candidate);
+    if (!belief.memory().IsRuledOut(config)) add(config, candidate);
   }
   view_ = belief.Look(configs_, pending);
   for (int64_t i = 0; i < num_known_; ++i) {
@@ -187,10 +195,6 @@ double AutoPolicy::TrainingSeconds() const {
   if (record_.submitted_samples && !SmallerIsBetter(options_.metric))
     steps *= *record_.submitted_samples / best.samples();
   return steps * *step_s;
-}
-
-double AutoPolicy::CostOf(int64_t i, double fits, bool new_launch) const {
-  return belief_.TrialSeconds(mean(i), config(i), fits, new_launch);
 }
 
 // How much faster the best pick is expected to be once configuration i was measured.
@@ -215,18 +219,13 @@ double AutoPolicy::GainOfIncumbent() const {
   return gain;
 }
 
-bool AutoPolicy::IsRunning(const AutoCandidate& candidate) const {
-  return std::ranges::any_of(
-      record_.running, [&](const auto& running) { return running.second.candidate == candidate; });
-}
-
 // A configuration may be proposed if it was not yet, or to be measured again.
 bool AutoPolicy::MayAsk(int64_t i) const {
   if (!candidate(i)) return false;
   if (IsMeasured(i)) {
     const AutoRecord::Measured& measured = record_.measured[i];
     return measured.launches < kAutoDecisions.most_launches_of_one && !measured.HasDroppedOut() &&
-           record_.successes >= kAutoDecisions.least_launches && !IsRunning(*candidate(i));
+           record_.successes >= kAutoDecisions.least_launches && !record_.IsRunning(*candidate(i));
   }
   if (i < num_known_ || record_.proposed.contains(*candidate(i))) return false;
   // The belief of a dry run is narrow enough that few configurations are in between.
@@ -347,7 +346,8 @@ bool AutoPolicy::IsWorthIt(const Choice& choice) const {
 
 bool AutoPolicy::IsEnough(const Choice& choice) const {
   if (!incumbent_ || record_.successes < kAutoDecisions.least_launches) return false;
-  return !IsWorthIt(choice) || BoundOthers(*incumbent_).at_most <= Method::kNearBest;
+  return !IsWorthIt(choice) ||
+         BoundOthers(*incumbent_, Method::kNearBest).at_most <= Method::kNearBest;
 }
 
 std::optional<AutoPolicy::Launch> AutoPolicy::NextLaunch() const {
@@ -382,10 +382,6 @@ std::optional<AutoCandidate> AutoPolicy::NextPoint(const AutoCandidate& running)
   return best->launch.candidate;
 }
 
-double AutoPolicy::DifferenceVariance(int64_t i, int64_t j) const {
-  return view_.variance[i] + view_.variance[j] - 2 * belief_.Covariance(view_, i, j);
-}
-
 // The pick and the first of these points, one of those that are alike and equally fast.
 std::vector<int64_t> AutoPolicy::Distinct(int64_t pick, const std::vector<int64_t>& points) const {
   std::vector<int64_t> chosen = {pick};
@@ -400,7 +396,7 @@ std::vector<int64_t> AutoPolicy::Distinct(int64_t pick, const std::vector<int64_
   return chosen;
 }
 
-OthersBound AutoPolicy::BoundOthers(int64_t pick) const {
+OthersBound AutoPolicy::BoundOthers(int64_t pick, double enough) const {
   // The pick and those that are most likely to beat it.
   std::vector<int64_t> points;
   std::vector<double> threat(num_configs());
@@ -423,8 +419,9 @@ OthersBound AutoPolicy::BoundOthers(int64_t pick) const {
   const Eigen::LLT<Eigen::MatrixXd> factor(covariance);
   const Eigen::MatrixXd lower = factor.matrixL();
   Rng rng(options_.random_seed, belief_.num_observations(), "others");
-  std::vector<double> faster_by;  // The logarithm of the factor, in each sample.
-  for (int sample = 0; sample < kAutoDecisions.num_samples; ++sample) {
+  std::vector<double> faster_by;                    // The logarithm of the factor, in each sample.
+  double left = 0.05 * kAutoDecisions.num_samples;  // So many draws may be above the bound.
+  for (int sample = 0; sample < kAutoDecisions.num_samples && left > 0; ++sample) {
     Eigen::VectorXd normal(n);
     for (int64_t i = 0; i < n; ++i)
       normal[i] = rng.Normal();
@@ -438,6 +435,7 @@ OthersBound AutoPolicy::BoundOthers(int64_t pick) const {
       if (i == 0 || fits(points[i]) > memory) best = std::min(best, value);
     }
     faster_by.push_back(picked - best);
+    if (std::exp(faster_by.back()) > enough) --left;
   }
   const auto bound = faster_by.begin() + static_cast<int64_t>(0.95 * std::ssize(faster_by));
   std::nth_element(faster_by.begin(), bound, faster_by.end());
@@ -468,7 +466,7 @@ std::vector<int64_t> AutoPolicy::Finalists(const std::vector<int64_t>& ranked) c
     finalists.push_back(i);
   }
   if (finalists.size() == 1 && ranked.size() > 1) {
-    const auto share = [this](int64_t i) { return belief_.MemoryShare(config(i)); };
+    const auto share = [this](int64_t i) { return belief_.memory().Share(config(i)); };
     const auto smaller = std::find_if(ranked.begin() + 1, ranked.end(),
                                       [&](int64_t i) { return share(i) < share(pick); });
     finalists.push_back(smaller == ranked.end() ? ranked[1] : *smaller);

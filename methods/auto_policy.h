@@ -2,6 +2,8 @@
 // are the finalists. They follow from the belief and the record of the search; nothing is learned.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -46,6 +48,11 @@ struct AutoRecord {
   int64_t successes = 0;
   double best_throughput = 0;               // In samples per second.
   std::optional<double> submitted_samples;  // The samples of a rank in a step.
+
+  bool IsRunning(const AutoCandidate& candidate) const {
+    return std::ranges::any_of(running,
+                               [&](const auto& r) { return r.second.candidate == candidate; });
+  }
 };
 
 // The decisions that a belief and a record lead to. REQUIRES: both outlive the policy unchanged.
@@ -81,7 +88,8 @@ class AutoPolicy {
   // The best of some measured ones, ranked best first, and those that gain the most by being
   // confirmed besides. REQUIRES: there is one.
   std::vector<int64_t> Finalists(const std::vector<int64_t>& ranked) const;
-  OthersBound BoundOthers(int64_t pick) const;
+  // Where the factor is above `enough`, the bound may be any number above that.
+  OthersBound BoundOthers(int64_t pick, double enough = INFINITY) const;
 
  private:
   struct Choice {
@@ -93,7 +101,6 @@ class AutoPolicy {
   };
 
   bool IsMeasured(int64_t i) const { return i < std::ssize(record_.measured); }
-  bool IsRunning(const AutoCandidate& candidate) const;
   bool MayAsk(int64_t i) const;
   double RiskOf(int64_t i) const;
   std::optional<Choice> Uncompared() const;
@@ -104,9 +111,13 @@ class AutoPolicy {
   bool IsEnough(const Choice& choice) const;
   double GainOf(int64_t i) const;
   double GainOfIncumbent() const;
-  double CostOf(int64_t i, double fits, bool new_launch) const;
+  double CostOf(int64_t i, double fits, bool new_launch) const {
+    return belief_.TrialSeconds(mean(i), config(i), fits, new_launch);
+  }
   double TrainingSeconds() const;
-  double DifferenceVariance(int64_t i, int64_t j) const;
+  double DifferenceVariance(int64_t i, int64_t j) const {
+    return view_.variance[i] + view_.variance[j] - 2 * belief_.Covariance(view_, i, j);
+  }
   std::vector<int64_t> Distinct(int64_t pick, const std::vector<int64_t>& points) const;
 
   const AutoBelief& belief_;

@@ -91,8 +91,8 @@ struct AutoPriors {
     // [guess] The distances of a need from the limit at which a misfit is impossible or surprising,
     // in standard deviations; surprising ones, from the second in a row on, widen the belief.
     double impossible = 4, surprising = 0.7, widen = 3;
-    // [guess] Samples are drawn wider by this factor; probabilities this near to 0 and 1 need none.
-    double proposal_width = 1.2, certain = 1e-3;
+    // [guess] Samples are drawn wider by this factor; so many deviations from the limit need none.
+    double proposal_width = 1.2, certain = 3.0902323061678132;
   };
   Memory memory;
 

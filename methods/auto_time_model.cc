@@ -41,6 +41,7 @@ Soft SoftPositive(double x, double width) {
 
 // Times of one optimizer step in samples, with their derivatives.
 struct AutoTimeModel::Terms {
+  double work = 0, by_overhead = 0, by_curve = 0;  // A micro-batch's, and its derivatives.
   double forward = 0, backward = 0, update = 0;
   Vector d_forward = Vector::Zero(), d_backward = Vector::Zero(), d_update = Vector::Zero();
   double reduction = 0, gathering = 0, computing = 0;  // Parts of the above.
@@ -164,36 +165,35 @@ void AutoTimeModel::SetExtras(double sample_ms) {
   }
 }
 
-// Efficiency is 1 / (1 + (overhead / size)^curve).
-AutoTimeModel::Work AutoTimeModel::WorkOf(double micro_batch, const Vector& p) {
-  const double curve = std::exp(p[kCurve]);
-  const double log_ratio = p[kOverhead] - std::log(micro_batch);
-  const double lost = micro_batch * std::exp(curve * log_ratio);
-  return {micro_batch + lost, curve * lost, curve * log_ratio * lost};
+const AutoTimeModel::Vector& AutoTimeModel::FactorsOf(const Vector& p) const {
+  if (p == last_parameters_) return last_factors_;
+  for (int i = 0; i < kNum; ++i)
+    last_factors_[i] = std::exp(p[i]);
+  last_parameters_ = p;
+  return last_factors_;
 }
 
 // Gradients are reduced once per step, or per micro-batch where they are sharded; with overlap
 // while the backward pass computes, except for the last bucket.
-void AutoTimeModel::AddReduction(const AutoConfig& config, const Vector& p, Terms& terms) const {
-  const double traffic = std::exp(p[kTraffic + config.stage]);
+void AutoTimeModel::AddReduction(const AutoConfig& config, const Vector& f, Terms& terms) const {
+  const double traffic = f[kTraffic + config.stage];
   const double volume = config.stage == 0 || !config.knobs.reduce_scatter ? 2 : 1;
   const double calls = std::max(std::ceil(params_ / config.knobs.reduce_bucket), 1.0);
-  const double sent = traffic * std::exp(p[kLink]) * volume * (ranks_ - 1) / ranks_;
-  const double issued = traffic * std::exp(p[kCall]) * calls;
+  const double sent = traffic * f[kLink] * volume * (ranks_ - 1) / ranks_;
+  const double issued = traffic * f[kCall] * calls;
   const double all = sent + issued;
   const double times = config.stage >= 2 ? config.accumulation : 1;
   double exposed = all, slope = 1;
   if (config.knobs.overlap) {
-    const double hidden = std::exp(p[kHidden]) * 2 / 3;
-    const Work work = WorkOf(config.micro_batch, p);
-    const Soft soft = SoftPositive(all - hidden * work.samples, kAutoTimes.softness * all);
+    const double hidden = f[kHidden] * 2 / 3;
+    const Soft soft = SoftPositive(all - hidden * terms.work, kAutoTimes.softness * all);
     const double others = 1 - 1 / calls;
     exposed = all / calls + others * soft.value;
     slope = 1 / calls + others * soft.slope;
     const double weight = times * others * soft.slope * hidden;
-    terms.d_backward[kHidden] -= weight * work.samples;
-    terms.d_backward[kOverhead] -= weight * work.by_overhead;
-    terms.d_backward[kCurve] -= weight * work.by_curve;
+    terms.d_backward[kHidden] -= weight * terms.work;
+    terms.d_backward[kOverhead] -= weight * terms.by_overhead;
+    terms.d_backward[kCurve] -= weight * terms.by_curve;
   }
   terms.reduction = times * exposed;
   terms.backward += times * exposed;
@@ -203,10 +203,10 @@ void AutoTimeModel::AddReduction(const AutoConfig& config, const Vector& p, Term
 }
 
 // Updated parameters are gathered at stages 1 and 2, and all of them before each use at stage 3.
-void AutoTimeModel::AddGathering(const AutoConfig& config, const Vector& p, Terms& terms) const {
-  const double traffic = std::exp(p[kTraffic + config.stage]);
-  const double send = traffic * std::exp(p[kLink]) * (ranks_ - 1) / ranks_;
-  const double issue = traffic * std::exp(p[kCall]);
+void AutoTimeModel::AddGathering(const AutoConfig& config, const Vector& f, Terms& terms) const {
+  const double traffic = f[kTraffic + config.stage];
+  const double send = traffic * f[kLink] * (ranks_ - 1) / ranks_;
+  const double issue = traffic * f[kCall];
   if (config.stage < 3) {
     const double calls = std::max(std::ceil(params_ / config.knobs.allgather_bucket), 1.0);
     terms.gathering = send + calls * issue;
@@ -216,12 +216,11 @@ void AutoTimeModel::AddGathering(const AutoConfig& config, const Vector& p, Term
     terms.d_update[kTraffic + config.stage] += terms.gathering;
     return;
   }
-  const double gather = std::exp(p[kGather]);
-  const double sent = 2 * gather * send, issued = 2 * kAutoTimes.num_units * gather * issue;
-  const double hidden = std::exp(p[kPrefetch]);
-  const Work work = WorkOf(config.micro_batch, p);
+  const double sent = 2 * f[kGather] * send;
+  const double issued = 2 * kAutoTimes.num_units * f[kGather] * issue;
+  const double hidden = f[kPrefetch];
   const double all = sent + issued;
-  const Soft soft = SoftPositive(all - hidden * work.samples, kAutoTimes.softness * all);
+  const Soft soft = SoftPositive(all - hidden * terms.work, kAutoTimes.softness * all);
   const double half = 0.5 * config.accumulation;
   terms.gathering = config.accumulation * soft.value;
   for (const bool forward : {true, false}) {
@@ -231,59 +230,63 @@ void AutoTimeModel::AddGathering(const AutoConfig& config, const Vector& p, Term
     d[kCall] += half * soft.slope * issued;
     d[kGather] += half * soft.slope * all;
     d[kTraffic + 3] += half * soft.slope * all;
-    d[kPrefetch] -= half * soft.slope * hidden * work.samples;
-    d[kOverhead] -= half * soft.slope * hidden * work.by_overhead;
-    d[kCurve] -= half * soft.slope * hidden * work.by_curve;
+    d[kPrefetch] -= half * soft.slope * hidden * terms.work;
+    d[kOverhead] -= half * soft.slope * hidden * terms.by_overhead;
+    d[kCurve] -= half * soft.slope * hidden * terms.by_curve;
   }
 }
 
-void AutoTimeModel::AddExtra(const AutoConfig& config, const Vector& p, Terms& terms) const {
+void AutoTimeModel::AddExtra(const AutoConfig& config, const Vector& f, Terms& terms) const {
   const Extra& extra = extras_[config.place];
-  const double recompute = std::exp(p[kRecompute]), move = std::exp(p[kMove]);
-  const Work work = WorkOf(config.micro_batch, p);
-  const double computed = recompute * extra.computed * (config.accumulation + idle_);
-  const double moved = move * extra.moved * config.samples();
-  terms.computing += computed * work.samples;
-  terms.backward += computed * work.samples + moved;
-  terms.d_backward[kRecompute] += computed * work.samples;
-  terms.d_backward[kOverhead] += computed * work.by_overhead;
-  terms.d_backward[kCurve] += computed * work.by_curve;
+  const double computed = f[kRecompute] * extra.computed * (config.accumulation + idle_);
+  const double moved = f[kMove] * extra.moved * config.samples();
+  terms.computing += computed * terms.work;
+  terms.backward += computed * terms.work + moved;
+  terms.d_backward[kRecompute] += computed * terms.work;
+  terms.d_backward[kOverhead] += computed * terms.by_overhead;
+  terms.d_backward[kCurve] += computed * terms.by_curve;
   terms.d_backward[kMove] += moved;
-  terms.update += move * extra.updated;
-  terms.d_update[kMove] += move * extra.updated;
+  terms.update += f[kMove] * extra.updated;
+  terms.d_update[kMove] += f[kMove] * extra.updated;
 }
 
 AutoTimeModel::Terms AutoTimeModel::TermsOf(const AutoConfig& config, double memory_share,
                                             const Vector& p) const {
   Terms terms;
-  const Work work = WorkOf(config.micro_batch, p);
+  const Vector& f = FactorsOf(p);
+  // Efficiency is 1 / (1 + (overhead / size)^curve).
+  const double micro_batch = config.micro_batch, curve = f[kCurve];
+  const double log_ratio = p[kOverhead] - std::log(micro_batch);
+  const double lost = micro_batch * std::exp(curve * log_ratio);
+  terms.work = micro_batch + lost;
+  terms.by_overhead = curve * lost;
+  terms.by_curve = curve * log_ratio * lost;
   const double pressure =
       std::clamp((memory_share - kAutoTimes.nearly_full) / kAutoTimes.full_width, 0.0,
                  kAutoTimes.most_pressure);
   const double slow = std::max(1 + p[kPressure] * pressure, kAutoTimes.least_slowdown);
   const double passes = config.accumulation + idle_;
-  const double size = passes * work.samples;
-  const double forward_share = std::exp(p[kForwardShare]) / 3;
+  const double size = passes * terms.work;
+  const double forward_share = f[kForwardShare] / 3;
   terms.computing = size * slow;
   terms.forward = terms.computing * forward_share;
   terms.backward = terms.computing * (1 - forward_share);
   for (const bool forward : {true, false}) {
     Vector& d = forward ? terms.d_forward : terms.d_backward;
     const double share = forward ? forward_share : 1 - forward_share;
-    d[kOverhead] = share * passes * work.by_overhead * slow;
-    d[kCurve] = share * passes * work.by_curve * slow;
+    d[kOverhead] = share * passes * terms.by_overhead * slow;
+    d[kCurve] = share * passes * terms.by_curve * slow;
     d[kPressure] = share * size * pressure;
     d[kForwardShare] = (forward ? 1 : -1) * forward_share * terms.computing;
   }
-  const double update = std::exp(p[kUpdate]) / (config.stage >= 1 ? ranks_ : 1);
-  const double step = std::exp(p[kStep]);
-  terms.update = update + step;
+  const double update = f[kUpdate] / (config.stage >= 1 ? ranks_ : 1);
+  terms.update = update + f[kStep];
   terms.d_update[kUpdate] = update;
-  terms.d_update[kStep] = step;
-  AddExtra(config, p, terms);
+  terms.d_update[kStep] = f[kStep];
+  AddExtra(config, f, terms);
   if (ranks_ > 1) {
-    AddReduction(config, p, terms);
-    if (config.stage >= 1) AddGathering(config, p, terms);
+    AddReduction(config, f, terms);
+    if (config.stage >= 1) AddGathering(config, f, terms);
   }
   return terms;
 }
@@ -304,7 +307,7 @@ double AutoTimeModel::Log(const AutoConfig& config, double memory_share, const V
   add(Part::kBackward, terms.backward, terms.d_backward);
   add(Part::kUpdate, terms.update, terms.d_update);
   time = std::max(time, 1e-12);
-  d /= time;
+  if (gradient != nullptr) d /= time;
   if (part != Part::kObjective) {
     d[kPartsScale] = 1;
     if (gradient != nullptr) *gradient = d;
@@ -331,9 +334,8 @@ double AutoTimeModel::Log(const AutoConfig& config, double memory_share, const V
 AutoTimeModel::Shares AutoTimeModel::SharesOf(const AutoConfig& config, const Vector& p) const {
   const Terms terms = TermsOf(config, 0, p);
   const double all = terms.forward + terms.backward + terms.update;
-  const double work = WorkOf(config.micro_batch, p).samples;
   const double overhead =
-      (config.accumulation + idle_) * work - config.samples() + std::exp(p[kStep]);
+      (config.accumulation + idle_) * terms.work - config.samples() + std::exp(p[kStep]);
   const double update = std::exp(p[kUpdate]) / (config.stage >= 1 ? ranks_ : 1) +
                         std::exp(p[kMove]) * extras_[config.place].updated;
   const double computed = std::exp(p[kRecompute]) * extras_[config.place].computed;

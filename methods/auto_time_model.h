@@ -69,11 +69,8 @@ class AutoTimeModel {
 
  private:
   struct Terms;
-  // The samples that a micro-batch takes as long as, and its derivatives.
-  struct Work {
-    double samples, by_overhead, by_curve;
-  };
-  static Work WorkOf(double micro_batch, const Vector& parameters);
+  // The exponentials of the parameters, which are those of the last call as a rule.
+  const Vector& FactorsOf(const Vector& parameters) const;
   // The costs of a place besides those of its stage, in samples.
   struct Extra {
     double computed = 0;  // For each sample.
@@ -82,10 +79,10 @@ class AutoTimeModel {
   };
   void SetPrior();
   void SetExtras(double sample_ms);
-  void AddExtra(const AutoConfig& config, const Vector& parameters, Terms& terms) const;
+  void AddExtra(const AutoConfig& config, const Vector& factors, Terms& terms) const;
   Terms TermsOf(const AutoConfig& config, double memory_share, const Vector& parameters) const;
-  void AddReduction(const AutoConfig& config, const Vector& parameters, Terms& terms) const;
-  void AddGathering(const AutoConfig& config, const Vector& parameters, Terms& terms) const;
+  void AddReduction(const AutoConfig& config, const Vector& factors, Terms& terms) const;
+  void AddGathering(const AutoConfig& config, const Vector& factors, Terms& terms) const;
 
   SearchSpace space_;
   Part objective_;
@@ -96,6 +93,7 @@ class AutoTimeModel {
   std::vector<Extra> extras_;  // By place.
   Vector prior_mean_ = Vector::Zero();
   Vector prior_sd_ = Vector::Zero();
+  mutable Vector last_parameters_ = Vector::Zero(), last_factors_ = Vector::Ones();
 };
 
 }  // namespace dsat

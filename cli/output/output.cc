@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <map>
 #include <optional>
 
 #include "base/files.h"
@@ -16,23 +16,17 @@ namespace {
 
 // Succeeded trials by the searched metric, best first; then the others by number, and at last those
 // that ran again, whose single measurements rank nothing.
-std::vector<const Trial*> Ranked(const Search& search) {
+std::multimap<std::pair<int, double>, const Trial*> Ranked(const Search& search) {
   const std::string& metric = search.spec().options.metric;
-  std::vector<const Trial*> trials;
-  for (const auto& [id, trial] : search.trials())
-    trials.push_back(&trial);
-  const auto value_of = [&](const Trial& trial) {
-    return trial.state == TrialState::kSucceeded ? MetricValue(trial, metric) : std::nullopt;
-  };
-  std::stable_sort(trials.begin(), trials.end(), [&](const Trial* a, const Trial* b) {
-    const bool a_again = RunsAgain(a->kind), b_again = RunsAgain(b->kind);
-    if (a_again || b_again) return !a_again;
-    const auto x = value_of(*a);
-    const auto y = value_of(*b);
-    if (!x || !y) return x.has_value();
-    return SmallerIsBetter(metric) ? *x < *y : *x > *y;
-  });
-  return trials;
+  const double sign = SmallerIsBetter(metric) ? 1 : -1;
+  std::multimap<std::pair<int, double>, const Trial*> ranked;  // Equal ones stay in their order.
+  for (const auto& [id, trial] : search.trials()) {
+    const auto value = MetricValue(trial, metric);
+    const bool has_value = trial.state == TrialState::kSucceeded && value;
+    const int group = RunsAgain(trial.kind) ? 2 : has_value ? 0 : 1;
+    ranked.emplace(std::pair(group, group == 0 ? sign * *value : 0), &trial);
+  }
+  return ranked;
 }
 
 // The assignment of a trial with the sizes of the point that its metrics are of.
@@ -124,7 +118,7 @@ std::string SummaryText(const Experiment& experiment, size_t columns) {
   const Assignment common_settings = CommonSettings(search);
   const std::string common = SettingsText(common_settings);
   std::vector<std::vector<std::string>> rows;
-  for (const Trial* trial : Ranked(search))
+  for (const auto& [rank, trial] : Ranked(search))
     rows.push_back(Row(*trial, metric, common_settings));
   text +=
       FormatTable({"trial", "state", "stage", "micro-batch", metric,

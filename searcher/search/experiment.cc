@@ -322,7 +322,8 @@ bool Experiment::FinishIfDone() {
 // appended: then it is replayed from the start, with the limits that it had then.
 void Experiment::CatchUp() {
   if (needs_replay_) Flush();
-  std::vector<Event> events = store_->Events(id_, last_seq_);
+  std::vector<Event> events;
+  if (!needs_replay_) events = store_->Events(id_, last_seq_);
   if (needs_replay_ || !events.empty()) {
     ExperimentSpec spec = store_->GetSpec(id_);
     events = store_->Events(id_);
@@ -410,10 +411,7 @@ void Experiment::ApplyTold(const Event& event) {
   RunningTrial(event.trial);
   std::vector<Attempt>& attempts = attempts_[event.trial];
   const Outcome outcome = OutcomeOf(event);
-  if (attempts.empty()) {
-    search_->Tell(event.trial, outcome, {}, std::nullopt);
-    return;
-  }
+  if (attempts.empty()) return search_->Tell(event.trial, outcome, {}, std::nullopt);
   Attempt& last = attempts.back();
   if (!last.end) last.end = outcome;
   search_->Tell(event.trial, outcome, last.points, last.profile, ToldSpace(event),

@@ -207,6 +207,25 @@ TEST(AutoMemoryTest, WhatDidNotFitRulesOutAllThatNeedsMore) {
   EXPECT_FALSE(memory.IsRuledOut(ConfigOf(space, 2, kSmallBucketOverlap, 24)));
 }
 
+TEST(AutoMemoryTest, TheProbabilitiesOfAllSizesAreThoseOfEachUpToTheFirstCertainMisfit) {
+  const AutoSpace space(FourRanks(false), {});
+  AutoMemory memory(space.space());
+  memory.Fitted(ConfigOf(space, 0, 0, 22), 0);
+  memory.DidNotFit(ConfigOf(space, 0, 0, 40), "out of memory");
+  const std::vector<int64_t> sizes = {1, 20, 28, 32, 38, 60, 200, 400};
+  const std::vector<double> fits = memory.ProbabilitiesFit(ConfigOf(space, 0, 0, 1), sizes);
+  ASSERT_GT(fits.size(), 4U);
+  ASSERT_LT(fits.size(), sizes.size());
+  int num_uncertain = 0;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const double of_one = memory.ProbabilityFits(ConfigOf(space, 0, 0, sizes[i]));
+    const bool is_certain = of_one < 1e-3 || of_one > 1 - 1e-3;
+    num_uncertain += is_certain ? 0 : 1;
+    EXPECT_NEAR(i < fits.size() ? fits[i] : 0, of_one, is_certain ? 1e-3 : 1e-12) << sizes[i];
+  }
+  EXPECT_GT(num_uncertain, 1);
+}
+
 TEST(AutoMemoryTest, ExactForecastsAreSharp) {
   const AutoSpace space(FourRanks(true), {});
   const AutoMemory memory(space.space());
