@@ -4,20 +4,15 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 import subprocess
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
-from dsat._program import bundled_program
+from dsat._program import DsatError, program_path
 from dsat._results import database_path
 
 
 _MOST_REASON_BYTES = 4096
-
-
-class DsatError(RuntimeError):
-    """dsat refused a command; the text is its message."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +33,7 @@ class PendingTrial:
 def _run(program: Optional[str], arguments: Sequence[str],
          text: Optional[str] = None) -> Dict[str, Any]:
     """Runs a command, whose standard input is `text`, and returns its answer."""
-    name = program or os.environ.get("DSAT_PROGRAM") or bundled_program() or "dsat"
-    path = shutil.which(name)
-    if path is None:
-        raise DsatError(f"{name}: there is no such program; install dsat, or set DSAT_PROGRAM to "
-                        "its path")
+    path = program_path(program)
     done = subprocess.run([path, *arguments, "--json"], input=text or "", capture_output=True,
                           encoding="utf-8", errors="replace", check=False)
     if done.returncode != 0:
