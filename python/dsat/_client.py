@@ -30,8 +30,8 @@ class PendingTrial:
         return self.kind == "profile"
 
 
-def _run(program: Optional[str], arguments: Sequence[str],
-         text: Optional[str] = None) -> Dict[str, Any]:
+def run_command(program: Optional[str], arguments: Sequence[str],
+                text: Optional[str] = None) -> Dict[str, Any]:
     """Runs a command, whose standard input is `text`, and returns its answer."""
     path = program_path(program)
     done = subprocess.run([path, *arguments, "--json"], input=text or "", capture_output=True,
@@ -112,7 +112,7 @@ class Experiment:
         if profile is not None:
             arguments += ["--profile", "-"]
             text = _numbers("profile", profile)
-        return cls(int(_run(program, arguments, text)["experiment"]), db, program)
+        return cls(int(run_command(program, arguments, text)["experiment"]), db, program)
 
     def ask(self) -> Optional[PendingTrial]:
         """Returns the next trial; None if there is none now or `finished` is True.
@@ -159,11 +159,11 @@ class Experiment:
 
         Raises DsatError as long as no trial has succeeded.
         """
-        return _run(self._program, ["best", str(self.experiment), "--db", self._db])
+        return run_command(self._program, ["best", str(self.experiment), "--db", self._db])
 
     def _command(self, name: str, arguments: Sequence[str],
                  text: Optional[str] = None) -> Dict[str, Any]:
-        answer = _run(self._program, [name, str(self.experiment), "--db", self._db, *arguments],
-                      text)
+        words = [name, str(self.experiment), "--db", self._db, *arguments]
+        answer = run_command(self._program, words, text)
         self.finished = bool(answer["finished"])
         return answer

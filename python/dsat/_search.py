@@ -15,8 +15,6 @@ from typing import IO, Any, Callable, Dict, List, Mapping, Optional, Sequence, S
 from dsat._program import DsatError, program_path
 from dsat._results import Results, TrialResult, database_path, results
 
-_LOOK_EVERY_S = 0.5
-
 Progress = Callable[[TrialResult], None]
 
 
@@ -33,14 +31,9 @@ class SearchResults(Results):
         return next((trial for trial in self if trial.is_best), None)
 
     @property
-    def ds_config(self) -> Dict[str, Any]:
-        """The configuration to train with, as the answer's folder has it in ds_config.json.
-
-        Raises FileNotFoundError if the search has found none.
-        """
-        config = json.loads(Path(self.answer["out_dir"], "ds_config.json").read_text("utf-8"))
-        assert isinstance(config, dict)
-        return config
+    def ds_config(self) -> Any:
+        """The configuration to train with. Raises FileNotFoundError if the search found none."""
+        return json.loads(Path(self.answer["out_dir"], "ds_config.json").read_text("utf-8"))
 
     def _caption(self) -> str:
         factor = self.answer["factor_over_submitted"]
@@ -65,28 +58,22 @@ def auto(config: Union[str, "os.PathLike[str]", Sequence[str]], *, method: str =
         method: auto, asha, binary, random or grid.
         progress: is called with each trial once it has ended. Without it, the line that dsat prints
             for each trial is written to sys.stderr; its other lines are in both cases.
-        db: the database file; by default DSAT_DB of the environment, or `dsat.db`.
-        program: the path of dsat; by default DSAT_PROGRAM of the environment, or `dsat`.
+        db, program: as for Experiment.
         options: the command's options: max_trials=20 is --max-trials 20, a list gives an option
             several times, True is a flag, and None and False leave an option out.
 
-    Raises:
-        DsatError: dsat refused the command, or the search failed; the text is its message.
+    Raises DsatError with the message of dsat if it refuses the command or the search fails.
     """
-    if isinstance(config, (str, os.PathLike)):
-        words = [os.fspath(config)]
-    else:
-        words = ["--", *config]
+    words = [os.fspath(config)] if isinstance(config, (str, os.PathLike)) else ["--", *config]
     return _search(method, words, progress, db, program, options)
 
 
 def resume(experiment: Union[int, str], *, progress: Optional[Progress] = None,
            db: "str | os.PathLike[str] | None" = None, program: Optional[str] = None,
            **options: Any) -> SearchResults:
-    """Continues a search, as the command `dsat resume` does.
+    """Continues an experiment, given by its number or name, as the command `dsat resume` does.
 
-    The arguments are those of auto(), except that the first one is the number or the name of the
-    experiment. `progress` is first called with the trials that have ended before.
+    The rest is as for auto(). `progress` is first called with the trials that have ended before.
     """
     return _search("resume", [str(experiment)], progress, db, program, options)
 
@@ -137,7 +124,7 @@ def _search(command: str, words: Sequence[str], progress: Optional[Progress],
         shown.start()
         try:
             while shown.is_alive():
-                shown.join(_LOOK_EVERY_S)
+                shown.join(0.5)  # Seconds.
                 if progress is None or shown.experiment is None:
                     continue
                 for trial in results(file, shown.experiment):
