@@ -129,7 +129,7 @@ TEST_F(HelpTest, AWordThatIsUnknownIsNamedWithTheNearestOne) {
       {{"auto", "x.yaml", "--metric", "throughputt"}, "; did you mean throughput?"},
       {{"export", "--format", "jsno"}, "--format: jsno; expected csv, json; did you mean json?"},
       {{"export", "--to", "excel"}, "--to: excel; expected mlflow, wandb, trackio, parquet"},
-      {{"export", "--to", "mlflow", "--json"}, "--to excludes --json"},
+      {{"export", "--to", "mlflow", "--json"}, "--json excludes --to"},
   };
   for (const auto& [args, message] : cases) {
     const Finished run = work.Dsat(args);
