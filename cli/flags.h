@@ -124,6 +124,7 @@ struct QueryFlags {
 struct ExportFlags {
   std::string experiment;
   std::string format;  // "" = csv, or json with --json.
+  std::string to;      // "" = standard output
 };
 struct TrainFlags {
   std::string config;

@@ -62,10 +62,16 @@ void AddResultCommands(Parser& parser) {
   AddPositive(query, "--max-seconds SECONDS", asked.max_seconds, "Give up after this time");
   AddPositive(query, "--max-rows", asked.max_rows, "Give up if the answer has more rows");
   auto [exporter, exported] =
-      parser.Add<ExportFlags>("export", "Print all trials of an experiment as CSV or JSON");
+      parser.Add<ExportFlags>("export", "Print or send all trials of an experiment");
   AddExperimentOrNewest(exporter, exported.experiment);
-  TakeOneOf(Add(exporter, "--format", exported.format, "The format (default: csv)"),
-            {"csv", "json"});
+  CLI::Option* const format = TakeOneOf(
+      Add(exporter, "--format", exported.format, "The format (default: csv)"), {"csv", "json"});
+  TakeOneOf(Add(exporter, "--to", exported.to,
+                "Write them by the packages of python3 to a tracker of experiments, or to a file "
+                "in this folder (docs/python.md)"),
+            {"mlflow", "wandb", "trackio", "parquet"})
+      ->excludes(format)
+      ->excludes(exporter.get_option("--json"));
 }
 
 // Throws kInvalidArgument if options contradict each other.

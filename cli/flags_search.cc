@@ -1,6 +1,9 @@
 // The options of searches, and of experiments whose trials are run by other programs.
+#include <fmt/format.h>
+
 #include "cli/flags_parser.h"
 #include "methods/methods.h"
+#include "searcher/input/experiment_schema.h"
 
 namespace dsat::cli {
 namespace {
@@ -257,6 +260,13 @@ void AddInitCommand(Parser& parser) {
   init.command = parser.command;
   init.out = "deepspeed.yaml";
   Add(sub, "--out FILE.yaml", init.out, "The file to write");
+  sub.add_flag_callback(
+      "--schema",
+      [] {
+        fmt::print("{}", kExperimentSchema);
+        throw CLI::Success();
+      },
+      "Print the JSON Schema of experiment files, by which editors complete them");
 }
 
 void AddDemoCommand(Parser& parser) {

@@ -1,7 +1,10 @@
-// dsat list, show, best, query and export: print the content of the database.
+// dsat list, show, best, query and export: the content of the database.
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
 #include <map>
 
 #include "base/error.h"
@@ -11,6 +14,7 @@
 #include "cli/output/output.h"
 #include "cli/status_line.h"
 #include "db/store.h"
+#include "searcher/command/import_hook.h"
 #include "searcher/results.h"
 #include "searcher/search/experiment.h"
 #include "searcher/search/runner_lock.h"
@@ -47,12 +51,16 @@ std::string CellText(const Json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
-// The columns of a join may have equal names, but no value may be lost.
-std::string FreeKey(const Json& object, const std::string& column) {
-  std::string key = column;
-  for (int i = 2; object.contains(key); ++i)
-    key = fmt::format("{}_{}", column, i);
-  return key;
+// Becomes the Python program that writes the trials elsewhere (python/dsat/_export.py).
+[[noreturn]] void ExportByPython(const std::string& db, const ExportFlags& flags) {
+  const char* const ours = std::getenv("PYTHONPATH");
+  const std::string path = PythonPath(PythonFolder(), ours == nullptr ? "" : ours);
+  setenv("PYTHONPATH", path.c_str(), /*overwrite=*/1);
+  setenv("DSAT_PROGRAM", std::filesystem::read_symlink("/proc/self/exe").c_str(), /*overwrite=*/1);
+  const char* const experiment = flags.experiment.empty() ? nullptr : flags.experiment.c_str();
+  execlp("python3", "python3", "-c", "from dsat._export import main; main()", flags.to.c_str(),
+         db.c_str(), experiment, nullptr);
+  ThrowErrno("export --to: python3, whose packages it needs", errno);
 }
 
 }  // namespace
@@ -127,14 +135,7 @@ int RunCommand(const Flags& flags, const QueryFlags& query) {
       query.sql,
       QueryLimits{.time = std::chrono::seconds(query.max_seconds), .num_rows = query.max_rows});
   if (flags.json) {
-    Json json = Json::array();
-    for (const auto& row : result.rows) {
-      Json object = Json::object();
-      for (size_t i = 0; i < row.size(); ++i)
-        object[FreeKey(object, result.columns[i])] = row[i];
-      json.push_back(std::move(object));
-    }
-    fmt::print("{}\n", json.dump(2));
+    fmt::print("{}\n", RowsAsJson(result).dump(2));
     return 0;
   }
   std::vector<std::vector<std::string>> cells;
@@ -148,6 +149,7 @@ int RunCommand(const Flags& flags, const QueryFlags& query) {
 }
 
 int RunCommand(const Flags& flags, const ExportFlags& export_flags) {
+  if (!export_flags.to.empty()) ExportByPython(flags.db, export_flags);
   Store store = Store::Open(flags.db, Store::Mode::kReadOnly);
   const ExperimentId id = store.FindExperiment(export_flags.experiment);
   const std::string& format = export_flags.format;

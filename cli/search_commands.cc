@@ -22,6 +22,7 @@
 #include "cli/status_line.h"
 #include "db/store.h"
 #include "searcher/hosts/slots.h"
+#include "searcher/input/experiment_schema.h"
 #include "searcher/input/objective.h"
 #include "searcher/input/preflight.h"
 #include "searcher/input/trial_context.h"
@@ -289,7 +290,13 @@ int RunCommand(const Flags& flags, const InitFlags& init) {
     Throw(ErrorCode::kFailedPrecondition, "{}: exists already; remove it, or name another by --out",
           init.out);
   }
-  WriteFileAtomic(init.out, ExperimentFileOf(Typed(init.command)));
+  const std::string text = ExperimentFileOf(Typed(init.command));
+  // The first line tells editors with a language server for YAML where the schema is.
+  const std::string schema = "dsat-out/experiment.schema.json";
+  const fs::path folder = fs::path(init.out).parent_path();
+  fs::create_directories(folder / "dsat-out");
+  WriteFileAtomic((folder / schema).string(), kExperimentSchema);
+  WriteFileAtomic(init.out, fmt::format("# yaml-language-server: $schema={}\n{}", schema, text));
   if (flags.json) {
     Say(stdout, Json{{"experiment_file", init.out}}.dump() + "\n");
   } else {

@@ -88,20 +88,6 @@ std::string ToCsv(const QueryResult& trials) {
   return text;
 }
 
-std::string ToJsonText(const QueryResult& trials) {
-  Json array = Json::array();
-  for (const std::vector<Json>& row : trials.rows) {
-    Json object = Json::object();
-    for (size_t i = 0; i < row.size(); ++i) {
-      const std::string& column = trials.columns[i];
-      const bool is_json = column == "assignment" || column == "ds_config";
-      object[column] = is_json ? Json::parse(row[i].get<std::string>()) : row[i];
-    }
-    array.push_back(std::move(object));
-  }
-  return array.dump(2) + "\n";
-}
-
 // The user's command with the arguments of `ds_config`, as it runs without dsat; empty if dsat has
 // to start its ranks.
 std::vector<std::string> StandaloneCommand(const ExperimentSpec& spec, const Json& ds_config,
@@ -298,7 +284,27 @@ std::string ExportTrials(const Store& store, ExperimentId id, const std::string&
                               " JOIN trials AS t ON t.experiment = m.experiment AND t.id = m.trial"
                               " WHERE m.experiment = {} ORDER BY m.trial",
                               id));
-  return format == "csv" ? ToCsv(trials) : ToJsonText(trials);
+  if (format == "csv") return ToCsv(trials);
+  Json rows = RowsAsJson(trials);
+  for (Json& row : rows)
+    for (const char* column : {"assignment", "ds_config"})
+      row[column] = Json::parse(row[column].get<std::string>());
+  return rows.dump(2) + "\n";
+}
+
+Json RowsAsJson(const QueryResult& result) {
+  Json rows = Json::array();
+  for (const std::vector<Json>& row : result.rows) {
+    Json object = Json::object();
+    for (size_t i = 0; i < row.size(); ++i) {
+      std::string key = result.columns[i];
+      for (int number = 2; object.contains(key); ++number)
+        key = fmt::format("{}_{}", result.columns[i], number);
+      object[key] = row[i];
+    }
+    rows.push_back(std::move(object));
+  }
+  return rows;
 }
 
 }  // namespace dsat

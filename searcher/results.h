@@ -71,5 +71,8 @@ void WriteResults(const Experiment& experiment, const std::string& out_dir,
 // "json" (an array, indented, with a final newline). Throws kNotFound, and kInvalidArgument for
 // another format.
 std::string ExportTrials(const Store& store, ExperimentId id, const std::string& format);
+// The rows as objects. Of columns with equal names, such as those of a join, later ones get
+// numbers.
+Json RowsAsJson(const QueryResult& result);
 
 }  // namespace dsat

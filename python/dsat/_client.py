@@ -4,20 +4,15 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
 import subprocess
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
-from dsat._program import bundled_program
+from dsat._program import DsatError, program_path
 from dsat._results import database_path
 
 
 _MOST_REASON_BYTES = 4096
-
-
-class DsatError(RuntimeError):
-    """dsat refused a command; the text is its message."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +30,10 @@ class PendingTrial:
         return self.kind == "profile"
 
 
-def _run(program: Optional[str], arguments: Sequence[str],
-         text: Optional[str] = None) -> Dict[str, Any]:
+def run_command(program: Optional[str], arguments: Sequence[str],
+                text: Optional[str] = None) -> Dict[str, Any]:
     """Runs a command, whose standard input is `text`, and returns its answer."""
-    name = program or os.environ.get("DSAT_PROGRAM") or bundled_program() or "dsat"
-    path = shutil.which(name)
-    if path is None:
-        raise DsatError(f"{name}: there is no such program; install dsat, or set DSAT_PROGRAM to "
-                        "its path")
+    path = program_path(program)
     done = subprocess.run([path, *arguments, "--json"], input=text or "", capture_output=True,
                           encoding="utf-8", errors="replace", check=False)
     if done.returncode != 0:
@@ -121,7 +112,7 @@ class Experiment:
         if profile is not None:
             arguments += ["--profile", "-"]
             text = _numbers("profile", profile)
-        return cls(int(_run(program, arguments, text)["experiment"]), db, program)
+        return cls(int(run_command(program, arguments, text)["experiment"]), db, program)
 
     def ask(self) -> Optional[PendingTrial]:
         """Returns the next trial; None if there is none now or `finished` is True.
@@ -168,11 +159,11 @@ class Experiment:
 
         Raises DsatError as long as no trial has succeeded.
         """
-        return _run(self._program, ["best", str(self.experiment), "--db", self._db])
+        return run_command(self._program, ["best", str(self.experiment), "--db", self._db])
 
     def _command(self, name: str, arguments: Sequence[str],
                  text: Optional[str] = None) -> Dict[str, Any]:
-        answer = _run(self._program, [name, str(self.experiment), "--db", self._db, *arguments],
-                      text)
+        words = [name, str(self.experiment), "--db", self._db, *arguments]
+        answer = run_command(self._program, words, text)
         self.finished = bool(answer["finished"])
         return answer

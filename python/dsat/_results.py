@@ -1,11 +1,12 @@
 """Reads the trials of a database of dsat through its views (docs/schema.md)."""
 from __future__ import annotations
 
+import html
 import json
 import os
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Union
+from typing import Any, Dict, List, Optional, Sequence, Union
 
 # As in db/schema.h.
 _APPLICATION_ID = 0x64736131
@@ -44,6 +45,10 @@ class TrialResult:
 
 
 _JSON = ("assignment", "ds_config")
+# The columns of the table in a notebook, those of them in which there is a value.
+_SHOWN = ("experiment", "trial", "kind", "state", "zero_stage", "micro_batch_size",
+          "accumulation_steps", "gflops_per_gpu", "samples_per_s", "latency_ms", "peak_mib",
+          "assignment", "reason")
 _QUERY = """
     SELECT m.*, b.trial IS NOT NULL AS is_best
     FROM trial_metrics AS m
@@ -52,13 +57,49 @@ _QUERY = """
     ORDER BY m.experiment, m.trial"""
 
 
+class Results(List[TrialResult]):
+    """A list of trials, which a notebook shows as a table."""
+
+    def frame(self) -> Any:
+        """Returns the trials as a pandas.DataFrame, one row per trial. Needs pandas."""
+        import pandas
+        columns = [field.name for field in fields(TrialResult)]
+        return pandas.DataFrame([asdict(trial) for trial in self], columns=columns)
+
+    def _repr_html_(self) -> str:
+        shown = [name for name in _SHOWN
+                 if any(getattr(trial, name) not in (None, "", {}) for trial in self)]
+        lines = [f"<table><caption>{html.escape(self._caption())}</caption>",
+                 f"<tr>{_html_cells('th', shown)}</tr>"]
+        for trial in self:
+            style = ' style="font-weight: bold"' if trial.is_best else ""
+            cells = [_text(getattr(trial, name)) for name in shown]
+            lines.append(f"<tr{style}>{_html_cells('td', cells)}</tr>")
+        return "\n".join([*lines, "</table>"])
+
+    def _caption(self) -> str:
+        return f"{len(self)} trials"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key[1:]}={json.dumps(item)}" for key, item in value.items())
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    return "" if value is None else str(value)
+
+
+def _html_cells(tag: str, texts: Sequence[str]) -> str:
+    return "".join(f"<{tag}>{html.escape(text)}</{tag}>" for text in texts)
+
+
 def database_path(path: "str | os.PathLike[str] | None") -> str:
     """The database file of a call: `path`, or DSAT_DB of the environment, or dsat.db."""
     return os.fspath(path if path is not None else os.environ.get("DSAT_DB") or "dsat.db")
 
 
 def results(path: "str | os.PathLike[str] | None" = None,
-            experiment: Union[int, str, None] = None) -> List[TrialResult]:
+            experiment: Union[int, str, None] = None) -> Results:
     """Returns the trials of a database, in the order of their numbers.
 
     Args:
@@ -101,7 +142,7 @@ def results(path: "str | os.PathLike[str] | None" = None,
         raise ValueError(f"{file}: {error}; expected a database of this version of dsat") from error
     finally:
         connection.close()
-    return [_result_of(row) for row in rows]
+    return Results(_result_of(row) for row in rows)
 
 
 def _number_of(connection: Any, experiment: Union[int, str]) -> int:
@@ -128,9 +169,4 @@ def _result_of(row: Any) -> TrialResult:
 def results_frame(path: "str | os.PathLike[str] | None" = None,
                   experiment: Union[int, str, None] = None) -> Any:
     """Returns results() as a pandas.DataFrame, one row per trial. Needs pandas."""
-    import dataclasses
-
-    import pandas
-    columns = [field.name for field in fields(TrialResult)]
-    return pandas.DataFrame([dataclasses.asdict(result) for result in results(path, experiment)],
-                            columns=columns)
+    return results(path, experiment).frame()

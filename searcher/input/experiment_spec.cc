@@ -2,10 +2,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <iterator>
-#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -17,50 +15,15 @@
 #include "searcher/command/command_words.h"
 #include "searcher/command/trainer_command.h"
 #include "searcher/input/document.h"
+#include "searcher/input/experiment_schema.h"
 #include "searcher/input/user_space.h"
 
 namespace dsat {
 namespace {
 
-// The keys of each section: those that dsat reads, those that the ranks of a command read, and
-// those of a cluster that have no meaning here.
-struct Section {
-  const char* pointer;
-  const char* read;
-  const char* of_command;
-  const char* without_meaning;
-};
-
-constexpr std::array<Section, 4> kSections = {{
-    {"",
-     "name entrypoint resources searcher hyperparameters search_space where environment "
-     "max_restarts",
-     "data scheduling_unit records_per_epoch min_validation_period min_checkpoint_period "
-     "perform_initial_validation reproducibility",
-     "description labels workspace project bind_mounts debug checkpoint_policy checkpoint_storage "
-     "tensorboard_storage optimizations profiling slurm pbs security internal integrations "
-     "retention_policy log_policies preemption_timeout"},
-    {"/resources", "slots_per_trial device device_memory host_memory", "",
-     "agent_label devices max_slots native_parallel priority resource_pool shm_size weight "
-     "is_single_node"},
-    {"/searcher", "name max_length", "metric smaller_is_better",
-     "time_metric max_time source_trial_id source_checkpoint_uuid"},
-    {"/environment", "environment_variables", "",
-     "image force_pull_image registry_auth pod_spec add_capabilities drop_capabilities ports "
-     "proxy_ports"},
-}};
-
 constexpr char kHparams[] = "/hyperparameters";
-// Beside a ds_config file.
-constexpr Section kBuiltinHparams = {
-    kHparams, "model data deepspeed_config overwrite_deepspeed_args", "", ""};
 constexpr char kConfigKey[] = "deepspeed_config";
 constexpr char kOverwriteKey[] = "overwrite_deepspeed_args";
-
-std::vector<std::string> Words(const std::string& text) {
-  std::istringstream stream(text);
-  return {std::istream_iterator<std::string>(stream), {}};
-}
 
 // Builds the spec, one key at a time.
 class SpecReader {
@@ -74,18 +37,16 @@ class SpecReader {
   }
 
   ExperimentSpec Read() {
-    for (const Section& section : kSections)
+    for (const char* section : {"", "/resources", "/searcher", "/environment", kHparams})
       CheckSection(section);
     if (!without_meaning_.empty()) {
       warnings_->push_back(fmt::format("{}: keys without effect are ignored: {}", document_.path,
                                        fmt::join(without_meaning_, ", ")));
     }
-    ReadName();
+    if (const Json* name = Find("/name")) spec_.name = *name;
     ReadResources();
     ReadSearcher();
-    if (const Json* restarts = Find("/max_restarts")) {
-      spec_.max_restarts = Integer("/max_restarts", *restarts, 0);
-    }
+    if (const Json* restarts = Find("/max_restarts")) spec_.max_restarts = *WholeNumber(*restarts);
     ReadEnvironment();
     ReadEntrypoint();
     ReadHyperparameters();
@@ -101,6 +62,7 @@ class SpecReader {
  private:
   // The value at a pointer; nullptr if it is not given or null.
   const Json* Find(const std::string& pointer) const {
+    DSAT_CHECK(FindExperimentKey(pointer) != nullptr, "{} is not in the schema", pointer);
     const Json* value = FindAtPointer(document_.root, pointer);
     return value == nullptr || value->is_null() ? nullptr : value;
   }
@@ -120,53 +82,45 @@ class SpecReader {
     return *number;
   }
 
-  void CheckSection(const Section& section) {
-    const Json* object = Find(section.pointer);
+  // Checks the keys of a section and their values by the schema.
+  void CheckSection(const std::string& section) {
+    const Json* object = Find(section);
     if (object == nullptr) return;
-    if (!object->is_object()) Expect(section.pointer, *object, "an object");
-    std::vector<std::string> read = Words(section.read);
-    std::vector<std::string> without_meaning = Words(section.without_meaning);
-    const std::vector<std::string> of_command = Words(section.of_command);
-    std::vector<std::string>& theirs = is_builtin_ ? without_meaning : read;
-    theirs.insert(theirs.end(), of_command.begin(), of_command.end());
-    for (const auto& [key, value] : object->items()) {
-      std::string pointer = fmt::format("{}/{}", section.pointer, key);
-      if (std::ranges::count(read, key) > 0) continue;
-      if (std::ranges::count(without_meaning, key) > 0) {
+    const Json& schema = *FindExperimentKey(section);
+    const bool is_open = schema.value("additionalProperties", true) &&
+                         !(is_builtin_ && object->contains(kConfigKey));
+    for (const auto& [name, value] : object->items()) {
+      const std::string pointer = fmt::format("{}/{}", section, name);
+      const auto key = schema["properties"].find(name);
+      if (key == schema["properties"].end()) {
+        if (!is_open) RefuseKey(pointer, name, schema["properties"]);
+      } else if (key->contains("deprecated") || (is_builtin_ && key->contains("reader"))) {
         without_meaning_.push_back(pointer);
-        continue;
+      } else if (!value.is_null() && !Fits(*key, value)) {
+        const std::string expected = key->at("errorMessage");
+        document_.Fail(pointer, fmt::format("is {}; {}", value.dump(), expected));
       }
-      read.insert(read.end(), without_meaning.begin(), without_meaning.end());
-      std::string nearest = NearestWord(key, read);
-      document_.Fail(pointer, nearest.empty()
-                                  ? fmt::format("is unknown; expected one of {}", section.read)
-                                  : fmt::format("is unknown; did you mean \"{}\"?", nearest));
     }
   }
 
-  void ReadName() {
-    const Json* name = Find("/name");
-    if (name == nullptr) return;
-    if (!name->is_string() || name->get_ref<const std::string&>().empty()) {
-      Expect("/name", *name, "a text");
+  [[noreturn]] void RefuseKey(const std::string& pointer, const std::string& name,
+                              const Json& keys) const {
+    std::vector<std::string> known, read;
+    for (const auto& [key, schema] : keys.items()) {
+      known.push_back(key);
+      if (!schema.contains("deprecated") && !schema.contains("reader")) read.push_back(key);
     }
-    spec_.name = *name;
+    const std::string nearest = NearestWord(name, known);
+    document_.Fail(pointer,
+                   nearest.empty()
+                       ? fmt::format("is unknown; expected one of {}", fmt::join(read, " "))
+                       : fmt::format("is unknown; did you mean \"{}\"?", nearest));
   }
 
   void ReadResources() {
-    if (const Json* slots = Find("/resources/slots_per_trial")) {
-      constexpr int64_t kMost = 65536;
-      spec_.slots_per_trial = Integer("/resources/slots_per_trial", *slots, 1);
-      if (spec_.slots_per_trial > kMost)
-        Expect("/resources/slots_per_trial", *slots, fmt::format("at most {}", kMost));
-    }
-    if (const Json* device = Find("/resources/device")) {
-      const Json known = {"auto", "cpu", "cuda"};
-      if (std::find(known.begin(), known.end(), *device) == known.end()) {
-        Expect("/resources/device", *device, "\"auto\", \"cpu\" or \"cuda\"");
-      }
-      spec_.device = *device;
-    }
+    if (const Json* slots = Find("/resources/slots_per_trial"))
+      spec_.slots_per_trial = *WholeNumber(*slots);
+    if (const Json* device = Find("/resources/device")) spec_.device = *device;
     spec_.device_memory_bytes = ReadBytes("/resources/device_memory");
     spec_.host_memory_bytes = ReadBytes("/resources/host_memory");
   }
@@ -175,17 +129,13 @@ class SpecReader {
   int64_t ReadBytes(const std::string& pointer) {
     const Json* memory = Find(pointer);
     if (memory == nullptr) return 0;
-    if (!memory->is_string()) return Integer(pointer, *memory, 1);
+    if (!memory->is_string()) return *WholeNumber(*memory);
     const std::string& text = memory->get_ref<const std::string&>();
     const int64_t bytes = ParseBytes(text, document_.Place(pointer));
     return bytes == 0 ? Integer(pointer, *memory, 1) : bytes;
   }
 
   void ReadSearcher() {
-    const Json* name = Find("/searcher/name");
-    if (name != nullptr && *name != Json("single")) {
-      Expect("/searcher/name", *name, "\"single\", because dsat is the searcher");
-    }
     const std::string pointer = "/searcher/max_length";
     const Json* length = Find(pointer);
     if (length == nullptr) return;
@@ -214,8 +164,6 @@ class SpecReader {
     if (is_builtin_) return;
     for (const char* pointer : {"/min_validation_period", "/min_checkpoint_period"})
       if (const Json* period = Find(pointer)) ReadLength(pointer, *period, 0);
-    if (const Json* records = Find("/records_per_epoch"))
-      Integer("/records_per_epoch", *records, 0);
     spec_.file = document_.root;
     spec_.file["hyperparameters"] = std::move(hparams);
     for (const char* key : {"search_space", "where"})
@@ -227,29 +175,28 @@ class SpecReader {
   // A list of "NAME=VALUE", a map from name to value, or one of these for each kind of device.
   void ReadEnvironment() {
     const std::string pointer = "/environment/environment_variables";
-    ReadVariables(pointer);
+    const Json* given = Find(pointer);
+    if (given == nullptr) return;
+    ReadVariables(pointer, *given);
     const bool has_cuda = std::filesystem::exists("/dev/nvidiactl");
     const bool has_rocm = std::filesystem::exists("/dev/kfd");
     for (const auto& [kind, is_here] :
          {std::pair("cpu", !has_cuda && !has_rocm), std::pair("gpu", has_cuda || has_rocm),
           std::pair("rocm", has_rocm), std::pair("cuda", has_cuda)}) {
-      const Json* variables = Find(fmt::format("{}/{}", pointer, kind));
-      if (is_here && variables != nullptr && variables->is_structured())
-        ReadVariables(fmt::format("{}/{}", pointer, kind));
+      const auto variables = given->find(kind);
+      if (is_here && variables != given->end() && variables->is_structured())
+        ReadVariables(fmt::format("{}/{}", pointer, kind), *variables);
     }
   }
 
-  void ReadVariables(const std::string& pointer) {
-    const Json* variables = Find(pointer);
-    if (variables == nullptr) return;
-    if (!variables->is_structured()) Expect(pointer, *variables, "a list of \"NAME=VALUE\"");
-    for (const auto& [key, value] : variables->items()) {
+  void ReadVariables(const std::string& pointer, const Json& variables) {
+    for (const auto& [key, value] : variables.items()) {
       const std::string at = fmt::format("{}/{}", pointer, key);
       const bool is_kind = key == "cpu" || key == "cuda" || key == "gpu" || key == "rocm";
       if (is_kind && value.is_structured()) continue;
       if (value.is_structured() || value.is_null()) Expect(at, value, "a text");
       const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
-      if (variables->is_object()) {
+      if (variables.is_object()) {
         SetVariable(at, key, text);
         continue;
       }
@@ -283,8 +230,6 @@ class SpecReader {
         if (word.is_structured() || word.is_null()) Expect(pointer, word, "texts only");
         spec_.entrypoint.push_back(word.is_string() ? word.get<std::string>() : word.dump());
       }
-    } else {
-      Expect(pointer, *entrypoint, "a text or a list of texts");
     }
     if (spec_.entrypoint.empty() || spec_.entrypoint[0].empty()) {
       Expect(pointer, *entrypoint, "\"builtin\" or a command");
@@ -313,7 +258,6 @@ class SpecReader {
 
   void ReadHyperparameters() {
     const Json* given = Find(kHparams);
-    if (given != nullptr && !given->is_object()) Expect(kHparams, *given, "an object");
     Json hparams = given == nullptr ? Json::object() : Constants(kHparams, *given);
     KeepForRanks(hparams);
     Json overwrite = hparams.value(kOverwriteKey, Json());
@@ -322,7 +266,6 @@ class SpecReader {
       ReadConfigFile(hparams[kConfigKey]);
       hparams.erase(kConfigKey);
       RefuseInline(hparams);
-      if (IsBuiltin(spec_)) CheckSection(kBuiltinHparams);
     } else {
       TakeInline(hparams);
     }

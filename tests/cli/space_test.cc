@@ -92,7 +92,11 @@ TEST_F(SpaceTest, ACommandTakesThePlaceOfTheExperimentFile) {
   init.insert(init.end(), command.begin(), command.end());
   EXPECT_THAT(work.Dsat(init).out, HasSubstr("next: dsat auto deepspeed.yaml"));
   EXPECT_EQ(ReadOrEmpty(work.Path("deepspeed.yaml")),
-            ReadOrEmpty(work.Path("dsat-out/commands/train.yaml")));
+            "# yaml-language-server: $schema=dsat-out/experiment.schema.json\n" +
+                ReadOrEmpty(work.Path("dsat-out/commands/train.yaml")));
+  const Json schema = ReadJsonFile(work.Path("dsat-out/experiment.schema.json"));
+  EXPECT_TRUE(schema["properties"]["resources"]["properties"].contains("slots_per_trial"));
+  EXPECT_EQ(Json::parse(work.Dsat({"init", "--schema"}).out), schema);
   EXPECT_THAT(work.Dsat(init).err, HasSubstr("deepspeed.yaml: exists already"));
   EXPECT_THAT(work.Dsat({"init"}).err, HasSubstr("expected one behind --"));
   EXPECT_THAT(work.Dsat({"auto"}).err, HasSubstr("expected an experiment file or, behind --"));

@@ -1,9 +1,11 @@
 """Experiments that a Python program runs, and their results, with the real dsat."""
 import json
 import os
+import pathlib
 import shutil
 import sqlite3
 import subprocess
+import sys
 import tempfile
 
 import dsat
@@ -198,3 +200,96 @@ def test_a_name_means_the_experiment_that_dsat_takes_it_for(files):
     for name, number in (("told", 1), ("1", 1), (2, 2)):
         assert dsat.results(files, experiment=name) == dsat.results(files, experiment=number)
         assert {trial.experiment for trial in dsat.results(files, experiment=name)} == {number}
+
+
+# The calls of a tracker that dsat makes, as files of calls.
+MLFLOW = '''
+import contextlib, json
+def note(*what):
+    with open("calls", "a") as file: file.write(json.dumps(what) + "\\n")
+def start_run(run_name, nested):
+    note("start", run_name, nested)
+    return contextlib.closing(type("Run", (), {"close": lambda self: note("end")})())
+def log_params(values): note("params", values)
+def log_metrics(values): note("metrics", values)
+def get_tracking_uri(): return "here"
+'''
+GROUPS = '''
+import json
+def note(*what):
+    with open("calls", "a") as file: file.write(json.dumps(what) + "\\n")
+def init(project, group, name, config): note("init", project, group, name, config)
+def log(metrics): note("metrics", metrics)
+def finish(): note("finish")
+'''
+
+
+def export(files, to, module=None):
+    """Runs `dsat export --to` where the module is, and returns its output and the calls."""
+    if not (files / "dsat.db").exists():
+        run_all(create(files, profile=PROFILE))
+    if module:
+        (files / f"{to}.py").write_text(module)
+    done = subprocess.run(
+        [os.environ.get("DSAT_PROGRAM", "dsat"), "export", "told", "--to", to], cwd=files,
+        env={**os.environ, "PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}",
+             "PYTHONPATH": str(files)},
+        capture_output=True, text=True, check=False)
+    calls = files / "calls"
+    lines = calls.read_text().splitlines() if calls.exists() else []
+    return done, [json.loads(line) for line in lines]
+
+
+def test_mlflow_gets_a_run_of_the_search_with_a_run_of_each_trial(files):
+    done, calls = export(files, "mlflow", MLFLOW)
+    assert done.returncode == 0, done.stderr
+    found = dsat.results(files)
+    assert done.stdout == f"mlflow: {len(found)} trials of experiment 1 in run told 1 at here\n"
+    assert calls[0] == ["start", "told 1", True]
+    assert calls[1][1]["method"] == "random" and calls[1][1]["metric"] == "throughput"
+    names = [call[1] for call in calls if call[0] == "start"]
+    assert names == ["told 1"] + [f"told 1 trial {trial.trial}" for trial in found]
+    assert [call[0] for call in calls[3:7]] == ["start", "params", "metrics", "end"]
+    assert calls[-2:] == [["end"], ["end"]]  # The last trial's run, and the parent's.
+    best = next(call for call in calls if call[0] == "params" and call[1].get("is_best"))[1]
+    expected = next(trial for trial in found if trial.is_best)
+    assert best["trial"] == expected.trial and best["state"] == "succeeded"
+    for pointer, value in expected.assignment.items():
+        assert best[pointer[1:]] == value
+    metrics = calls[calls.index(["params", best]) + 1][1]
+    assert metrics["samples_per_s"] == expected.samples_per_s and "peak_mib" not in metrics
+
+
+@pytest.mark.parametrize("to", ["wandb", "trackio"])
+def test_other_trackers_get_a_group_of_runs(files, monkeypatch, to):
+    done, calls = export(files, to, GROUPS)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("in group told 1 of project dsat\n")
+    assert calls[0][:4] == ["init", "dsat", "told 1", "told 1"]
+    runs = len(dsat.results(files)) + 1
+    assert [call[0] for call in calls] == ["init", "metrics", "finish"] * runs
+    monkeypatch.setenv(f"{to.upper()}_PROJECT", "mine")
+    assert export(files, to, GROUPS)[1][-3][1] == "mine"
+
+
+def test_parquet_keeps_every_column(files):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    done, _ = export(files, "parquet")
+    assert done.returncode == 0, done.stderr
+    frame = pandas.read_parquet(files / "dsat-trials-1.parquet")
+    found = dsat.results(files)
+    assert list(frame.columns) == list(found.frame().columns)
+    assert [json.loads(text) for text in frame["ds_config"]] == [
+        trial.ds_config for trial in found]
+
+
+def test_a_package_that_is_missing_is_named_with_the_command_that_installs_it(files):
+    done, _ = export(files, "mlflow", "import no_such_package")
+    assert done.returncode == 1
+    assert "has no no_such_package" in done.stderr
+    assert "-m pip install mlflow" in done.stderr
+    with pytest.raises(dsat.DsatError, match="no experiment 9"):
+        dsat.export("parquet", 9, db=files / "dsat.db")
+    with pytest.raises(dsat.DsatError, match="expected mlflow, wandb, trackio or parquet"):
+        dsat.export("excel", db=files / "dsat.db")

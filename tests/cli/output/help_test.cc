@@ -128,6 +128,8 @@ TEST_F(HelpTest, AWordThatIsUnknownIsNamedWithTheNearestOne) {
        "--metric: throughputt; expected FLOPS_per_gpu"},
       {{"auto", "x.yaml", "--metric", "throughputt"}, "; did you mean throughput?"},
       {{"export", "--format", "jsno"}, "--format: jsno; expected csv, json; did you mean json?"},
+      {{"export", "--to", "excel"}, "--to: excel; expected mlflow, wandb, trackio, parquet"},
+      {{"export", "--to", "mlflow", "--json"}, "--json excludes --to"},
   };
   for (const auto& [args, message] : cases) {
     const Finished run = work.Dsat(args);

@@ -314,7 +314,8 @@ TEST_F(ExperimentFileTest, MistakesAreNamedWithLineAndKey) {
       {"entrypoint: builtin\nhyperparameters: {train_batch_sise: 8, model: {}, data: {}}",
        "/train_batch_sise is 8: unknown key; did you mean \"train_batch_size\"?"},
       {External("environment: {imag: x}"), "/environment/imag is unknown; did you mean \"image\"?"},
-      {External("whatever_else: 1"), ":2: /whatever_else is unknown; expected one of name"},
+      {External("whatever_else: 1"),
+       ":2: /whatever_else is unknown; expected one of entrypoint environment hyper"},
       {External("resources:\n  slots: 1\n  slot_per_trial: 2"), ":4: /resources/slot_per_trial"},
       {External("resources:\n  slots_per_trial: 0"),
        ":3: /resources/slots_per_trial is 0; expected "
