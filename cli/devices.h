@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "profiler/planner.h"
 
@@ -16,9 +15,8 @@ inline constexpr const char* kDefaultGpu = "a100";
 // file and the key, and as ReadJsonFile.
 engine::Cluster ClusterFor(const std::string& device);
 
-// Sets the bytes that `text` says, unless it is empty. "300GB" and "300GB/s" are the same speed.
-// Throws kInvalidArgument naming `what` for 0 and as ParseBytes.
+// Sets the bytes that `text` says, unless it is empty. Throws kInvalidArgument naming `what` for 0
+// and as ParseBytes.
 void SetSize(const std::string& text, const std::string& what, int64_t& bytes);
-void SetSpeed(std::string_view text, const std::string& what, double& bytes_per_s);
 
 }  // namespace dsat::cli

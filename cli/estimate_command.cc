@@ -76,21 +76,6 @@ void ApplyFlags(const EstimateFlags& flags, Cluster& cluster) {
           flags.nodes ? "--nodes" : "--ranks", cluster.num_ranks, kMostRanks);
   }
   SetSize(flags.device_memory, "--device-memory", cluster.device_memory_bytes);
-  SetSize(flags.host_memory, "--host-memory", cluster.host_memory_bytes);
-  if (!flags.host_memory.empty()) cluster.rank_host_memory_bytes = 0;
-  SetSize(flags.disk_space, "--disk-space", cluster.disk_bytes);
-  constexpr double kFewestFlops = 1e6;
-  if (flags.flops && *flags.flops < kFewestFlops) {
-    Throw(ErrorCode::kInvalidArgument, "--flops: {}; expected {} or more", *flags.flops,
-          kFewestFlops);
-  }
-  if (flags.flops) cluster.flops_16bit = cluster.flops_f32 = *flags.flops;
-  if (flags.efficiency) cluster.efficiency = *flags.efficiency;
-  SetSpeed(flags.link, "--link", cluster.link_bytes);
-  SetSpeed(flags.network, "--network", cluster.network_bytes);
-  SetSpeed(flags.pcie, "--pcie", cluster.copy_bytes);
-  SetSpeed(flags.disk, "--disk", cluster.disk_read_bytes);
-  SetSpeed(flags.disk, "--disk", cluster.disk_write_bytes);
 }
 
 // With another number of ranks than `own_ranks` or another micro-batch size the accumulation
@@ -151,20 +136,12 @@ void PrintJson(const Planner& planner, const PlannerEstimate& estimate,
   for (const Change& change : changes)
     json["changes_that_fit"].push_back(
         {{"what", change.what}, {"estimate", ToJson(change.estimate)}});
-  if (!variants.empty()) json["variants"] = ToJson(planner, variants);
+  if (!variants.empty()) json["variants"] = ToJson(variants);
   fmt::print("{}\n", json.dump(2));
 }
 
 void RefuseOtherFlags(const EstimateFlags& flags) {
   const std::pair<bool, const char*> given[] = {{flags.seq_len > 0, "--seq-len"},
-                                                {!flags.host_memory.empty(), "--host-memory"},
-                                                {!flags.disk_space.empty(), "--disk-space"},
-                                                {flags.flops.has_value(), "--flops"},
-                                                {flags.efficiency.has_value(), "--efficiency"},
-                                                {!flags.link.empty(), "--link"},
-                                                {!flags.network.empty(), "--network"},
-                                                {!flags.pcie.empty(), "--pcie"},
-                                                {!flags.disk.empty(), "--disk"},
                                                 {!flags.model.empty(), "--model"},
                                                 {flags.params.has_value(), "--params"}};
   for (const auto& [is_given, name] : given) {
@@ -317,7 +294,7 @@ int RunCommand(const Flags& flags, const EstimateFlags& estimate_flags) {
   }
   fmt::print("{}", HeadText(planner));
   if (!variants.empty()) {
-    fmt::print("{}", VariantsText(planner, variants));
+    fmt::print("{}", VariantsText(variants));
     return 0;
   }
   fmt::print("{}", EstimateText(planner, subject.name, estimate));

@@ -8,7 +8,6 @@
 
 #include "base/files.h"
 #include "base/table.h"
-#include "profiler/deepspeed_memory.h"
 
 namespace dsat::cli {
 namespace {
@@ -79,28 +78,9 @@ std::string Verdict(const PlannerEstimate& estimate) {
              : "It fits: the devices have no limit.\n";
 }
 
-// The memory by DeepSpeed's documented estimator; nullopt for a variant without a formula.
-std::optional<DeepSpeedMemory> DeepSpeedEstimateOf(const Planner& planner,
-                                                   const std::string& variant) {
-  const engine::Cluster& cluster = planner.cluster();
-  DeepSpeedSetup setup;
-  setup.total_params = engine::NumParams(planner.model());
-  setup.largest_layer_params = planner.LargestParam();
-  setup.gpus_per_node = std::min(cluster.num_ranks, cluster.ranks_per_node);
-  setup.num_nodes = cluster.num_nodes();
-  setup.offload_optimizer = variant.find("_offload") != std::string::npos;
-  setup.offload_params = variant == "stage_3_offload";
-  if (variant == "stage_2" || variant == "stage_2_offload") return DeepSpeedStage2Estimate(setup);
-  if (variant.starts_with("stage_3") && variant.find("nvme") == std::string::npos)
-    return DeepSpeedStage3Estimate(setup);
-  return std::nullopt;
-}
-
-std::vector<std::string> VariantRow(const Planner& planner, const Variant& variant) {
-  if (!variant.estimate) return {variant.name, "", "", "", "", "refused", "", "", "", ""};
+std::vector<std::string> VariantRow(const Variant& variant) {
+  if (!variant.estimate) return {variant.name, "", "", "", "", "refused", "", ""};
   const PlannerEstimate& e = *variant.estimate;
-  const auto documented = DeepSpeedEstimateOf(planner, variant.name);
-  const auto gib = [](double bytes) { return fmt::format("{:.2f} GiB", bytes / (1 << 30)); };
   return {variant.name,
           HumanBytes(e.device.state_bytes),
           HumanBytes(e.device.peak_bytes),
@@ -108,9 +88,7 @@ std::vector<std::string> VariantRow(const Planner& planner, const Variant& varia
           BytesOrDash(e.disk.peak_bytes),
           e.fits() ? "yes" : "no",
           std::to_string(variant.largest_micro_batch),
-          fmt::format("{:.4g}", e.time.total_ms()),
-          documented ? gib(documented->gpu_bytes) : "-",
-          documented ? gib(documented->cpu_bytes) : "-"};
+          fmt::format("{:.4g}", e.time.total_ms())};
 }
 
 Json ToJson(const TierNeed& need) {
@@ -192,19 +170,18 @@ std::string ChangesText(const std::vector<Change>& changes) {
   return text;
 }
 
-std::string VariantsText(const Planner& planner, const std::vector<Variant>& variants) {
+std::string VariantsText(const std::vector<Variant>& variants) {
   std::vector<std::vector<std::string>> rows;
   std::string refused;
   for (const Variant& variant : variants) {
-    rows.push_back(VariantRow(planner, variant));
+    rows.push_back(VariantRow(variant));
     if (!variant.refused.empty())
       refused += fmt::format("{}: {}\n", variant.name, Printable(variant.refused));
   }
   return FormatTable({"settings", "device, state", "device, peak", "host per node", "disk per node",
-                      "fits", "largest micro-batch", "step ms", "DeepSpeed: GPU", "DeepSpeed: CPU"},
+                      "fits", "largest micro-batch", "step ms"},
                      rows) +
-         refused +
-         "DeepSpeed: its own documented estimate of model states, no activations and no buckets\n";
+         refused;
 }
 
 Json ToJson(const PlannerEstimate& estimate) {
@@ -224,7 +201,7 @@ Json ToJson(const PlannerEstimate& estimate) {
   return json;
 }
 
-Json ToJson(const Planner& planner, const std::vector<Variant>& variants) {
+Json ToJson(const std::vector<Variant>& variants) {
   Json rows = Json::array();
   for (const Variant& variant : variants) {
     Json row{{"settings", variant.name}};
@@ -234,9 +211,6 @@ Json ToJson(const Planner& planner, const std::vector<Variant>& variants) {
     } else {
       row["refused"] = variant.refused;
     }
-    if (const auto documented = DeepSpeedEstimateOf(planner, variant.name))
-      row["deepspeed_documented"] = {{"gpu_bytes", documented->gpu_bytes},
-                                     {"cpu_bytes", documented->cpu_bytes}};
     rows.push_back(std::move(row));
   }
   return rows;

@@ -15,12 +15,12 @@ std::string EstimateText(const Planner& planner, const std::string& name,
 // The changes with which a configuration fits.
 std::string ChangesText(const std::vector<Change>& changes);
 // A row for each variant.
-std::string VariantsText(const Planner& planner, const std::vector<Variant>& variants);
+std::string VariantsText(const std::vector<Variant>& variants);
 
 // The model and the cluster, for one line above the rest.
 std::string HeadText(const Planner& planner);
 
 Json ToJson(const PlannerEstimate& estimate);
-Json ToJson(const Planner& planner, const std::vector<Variant>& variants);
+Json ToJson(const std::vector<Variant>& variants);
 
 }  // namespace dsat::cli

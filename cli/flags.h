@@ -149,9 +149,7 @@ struct EstimateFlags {
   std::optional<int64_t> ranks;
   std::optional<int64_t> nodes;
   std::optional<int64_t> ranks_per_node;
-  std::string device_memory, host_memory, disk_space;  // "" = the device's
-  std::optional<double> flops, efficiency;
-  std::string link, network, pcie, disk;
+  std::string device_memory;  // "" = the device's
   bool all_stages = false;
 };
 // The flags that eval and generate have in common.

@@ -102,25 +102,16 @@ void AddInferenceCommands(Parser& parser) {
 }
 
 void AddCluster(CLI::App& sub, EstimateFlags& flags) {
-  Add(sub, "--device NAME", flags.device,
-      "v100, a100, h100, h200 or cpu: memory and speeds of a node of them (default: cpu for "
-      "CONFIG.yaml unless its device is cuda, else a100)");
+  Add(sub, "--device NAME|FILE", flags.device,
+      "v100, a100, h100, h200 or cpu: memory and speeds of a node of them; or a JSON file with "
+      "figures of your own, docs/estimate.md (default: cpu for CONFIG.yaml unless its device is "
+      "cuda, else a100)");
   AddPositive(sub, "--ranks", flags.ranks,
               "Total number of devices (default: slots_per_trial, or 1)");
   AddPositive(sub, "--nodes", flags.nodes, "Number of full nodes, instead of --ranks")
       ->excludes("--ranks");
   AddPositive(sub, "--ranks-per-node", flags.ranks_per_node, "Number of devices of a node");
   Add(sub, "--device-memory BYTES", flags.device_memory, "Memory of a device, such as 32GiB");
-  Add(sub, "--host-memory BYTES", flags.host_memory, "Host memory of a node, such as 1.5TB");
-  Add(sub, "--disk-space BYTES", flags.disk_space, "Disk space of a node");
-  AddPositive(sub, "--flops", flags.flops, "Peak FLOP/s of a device, such as 312e12");
-  // AddPositive refuses a NaN, which Range lets pass.
-  AddPositive(sub, "--efficiency", flags.efficiency, "Share of the peak that training reaches")
-      ->check(CLI::Range(0.001, 1.0).description(""));
-  Add(sub, "--link BYTES", flags.link, "Bytes per second between devices of a node, such as 300GB");
-  Add(sub, "--network BYTES", flags.network, "Bytes per second between nodes");
-  Add(sub, "--pcie BYTES", flags.pcie, "Bytes per second between a device and host memory");
-  Add(sub, "--disk BYTES", flags.disk, "Bytes per second of a node's disk");
 }
 
 void AddEstimateCommand(Parser& parser) {

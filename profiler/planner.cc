@@ -235,15 +235,6 @@ std::optional<Change> Planner::ChangeOfRanks(const Json& ds_config) const {
   return std::nullopt;
 }
 
-int64_t Planner::LargestParam() const {
-  int64_t largest = 0;
-  for (const auto& layer : model_.layers) {
-    for (const engine::ParamSpec& spec : layer->params())
-      largest = std::max(largest, spec.NumElems());
-  }
-  return largest;
-}
-
 PlannerInputs PlannerInputsOf(const ExperimentSpec& spec) {
   return {.model = spec.hyperparameters.value("model", Json::object()),
           .model_what = spec.config_path + ": /hyperparameters/model",

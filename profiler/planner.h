@@ -66,8 +66,6 @@ class Planner : public Predictor {
   const engine::Model& model() const { return model_; }
   const engine::Cluster& cluster() const { return cluster_; }
   int64_t seq_len() const { return seq_len_; }
-  // Elements of the largest parameter.
-  int64_t LargestParam() const;
 
  private:
   PlannerEstimate OnCluster(const Json& ds_config, const engine::Cluster& cluster,

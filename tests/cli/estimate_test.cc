@@ -124,7 +124,6 @@ TEST_F(EstimateTest, StagesAreRowsWithDeepSpeedsEstimateBesideThem) {
   for (const char* name : {"stage_0 ", "stage_1 ", "stage_2 ", "stage_2_offload ", "stage_3 ",
                            "stage_3_offload_optimizer ", "stage_3_offload ", "stage_3_nvme "})
     EXPECT_THAT(run.out, HasSubstr(std::string("\n") + name));
-  EXPECT_THAT(run.out, HasSubstr("DeepSpeed: GPU"));
 }
 
 TEST_F(EstimateTest, AnExperimentFileGivesModelDataRanksAndBudget) {
@@ -144,13 +143,11 @@ TEST_F(EstimateTest, AnExperimentFileGivesModelDataRanksAndBudget) {
 }
 
 TEST_F(EstimateTest, SpeedsChangeTheTimeAndNothingElse) {
-  const std::vector<std::string> args = {
-      "--model", "124M", "--ranks",     "2", "--link", "1GB", "--set", "/zero_optimization/stage=1",
-      "--flops", "1e12", "--efficiency"};
-  const auto at = [&](const char* efficiency) {
-    auto all = args;
-    all.emplace_back(efficiency);
-    return EstimateJson(all)["estimate"];
+  const auto at = [&](const std::string& efficiency) {
+    work.Write("card.json",
+               R"({"link": "1GB/s", "flops": 1e12, "efficiency": )" + efficiency + "}");
+    return EstimateJson({"--model", "124M", "--ranks", "2", "--device", "card.json", "--set",
+                         "/zero_optimization/stage=1"})["estimate"];
   };
   const auto compute_ms = [](const Json& estimate) {
     return estimate["time"]["compute_ms"].get<double>();
@@ -166,12 +163,14 @@ TEST_F(EstimateTest, SpeedsChangeTheTimeAndNothingElse) {
 TEST_F(EstimateTest, WhatItCannotUnderstandIsRefusedByName) {
   ExpectRefused({}, "--model or --params");
   ExpectRefused({"--model", "5B"}, "--model/preset");
-  ExpectRefused({"--model", "124M", "--link", "0"}, "--link: 0; expected more");
+  const auto expect_refused = [&](const char* card, const char* message) {
+    work.Write("card.json", card);
+    ExpectRefused({"--model", "124M", "--device", "card.json"}, message);
+  };
+  expect_refused(R"({"link": "0"})", "card.json/link: 0; expected more");
+  expect_refused(R"({"flops": 1e-300})", "flops");
+  expect_refused(R"({"efficiency": 2})", "efficiency");
   ExpectRefused({"--model", "124M", "--device-memory", "0"}, "--device-memory: 0; expected more");
-  ExpectRefused({"--model", "124M", "--flops", "1e-300"},
-                "--flops: 1e-300; expected 1000000 or more");
-  EXPECT_THAT(Estimate({"--model", "124M", "--efficiency", "nan"}).err,
-              HasSubstr("--efficiency: nan; expected a number above 0"));
   ExpectRefused({"--params", "1"}, "--params: 1; expected a number from 1e6");
   ExpectRefused({"--model", "124M", "--device", "z80"}, "v100, a100, h100, h200, cpu");
   ExpectRefused({"--model", "124M", "--set", "stage=3"}, "--set: \"stage=3\"; expected /KEY=JSON");
@@ -218,7 +217,7 @@ TEST_F(EstimateTest, BatchSizesThatContradictEachOtherAreRefused) {
 
 TEST_F(EstimateTest, AScriptsMemoryIsAskedForWithItsCommand) {
   ExpectRefused({"--", "bash", "train.sh"}, "bash train.sh: expected python, torchrun, deepspeed");
-  ExpectRefused({"--link", "1GB", "--", "python3", "train.py"}, "--link: is for the built-in");
+  ExpectRefused({"--seq-len", "8", "--", "python3", "train.py"}, "--seq-len: is for the built-in");
   WriteExperiment("stage_2");
   ExpectRefused({"deepspeed.yaml", "--", "python3", "train.py"}, "expected one of them");
   work.Write("script.yaml",

@@ -1,6 +1,6 @@
 // DeepSpeed's documented samples, to the digit: docs/code-docs/source/memory.rst, one node of 8
 // GPUs, printed in GiB under the name GB.
-#include "profiler/deepspeed_memory.h"
+#include "tests/profiler/deepspeed_memory.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "profiler/deepspeed_memory.h"
+#include "tests/profiler/deepspeed_memory.h"
 #include "tests/base/error_code.h"
 
 namespace dsat {

@@ -1,5 +1,5 @@
 // DeepSpeed's own, documented estimates of memory.
-#include "profiler/deepspeed_memory.h"
+#include "tests/profiler/deepspeed_memory.h"
 
 #include <algorithm>
 
