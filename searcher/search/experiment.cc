@@ -94,10 +94,6 @@ std::string Difference(const Trial& replayed, const Trial& recorded) {
 
 }  // namespace
 
-Experiment::Experiment(Store& store, ExperimentId id) : store_(&store), id_(id) {
-  CatchUp();
-}
-
 void Experiment::Check(const ExperimentSpec& spec) {
   Search(spec).Finished();  // It looks at what comes first.
 }
@@ -109,14 +105,6 @@ Experiment Experiment::Create(Store& store, const ExperimentSpec& spec) {
   ExperimentSpec with_prior = spec;
   with_prior.options.auto_method.prior = FindPrior(store, spec);
   return Experiment(store, store.CreateExperiment(with_prior));
-}
-
-Experiment Experiment::Open(Store& store, ExperimentId id) {
-  return Experiment(store, id);
-}
-
-std::optional<Trial> Experiment::Ask() {
-  return Advance(true);
 }
 
 // Answers what needs no trial and then starts one, if `starts`. This moves the search before the

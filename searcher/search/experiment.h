@@ -32,7 +32,7 @@ class Experiment {
   // Replays the log. Throws kNotFound if there is no such experiment, kDataLoss naming the trial
   // and the first difference if the replay diverges from the record (the method has changed since,
   // or the log is damaged). `store` must outlive the experiment.
-  static Experiment Open(Store& store, ExperimentId id);
+  static Experiment Open(Store& store, ExperimentId id) { return Experiment(store, id); }
 
   ExperimentId id() const { return id_; }
   const Store& store() const { return *store_; }
@@ -59,7 +59,7 @@ class Experiment {
 
   // As Search, logged first. If another process has appended, its events are replayed and the call
   // is made again. Ask gives nothing once the experiment has ended (SetState).
-  std::optional<Trial> Ask();
+  std::optional<Trial> Ask() { return Advance(true); }
   // Tells with what the last attempt measured. A success that lacks what it was run for (the
   // searched metric or, if it is the profiling trial, the model profile) is recorded as failed, and
   // a soak that does not train like the submitted configuration (searcher/search/loss_check.h) as
@@ -110,7 +110,7 @@ class Experiment {
   bool FinishIfDone();
 
  private:
-  Experiment(Store& store, ExperimentId id);
+  Experiment(Store& store, ExperimentId id) : store_(&store), id_(id) { CatchUp(); }
   std::optional<Trial> Advance(bool starts);
   void Apply(const Event& event, bool has_ended);
   void ApplyAsked(const Event& event);
