@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "base/unique_fd.h"
-#include "engine/comm/mapping.h"
 #include "engine/comm/process_group.h"
+#include "engine/comm/shared_file.h"
 #include "engine/comm/socket.h"
 #include "tests/engine/runtime/run_ranks.h"
 

@@ -13,7 +13,6 @@
 #include "base/num_cores.h"
 #include "base/table.h"
 #include "cli/commands.h"
-#include "cli/devices.h"
 #include "cli/estimate_output.h"
 #include "cli/read_spec.h"
 #include "engine/config/strategies.h"

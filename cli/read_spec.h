@@ -1,11 +1,13 @@
-// Reads an experiment file for a command and logs its warnings.
+// Reads what a command names: an experiment file, whose warnings it logs, a device, a setting.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "cli/flags.h"
 #include "db/store.h"
+#include "profiler/planner.h"
 #include "proto/experiment.h"
 #include "searcher/input/command_file.h"
 
@@ -34,5 +36,16 @@ void LogNew(const std::vector<std::string>& warnings, const std::vector<std::str
 // Opens the database of a new experiment. It is created unless the experiment starts from an
 // earlier one, which has to be there. Throws as Store::Open.
 Store OpenForNew(const std::string& db, const ExperimentSpec& spec);
+
+inline constexpr const char* kDefaultGpu = "a100";
+
+// The device of a name (engine::ClusterOf), or of a JSON file: {"like": NAME, ...}, with own
+// figures in place of some of that device's (docs/estimate.md). Throws kInvalidArgument naming the
+// file and the key, and as ReadJsonFile.
+engine::Cluster ClusterFor(const std::string& device);
+
+// Sets the bytes that `text` says, unless it is empty. Throws kInvalidArgument naming `what` for 0
+// and as ParseBytes.
+void SetSize(const std::string& text, const std::string& what, int64_t& bytes);
 
 }  // namespace dsat::cli

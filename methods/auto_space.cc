@@ -10,7 +10,7 @@
 #include "base/rng.h"
 #include "methods/constraints.h"
 #include "methods/lineage.h"
-#include "proto/micro_batch.h"
+#include "proto/experiment.h"
 
 namespace dsat {
 namespace {

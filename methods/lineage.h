@@ -16,7 +16,6 @@
 
 #include "methods/method.h"
 #include "proto/experiment.h"
-#include "proto/micro_batch.h"
 #include "proto/search_policy.h"
 #include "proto/trial.h"
 

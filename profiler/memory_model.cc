@@ -81,8 +81,6 @@ int64_t MemoryModel::ActivationBytes() const {
   const Json* now = settings_.Given("/dsat/trainer/gradient_checkpointing");
   const Json* before = FindAtPointer(profile_.trainer, "/gradient_checkpointing");
   if (now == nullptr || before == nullptr || *now == *before) return measured;
-  const int64_t switched = profile_.switched_activation_bytes_per_sample;
-  if (switched > 0) return switched;
   return *now == true ? measured / kRecomputed : std::min(measured * kRecomputed, kMostElems);
 }
 

@@ -11,13 +11,13 @@
 
 #include "base/error.h"
 #include "engine/config/batch.h"
-#include "engine/config/releases.h"
+#include "engine/config/keys.h"
 #include "engine/config/settings.h"
 #include "engine/config/validate.h"
 #include "profiler/conditions.h"
 #include "profiler/effective_key.h"
+#include "proto/experiment.h"
 #include "proto/launch_settings.h"
-#include "proto/micro_batch.h"
 #include "proto/search_policy.h"
 
 namespace dsat {

@@ -94,6 +94,11 @@ double Quantile(const std::vector<double>& sorted, double fraction) {
   return std::lerp(sorted[below], sorted[above], position - static_cast<double>(below));
 }
 
+void Scale(Metric& metric, double factor) {
+  metric.value *= factor;
+  metric.spread *= factor;
+}
+
 }  // namespace
 
 std::string ToString(TrialKind kind) {
@@ -143,8 +148,8 @@ void VisitProfile(Visitor& visit, Profile& object){NLOHMANN_JSON_EXPAND(NLOHMANN
     DSAT_VISIT_FIELD, num_params, trainable_num_params, activation_bytes_per_sample,
     device_memory_bytes, forward_flops_per_sample, two_units_num_params, matmul_flops_per_s,
     copy_bytes_per_s, to_device_bytes_per_s, to_host_bytes_per_s, link_bytes_per_s,
-    micro_batch_1_peak_bytes, micro_batch_2_peak_bytes, device, num_threads, trainer,
-    switched_activation_bytes_per_sample, dry_places, process_bytes))}
+    micro_batch_1_peak_bytes, micro_batch_2_peak_bytes, device, num_threads, trainer, dry_places,
+    process_bytes))}
 
 Json ToJson(const ModelProfile& profile) {
   Json json;
@@ -357,6 +362,26 @@ bool SmallerIsBetter(const std::string& metric) {
 std::string MetricUnit(const std::string& metric) {
   const MetricInfo* info = FindMetric(metric);
   return info == nullptr ? "" : info->unit;
+}
+
+std::optional<double> RankFlopsPerSample(const Measurement& measurement) {
+  const auto flops = measurement.find("FLOPS_per_gpu");
+  const auto throughput = measurement.find("throughput");
+  if (flops == measurement.end() || throughput == measurement.end()) return std::nullopt;
+  if (flops->second.value <= 0 || throughput->second.value <= 0) return std::nullopt;
+  return flops->second.value / throughput->second.value;
+}
+
+Measurement WithFlopsPerSample(Measurement measurement, double rank_flops_per_sample) {
+  const std::optional<double> reported = RankFlopsPerSample(measurement);
+  if (!reported) return measurement;
+  Metric flops = measurement.at("throughput");
+  Scale(flops, rank_flops_per_sample);
+  measurement["FLOPS_per_gpu"] = flops;
+  if (const auto mfu = measurement.find("MFU"); mfu != measurement.end()) {
+    Scale(mfu->second, rank_flops_per_sample / *reported);
+  }
+  return measurement;
 }
 
 }  // namespace dsat

@@ -140,10 +140,7 @@ struct ModelProfile {
   std::string device = {};  // "cpu" or "cuda".
   int64_t num_threads = 0;  // Compute threads of a rank, the most of any.
   // The submitted arguments of a script's trainer, by name (/dsat/trainer, engine/config/keys.cc).
-  // The activations of a sample are these if its gradient checkpointing is switched on or off
-  // instead; 0 if not measured.
   Json trainer = Json::object();
-  int64_t switched_activation_bytes_per_sample = 0;
   // From a dry run (docs/estimate.md), the submitted place first; empty if a launch has measured
   // the profile. `process_bytes` is the memory of a rank's process besides its tensors, where both
   // are the device memory.
@@ -255,5 +252,13 @@ const std::vector<std::string>& SearchMetrics();
 bool SmallerIsBetter(const std::string& metric);
 // The unit of a metric: "samples/s", "ms", ...
 std::string MetricUnit(const std::string& metric);
+
+// FLOPs per sample of the whole batch, forward and backward, divided by the ranks: FLOPS_per_gpu /
+// throughput. nullopt if one of them was not measured or is 0.
+std::optional<double> RankFlopsPerSample(const Measurement& measurement);
+
+// The measurement with FLOPS_per_gpu = throughput x `rank_flops_per_sample`, and MFU in proportion.
+// Unchanged if it lacks one of the two.
+Measurement WithFlopsPerSample(Measurement measurement, double rank_flops_per_sample);
 
 }  // namespace dsat

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/version.h"
-#include "engine/config/releases.h"
+#include "engine/config/keys.h"
 #include "engine/config/settings.h"
 #include "searcher/command/trainer_command.h"
 

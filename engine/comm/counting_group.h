@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/comm/mapping.h"
 #include "engine/comm/process_group.h"
+#include "engine/comm/shared_file.h"
 
 namespace dsat::engine {
 

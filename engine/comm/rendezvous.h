@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "base/unique_fd.h"
-#include "engine/comm/mapping.h"
 #include "engine/comm/process_group.h"
 #include "engine/comm/shared_file.h"
 

@@ -11,7 +11,6 @@
 
 #include "base/error.h"
 #include "engine/comm/counting_group.h"
-#include "engine/comm/mapping.h"
 #include "engine/comm/process_group.h"
 #include "engine/comm/rendezvous.h"
 #include "engine/comm/shared_file.h"

@@ -10,8 +10,8 @@
 
 #include "base/rng.h"
 #include "engine/comm/counting_group.h"
-#include "engine/comm/mapping.h"
 #include "engine/comm/process_group.h"
+#include "engine/comm/shared_file.h"
 #include "engine/comm/sum_rows.h"
 #include "engine/comm/tcp_peers.h"
 #include "engine/comm/tcp_rendezvous.h"

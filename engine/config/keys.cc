@@ -1,7 +1,10 @@
 // The rows, in the order in which docs/ds_config.md shows them. Those of ZeRO are in zero_keys.cc.
 #include "engine/config/keys.h"
 
+#include <array>
 #include <iterator>
+#include <sstream>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -406,6 +409,15 @@ constexpr Key kBehindZero[] = {
               "profiling trial counts them"),
 };
 
+std::array<int, 3> NumbersOf(const std::string& release) {
+  std::array<int, 3> numbers{};
+  std::istringstream text(release);
+  char dot = 0;
+  for (int& number : numbers)
+    text >> number >> dot;
+  return numbers;
+}
+
 }  // namespace
 
 const KeyTable& Keys() {
@@ -416,6 +428,20 @@ const KeyTable& Keys() {
     return KeyTable(std::move(keys));
   }();
   return kTable;
+}
+
+bool IsOlder(const std::string& release, const std::string& than) {
+  return NumbersOf(release) < NumbersOf(than);
+}
+
+std::string NameIn(const std::string& release, const Key& key) {
+  if (!IsOlder(release, key.since)) return key.pointer;
+  for (const Key& other : Keys()) {
+    const bool is_alias =
+        other.type == KeyType::kAlias && key.pointer == std::string(other.fallback);
+    if (is_alias && !IsOlder(release, other.since)) return other.pointer;
+  }
+  return "";
 }
 
 }  // namespace dsat::engine

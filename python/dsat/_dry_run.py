@@ -419,7 +419,7 @@ class Estimate:
             self._ranks, self._config(samples, section), is_last, of)
             for is_last in (False, True) for at, (stage, section, of) in enumerate(rows)
             if is_last in self._places(stage) for samples in self._sizes}, (0, False, size))
-        places, slopes = [], {}
+        places: List[Dict[str, Any]] = []
         for at, (stage, section, trainer) in enumerate(rows):
             first, *others = [[runs[at, is_last, samples] for samples in self._sizes]
                               for is_last in self._places(stage)]
@@ -429,8 +429,6 @@ class Estimate:
                 continue
             times = [run.facts["passes_ms"] for run in first]
             slope_ms = (times[1] - times[0]) / (self._sizes[1] - self._sizes[0])
-            highest = [max(start + slope * x for start, slope in lines) for x in (size, 2 * size)]
-            slopes[bool(trainer), stage] = int(highest[1] - highest[0]) // size
             devices = [(section.get(key) or {}).get("device", "none") for key in offloads]
             places.append({"stage": stage, "offloads_optimizer": devices[0] != "none",
                            "offloads_params": devices[1] != "none", "switched": bool(trainer),
@@ -439,12 +437,13 @@ class Estimate:
                               for key in ("passes_sent", "update_ms", "update_sent")}})
         if not places or places[0]["stage"] != facts["stage"]:
             raise DryRunError(runs[0, False, self._sizes[1]].facts["error"])
+        highest = [max(start + slope * x for start, slope in places[0]["lines"])
+                   for x in (size, 2 * size)]
         on_gpu = self._request["on_gpu"]
         return {"ran": facts["ran"], "profile": {
             "num_params": facts["num_params"],
             "trainable_num_params": facts["trainable_num_params"],
-            "activation_bytes_per_sample": slopes[False, facts["stage"]],
-            "switched_activation_bytes_per_sample": slopes.get((True, facts["stage"]), 0),
+            "activation_bytes_per_sample": int(highest[1] - highest[0]) // size,
             "forward_flops_per_sample": self._flops_per_sample() // 3,
             "device": "" if on_gpu else "cpu", "trainer": facts["trainer"],
             "dry_places": places,

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/regex.h"
-#include "engine/config/releases.h"
+#include "engine/config/keys.h"
 #include "engine/config/settings.h"
 #include "proto/launch_settings.h"
 #include "searcher/command/rank_launcher.h"

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "proto/micro_batch.h"
+#include "proto/experiment.h"
 #include "searcher/search/loss_check.h"
 #include "searcher/search/search_state.h"
 #include "searcher/search/verdict.h"

@@ -9,7 +9,7 @@
 #include "engine/config/validate.h"
 #include "methods/methods.h"
 #include "profiler/effective_key.h"
-#include "proto/micro_batch.h"
+#include "proto/experiment.h"
 #include "proto/search_policy.h"
 
 namespace dsat {
@@ -124,8 +124,7 @@ bool Proposer::Propose(const Recorded* recorded) {
   if (!waiting_) return false;
   ++num_proposals_;
   const auto [entry, is_new] = all_resolved_.try_emplace(waiting_->assignment);
-  if (is_new)
-    entry->second = Resolve(waiting_->assignment, was_asked && recorded->is_started);
+  if (is_new) entry->second = Resolve(waiting_->assignment, was_asked && recorded->is_started);
   resolved_ = &entry->second;
   key_ = resolved_->draft ? resolved_->draft->key : "";
   if (was_asked && recorded->is_started && records_.contains(key_)) waiting_->repeat = true;

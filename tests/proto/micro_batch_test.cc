@@ -1,7 +1,7 @@
 // Tests which micro-batch sizes a search may use.
-#include "proto/micro_batch.h"
-
 #include <gtest/gtest.h>
+
+#include "proto/experiment.h"
 
 namespace dsat {
 namespace {

@@ -25,7 +25,7 @@ Trial FullTrial() {
                   {{8, 1}, {{"throughput", {13.5, 0.5, 2}}}}};
   trial.points[1].losses = {4.5, std::numeric_limits<double>::infinity()};
   trial.points[1].rank_peak_bytes = {100, 200};
-  trial.profile = ModelProfile{124, 123, 4096, 1 << 30, 99, 77, 55, 44, 33, 22, 11, 12};
+  trial.profile = ModelProfile{124, 123, 4096, 1 << 30, 99, 77, 55, 44, 33, 22, 66, 11, 12};
   return trial;
 }
 
@@ -68,6 +68,7 @@ TEST(WireTest, ATrialComesBackWhole) {
   EXPECT_EQ(back.profile->copy_bytes_per_s, 44);
   EXPECT_EQ(back.profile->to_device_bytes_per_s, 33);
   EXPECT_EQ(back.profile->to_host_bytes_per_s, 22);
+  EXPECT_EQ(back.profile->link_bytes_per_s, 66);
   EXPECT_EQ(back.profile->micro_batch_1_peak_bytes, 11);
   EXPECT_EQ(back.profile->micro_batch_2_peak_bytes, 12);
 }

@@ -8,16 +8,13 @@ CONFIG = {"zero_optimization": {"stage": 1}, "zero_allow_untested_optimizer": Tr
 
 
 @pytest.mark.parametrize("how", ["on", "off"])
-def test_the_profile_says_what_the_trainer_has_set_and_what_switching_would_take(run_trial, how):
+def test_the_profile_says_what_the_trainer_has_set(run_trial, how):
     run_trial.write_config("profile", gradient_accumulation_steps=1, **CONFIG)
     assert run_trial.run("checkpointing.py", how, ranks=1) == [0], run_trial.log()
     profile = run_trial.read("hook-rank0.json")["profile"]
     assert profile["trainer"] == {
         "gradient_checkpointing": how == "on", "attn_implementation": "eager",
         "optim": "adamw_torch", "dataloader_num_workers": 0, "dataloader_pin_memory": False}
-    if how == "on":
-        assert profile["switched_activation_bytes_per_sample"] > 1.5 * (
-            profile["activation_bytes_per_sample"])
 
 
 def test_a_trial_sets_them_and_trains_the_same(run_trial):

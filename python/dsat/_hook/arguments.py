@@ -89,14 +89,6 @@ def _switch(model: Any, on: bool) -> None:
         getattr(model, f"{kind}_checkpointing_disable")()
 
 
-def switch_checkpointing(module: Any) -> bool:
-    """Switches what the profiling trial has found. Returns False if there is nothing to switch."""
-    models = [model for model in _models(module) if _checkpoints(model) is not None]
-    for model in models:
-        _switch(model, not _checkpoints(model))
-    return bool(models)
-
-
 def prepare_experts(model: Any, section: Dict[str, Any], running: Trial) -> None:
     """Call it before an engine gets the model. `section`: expert_parallel of its config."""
     if running.is_profile:

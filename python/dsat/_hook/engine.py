@@ -15,8 +15,7 @@ from dsat._hook.batches import (WAY_OUT, BatchCounter, UnreachableError, check_a
                                 rebatch_loaders_of)
 from dsat._meter import (Meter, Passes, count_parameters, finish_profile, memory_in_use, number_of,
                          uses_gpu)
-from dsat._trial import (Config, Trial, check_rank, measures, rank_file, read_json, trial,
-                         world_size)
+from dsat._trial import Config, Trial, check_rank, measures, rank_file, read_json, trial
 
 # True once a trainer has taken the trial's config, and once its data loaders follow it, too.
 trainer_has_config = False
@@ -90,22 +89,6 @@ class PassTimers:
         return float(self._timers(name).elapsed(reset=True)) / 1e3
 
 
-def _switched_activations(original: Any, engine: Any, args: Any, kwargs: Any, before: int) -> int:
-    """Bytes of the activations if the model's checkpointing is switched; 0 if not known.
-
-    At stage 3, a rank that runs out of memory would leave the others waiting for parameters.
-    """
-    is_alone = engine.zero_optimization_stage() < 3 or world_size() == 1
-    if not is_alone or not arguments.switch_checkpointing(engine.module):
-        return 0
-    try:
-        output = original(engine, *args, **kwargs)
-        return max(0, memory_in_use() - before) if output is not None else 0
-    except RuntimeError as error:
-        print(f"dsat: with the other activation checkpointing: {error}", file=sys.stderr)
-        return 0
-
-
 class EngineWatch:
     """Watches the passes and steps of one engine, and measures them."""
 
@@ -138,10 +121,7 @@ class EngineWatch:
                       for count in count_parameters(engine.module.parameters())]
             activations = memory_in_use() - before
             del output
-            finish_profile(self._trial, *counts, activations, {
-                "trainer": arguments.submitted, "switched_activation_bytes_per_sample":
-                    _switched_activations(original, engine, args, kwargs, before)
-                    // self._counter.micro_batch})
+            finish_profile(self._trial, *counts, activations, {"trainer": arguments.submitted})
         return output
 
     def before_backward(self, loss: Any, kwargs: Dict[str, Any]) -> None:

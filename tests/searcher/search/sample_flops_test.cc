@@ -1,8 +1,7 @@
 // FLOPS_per_gpu compares the speeds of an experiment's trials, whatever each of them counts.
-#include "searcher/search/sample_flops.h"
-
 #include <gtest/gtest.h>
 
+#include "proto/trial.h"
 #include "tests/searcher/search/simulated_trials.h"
 
 namespace dsat {
