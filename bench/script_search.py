@@ -42,7 +42,7 @@ def become_device():
 
         def __torch_dispatch__(self, *args, **kwargs):
             result = super().__torch_dispatch__(*args, **kwargs)
-            del self.curve[:], self.phases[:]
+            del self.curve[:], self.phases[:], self.work[:]
             Device.most = max(Device.most, sum(self._now))
             if Device.most > limit:
                 print("torch.OutOfMemoryError: CUDA out of memory.", file=sys.stderr, flush=True)

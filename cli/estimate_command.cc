@@ -153,17 +153,20 @@ void RefuseOtherFlags(const EstimateFlags& flags) {
 
 // Sets the number of ranks and the memory of a device as the flags say.
 void ApplyDevices(const EstimateFlags& flags, Json& request) {
-  const int64_t per_node = flags.ranks_per_node.value_or(
-      flags.device.empty() ? 8 : ClusterFor(flags.device).ranks_per_node);
+  const std::optional<int64_t> here = NvidiaMemoryBytes();
+  int64_t per_node = 8;
+  if (flags.device.empty()) {
+    request["on_gpu"] = here || !flags.device_memory.empty();
+  } else {
+    const Cluster cluster = ClusterFor(flags.device);
+    per_node = cluster.ranks_per_node;
+    request["memory"] = cluster.device_memory_bytes;
+    request["on_gpu"] = cluster.kind() != engine::DeviceKind::kCpu;
+  }
   if (flags.ranks) request["ranks"] = *flags.ranks;
-  if (flags.nodes) request["ranks"] = *flags.nodes * per_node;
-  if (!flags.device.empty()) request["memory"] = ClusterFor(flags.device).device_memory_bytes;
+  if (flags.nodes) request["ranks"] = *flags.nodes * flags.ranks_per_node.value_or(per_node);
   if (!flags.device_memory.empty())
     request["memory"] = ParseBytes(flags.device_memory, "--device-memory");
-  const std::optional<int64_t> here = NvidiaMemoryBytes();
-  request["on_gpu"] = flags.device.empty()
-                          ? here || !flags.device_memory.empty()
-                          : ClusterFor(flags.device).kind() != engine::DeviceKind::kCpu;
   if (request["memory"] == 0) request["memory"] = here.value_or(0);
 }
 

@@ -98,9 +98,6 @@ engine::Cluster ClusterFor(const std::string& device) {
     Throw(ErrorCode::kInvalidArgument, "{}/{} is {}; expected a text such as \"24GiB\"", device,
           key, file[key].dump());
   };
-  const auto size = [&](const char* key, int64_t& bytes) {
-    SetSize(text_of(key), device + "/" + key, bytes);
-  };
   const auto speed = [&](const char* key, double& bytes_per_s) {
     std::string text = text_of(key);
     if (text.ends_with("/s")) text.resize(text.size() - 2);
@@ -108,9 +105,9 @@ engine::Cluster ClusterFor(const std::string& device) {
     SetSize(text, device + "/" + key, bytes);
     bytes_per_s = static_cast<double>(bytes);
   };
-  size("device_memory", cluster.device_memory_bytes);
-  size("host_memory", cluster.host_memory_bytes);
-  size("disk_space", cluster.disk_bytes);
+  SetSize(text_of("device_memory"), device + "/device_memory", cluster.device_memory_bytes);
+  SetSize(text_of("host_memory"), device + "/host_memory", cluster.host_memory_bytes);
+  SetSize(text_of("disk_space"), device + "/disk_space", cluster.disk_bytes);
   speed("memory", cluster.device_bytes);
   speed("link", cluster.link_bytes);
   speed("network", cluster.network_bytes);
@@ -118,8 +115,7 @@ engine::Cluster ClusterFor(const std::string& device) {
   speed("disk", cluster.disk_read_bytes);
   cluster.disk_write_bytes = block.Has("disk") ? cluster.disk_read_bytes : cluster.disk_write_bytes;
   block.CheckKeys(known);
-  constexpr int64_t kMostRanks = 1'000'000;
-  cluster.ranks_per_node = block.Int("ranks_per_node", cluster.ranks_per_node, 1, kMostRanks);
+  cluster.ranks_per_node = block.Int("ranks_per_node", cluster.ranks_per_node, 1, 1'000'000);
   cluster.efficiency = block.Number("efficiency", cluster.efficiency, 0.001, 1);
   if (block.Has("flops"))
     cluster.flops_16bit = cluster.flops_f32 = block.Number("flops", 0, 1e6, 1e18);

@@ -36,6 +36,7 @@
 #include "searcher/input/objective.h"
 #include "searcher/input/preflight.h"
 #include "searcher/runner.h"
+#include "searcher/scripts/device_memory.h"
 #include "searcher/scripts/hook_report.h"
 #include "searcher/search/outlook.h"
 #include "searcher/search/search.h"
@@ -283,6 +284,8 @@ ModelProfile ProfileFor(const std::string& device, ExperimentSpec& spec) {
   if (spec.device_memory_bytes == 0) spec.device_memory_bytes = cluster.device_memory_bytes;
   cluster.device_memory_bytes = spec.device_memory_bytes;
   if (IsBuiltin(spec)) return ProfileByDataSheet(spec, cluster);
+  if (cluster.device_memory_bytes == 0)  // A CPU has the memory of this host.
+    cluster.device_memory_bytes = HostMemoryBytes() / spec.slots_per_trial;
   Log(LogLevel::kInfo, "running the script on fake tensors");
   Json config = engine::ConfigForTrial(spec.ds_config, {}, spec.slots_per_trial);
   HookReport report;
@@ -306,14 +309,12 @@ ExperimentSpec MakeSpec(const SpaceFlags& space, RunnerOptions* options) {
   SetTrainBatchSize(search.train_batch_size, spec);
   for (const std::string& warning : CheckStages(spec))
     Log(LogLevel::kWarn, warning);
-  if (!space.device.empty()) {
-    spec.profile = ProfileFor(space.device, spec);
-    return spec;
-  }
   if (space.profile == "measure") {
     spec.options.profile = space.profile;
-  } else if (!space.profile.empty()) {
-    spec.profile = ProfileFromJson(ReadJsonFile(space.profile), space.profile);
+  } else if (!space.device.empty() || !space.profile.empty()) {
+    spec.profile = space.profile.empty()
+                       ? ProfileFor(space.device, spec)
+                       : ProfileFromJson(ReadJsonFile(space.profile), space.profile);
     if (IsBuiltin(spec)) LogNew(CheckSpec(spec, /*elsewhere=*/true), read);
     return spec;
   }

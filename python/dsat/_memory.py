@@ -38,9 +38,9 @@ def tensors_in(values: Any) -> List[torch.Tensor]:
     return [value for value in tree_iter(values) if isinstance(value, torch.Tensor)]
 
 
-def bytes_of(values: Any) -> int:
+def bytes_of(tensors: List[torch.Tensor]) -> int:
     """The bytes of all these tensors."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(values))
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 class MemoryTracker(TorchDispatchMode):
@@ -130,33 +130,34 @@ class MemoryTracker(TorchDispatchMode):
         kind = self._kind_of_new()
         for tensor in (*(tensors[:1] if func is _COPY else tensors), *tensors_in(result)):
             self._count(self.own(tensor), kind)
-        self._note_work(func, args, kwargs, result)
+        self._note_work(func, args, kwargs, result, tensors)
         return result
 
     def _follows(self, tensors: List[torch.Tensor]) -> bool:
         return any(tensor.untyped_storage()._cdata in self._storages for tensor in tensors)
 
-    def _note_work(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+    def _note_work(self, func: Any, args: Any, kwargs: Any, result: Any,
+                   tensors: List[torch.Tensor]) -> None:
         count = flop_registry.get(_AS.get(func._opname, func._overloadpacket))
         flops = 0 if count is None else int(count(*args, **kwargs, out_val=result))
         # A backward pass that computes with gradients recomputes.
         if not (self.phase == "backward" and torch.is_grad_enabled()):
             self.flops += flops
-        if func.namespace == "c10d":
-            self._note_sent("allreduce" in func._opname, args)
-            args = kwargs = result = ()
+        is_sent = func.namespace == "c10d"
+        if is_sent:
+            self._note_sent("allreduce" in func._opname, tensors)
         is_view = any(argument.alias_info is not None and not argument.alias_info.is_write
                       for argument in func._schema.arguments)
-        self.note(flops, [] if is_view else (args, kwargs, result))
+        self.note(flops, [] if is_view or is_sent else [*tensors, *tensors_in(result)])
 
-    def _note_sent(self, is_sum: bool, args: Any) -> None:
+    def _note_sent(self, is_sum: bool, tensors: List[torch.Tensor]) -> None:
         # The other tensors are a whole and a rank's share of it.
         ranks = dist.get_world_size()
         sent = self.sent[self.phase]
         sent[0] += 1
-        sent[1] += bytes_of(args) * (ranks - 1) * (2 / ranks if is_sum else 1 / (ranks + 1))
+        sent[1] += bytes_of(tensors) * (ranks - 1) * (2 / ranks if is_sum else 1 / (ranks + 1))
 
-    def note(self, flops: int, moved: Any) -> None:
+    def note(self, flops: int, moved: List[torch.Tensor]) -> None:
         """Call it after each operator, with the tensors that it reads or writes."""
         self.work.extend((flops, bytes_of(moved)))
         self.curve.extend(self._now)

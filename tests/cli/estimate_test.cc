@@ -255,6 +255,12 @@ TEST_F(EstimateTest, ASpaceOfAScriptIsForADeviceThatIsNotHere) {
   EXPECT_EQ(space["profile"]["device_memory_bytes"], int64_t{80} << 30);
   EXPECT_EQ(space["profile"]["device"], "cuda");
   EXPECT_GT(space["best"][0]["step_ms"], 0);
+  const Finished on_cpu =
+      work.Dsat({"space", "--device", "cpu", "--json", "--", python, "-m", "torch.distributed.run",
+                 "--nproc_per_node", "2", DSAT_SOURCE_DIR "/tests/python/scripts/own_optimizer.py",
+                 "--deepspeed_config", "ds.json"});
+  ASSERT_EQ(on_cpu.exit_code, 0) << on_cpu.err;
+  EXPECT_GT(Json::parse(on_cpu.out)["profile"]["device_memory_bytes"], 0);
 }
 
 }  // namespace
