@@ -256,7 +256,7 @@ std::string Trimmed(std::string_view text) {
 
 std::string NearestWord(std::string_view word, std::span<const std::string> candidates) {
   std::string nearest;
-  size_t best = std::clamp<size_t>(word.size() / 3, 1, 3) + 1;
+  size_t best = std::clamp<size_t>(word.size() / 4, 1, 3) + 1;
   for (const std::string& candidate : candidates) {
     const auto [shorter, longer] = std::minmax({word.size(), candidate.size()});
     if (longer - shorter >= best) continue;  // A quick answer, also for words of any length.

@@ -32,6 +32,18 @@ SCRIPTS = {
     "lightning_loop": (["lightning_loop.py"], False),
     "hugging_face": (["hugging_face.py", *TRAINER], False),
     "trl_sft": (["trl_sft.py", *TRAINER, "--bf16", "false"], False),
+    "trl_dpo": (["trl_dpo.py", *TRAINER, "--bf16", "false"], False),
+    "gpt": ("../../examples/deepspeed/train.py --deepspeed_config ds_config.json".split(), True),
+    "hf_lora": (["../../examples/hugging-face/finetune.py", "--lora", *TRAINER], False),
+    "hf_checkpoints": (["hugging_face.py", "--gradient_checkpointing", "true", *TRAINER], False),
+    "hf_bf16": (["hugging_face.py", "--bf16", "true", *TRAINER], False),
+    "accelerate_plugin": ("../../examples/accelerate/train.py --deepspeed ds_config.json".split(),
+                          False),
+    "bert": (["hf_models.py", "bert", *TRAINER], False),
+    "t5": (["hf_models.py", "t5", *TRAINER], False),
+    "vit": (["hf_models.py", "vit", *TRAINER], False),
+    "experts": ("../../tests/searcher/scripts/experts.py --deepspeed_config ds_config.json".split(),
+                True),
 }
 # A dry run at the first size predicts all of them.
 SIZES = (4, 16)

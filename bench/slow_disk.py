@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Compares searches of short trials on a disk whose writes are slow with the same on a fast one.
 
-usage: bench/slow_disk.py [--build BUILD] [--ms 200] [--trials 12] [--pairs 3]
+usage: bench/slow_disk.py [--build BUILD] [--ms 200] [--trials 12] [--pairs 3] [--syncs]
 
 Both are `dsat random` of the campaign's experiment (faults.py) by the built-in engine on two ranks,
 one trial at a time, in alternation. In the slow one every write and every fsync of a file, by every
-process of the search, first waits for --ms (slow_writes.cc). Prints the seconds of each search, the
-factor, and the calls of the slow one by file, per trial.
+process of the search, first waits for --ms (slow_writes.cc); with --syncs only every fsync. Prints
+the seconds of each search, the factor, and the calls of the slow one by file, per trial.
 """
 import argparse
 import collections
@@ -32,6 +32,8 @@ def search(args, ms):
                  "--space", "published", "--max-concurrent-trials", "1", "--confirm", "0"]
         slow = {"LD_PRELOAD": str(build / "libdsat-slow-writes.so"), "DSAT_SLOW_MS": str(ms),
                 "DSAT_SLOW_COUNTS": f"{counts}/calls"}
+        if args.syncs:
+            slow["DSAT_SLOW_SYNCS"] = "1"
         start = time.monotonic()
         subprocess.run(words, cwd=folder, env={**os.environ, **slow}, check=True,
                        stdout=subprocess.DEVNULL)
@@ -50,6 +52,7 @@ def main():
     parser.add_argument("--ms", type=int, default=200)
     parser.add_argument("--trials", type=int, default=12)
     parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--syncs", action="store_true")
     args = parser.parse_args()
     fast, slow, calls = [], [], collections.Counter()
     for _ in range(args.pairs):

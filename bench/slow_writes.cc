@@ -2,10 +2,11 @@
 //
 //   LD_PRELOAD=build/libdsat-slow-writes.so DSAT_SLOW_MS=200 DSAT_SLOW_COUNTS=counts program
 //
-// Each call first sleeps for DSAT_SLOW_MS milliseconds. Each process appends the paths that it has
-// written to, one line for each call, to DSAT_SLOW_COUNTS.PID if the variable is set. Files in
-// memory (memfd), pipes, terminals and sockets are not slowed down, and neither are renames and
-// removals, which a local file system does in memory.
+// Each call first sleeps for DSAT_SLOW_MS milliseconds; if DSAT_SLOW_SYNCS is set, only the fsyncs
+// do, as on a local disk whose cache the kernel writes later. Each process appends the paths that
+// it has written to, one line for each slow call, to DSAT_SLOW_COUNTS.PID if the variable is set.
+// Files in memory (memfd), pipes, terminals and sockets are not slowed down, and neither are
+// renames and removals, which a local file system does in memory.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -14,6 +15,7 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <string>
 
@@ -48,8 +50,9 @@ void Delay(const char* call, int fd) {
   const bool is_on_disk =
       fstat(fd, &status) == 0 && (S_ISREG(status.st_mode) || S_ISDIR(status.st_mode));
   const std::string path = is_on_disk ? PathOf(fd) : "";
-  if (path.starts_with('/') && !path.starts_with("/memfd:") && !path.starts_with("/proc/") &&
-      !path.starts_with("/dev/")) {
+  const bool is_slow = getenv("DSAT_SLOW_SYNCS") == nullptr || strstr(call, "sync") != nullptr;
+  if (is_slow && path.starts_with('/') && !path.starts_with("/memfd:") &&
+      !path.starts_with("/proc/") && !path.starts_with("/dev/")) {
     Note(call, path);
     const char* given = getenv("DSAT_SLOW_MS");
     const long ms = given == nullptr ? 0 : atol(given);

@@ -207,7 +207,8 @@ TEST(ParseBytesTest, AllElseIsRefusedByName) {
 }
 
 TEST(NearestWordTest, SuggestsOnlyWhatIsClose) {
-  const std::vector<std::string> words = {"train_batch_size", "optimizer", "bf16", "stage"};
+  const std::vector<std::string> words = {"train_batch_size", "optimizer", "bf16", "stage",
+                                          "comet"};
   EXPECT_EQ(NearestWord("train_batchsize", words), "train_batch_size");
   EXPECT_EQ(NearestWord("Optimizer", words), "optimizer");
   EXPECT_EQ(NearestWord("optimzier", words), "optimizer");
