@@ -31,6 +31,10 @@ class KeyChecker {
         CheckValue(*key, value, type);
       }
     }
+    if (!pointer.empty() || ignored_.empty()) return;
+    warnings_->push_back(fmt::format("{}: {} of DeepSpeed, which ignores unknown keys: {}", source_,
+                                     ignored_.size() == 1 ? "not a key" : "not keys",
+                                     fmt::join(ignored_, ", ")));
   }
 
  private:
@@ -79,8 +83,7 @@ class KeyChecker {
       return;
     }
     if (section.empty() && nearest.empty()) {
-      warnings_->push_back(fmt::format(
-          "{}: /{} is not a key of DeepSpeed, which ignores unknown keys", source_, name));
+      ignored_.push_back("/" + name);
       return;
     }
     const std::string of_others = fmt::format("{}/{}", section, name);
@@ -101,6 +104,7 @@ class KeyChecker {
   const KeyTable& keys_;
   const std::string& source_;
   std::vector<std::string>* warnings_;
+  std::vector<std::string> ignored_;
   int num_unknown_ = 0;
 };
 

@@ -128,8 +128,10 @@ std::vector<std::string> CheckStages(const ExperimentSpec& spec) {
     }
   }
   if (!warnings.empty() && warnings.size() == spec.options.zero_stages.size())
-    Throw(ErrorCode::kInvalidArgument, "no stage of --zero-stages can be searched: {}",
-          warnings.back());
+    Throw(ErrorCode::kInvalidArgument,
+          "none of --zero-stages {} can be searched, the ds_config has stage {}: {}",
+          fmt::join(spec.options.zero_stages, " "),
+          spec.ds_config.value(Json::json_pointer(kStageKey), Json(0)).dump(), warnings.back());
   CheckPlaces(spec);
   return warnings;
 }

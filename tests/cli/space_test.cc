@@ -137,7 +137,8 @@ TEST_F(SpaceTest, AWideSpaceHasStagesThatRefuseTheSubmittedOffload) {
   EXPECT_THAT(wide.err, Not(HasSubstr("cannot be searched")));
   std::vector<std::string> published = args;
   published.insert(published.end(), {"--space", "published"});
-  EXPECT_THAT(work.Dsat(published).err, HasSubstr("no stage of --zero-stages can be searched: "));
+  EXPECT_THAT(work.Dsat(published).err,
+              HasSubstr("none of --zero-stages 2 can be searched, the ds_config has stage 3: "));
 }
 
 TEST_F(SpaceTest, AStageThatFitsWithOtherKeysIsNotSaidNotToFit) {

@@ -152,8 +152,8 @@ TEST(ValidateTest, TyposAreRefusedWithTheNearestKey) {
 
 TEST(ValidateTest, UnknownTopLevelKeysAreNamedInAWarning) {
   EXPECT_THAT(ValidateDsConfig(With("{'my_notes': 'x', 'a/b': 1}"), "ds.json", 2),
-              testing::UnorderedElementsAre(HasSubstr("/my_notes is not a key of DeepSpeed"),
-                                            HasSubstr("/a/b is not a key")));
+              testing::ElementsAre("ds.json: not keys of DeepSpeed, which ignores unknown keys: "
+                                   "/a/b, /my_notes"));
   EXPECT_THAT(ValidateDsConfig(With("{'optimizer/type': 'x'}"), "ds.json", 2),
               Contains(HasSubstr("not a key of DeepSpeed")));
 }

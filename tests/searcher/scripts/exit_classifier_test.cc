@@ -196,7 +196,8 @@ TEST(ExitClassifierTest, MistakesOfTheScriptAreNotTriedAgain) {
                           "[rank1]: ValueError: bad\n", "dsat._hook.batches.UnreachableError: x\n",
                           "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --x\n",
                           "usage: t.py\n  [-h]\nt.py: error: --lr is missing\n",
-                          "FileNotFoundError: [Errno 2] No such file or directory: 'c4'\n"})
+                          "FileNotFoundError: [Errno 2] No such file or directory: 'c4'\n",
+                          "dsat: cannot run torchrun: No such file or directory\n"})
     EXPECT_TRUE(recurs(log)) << log;
   for (const char* log :
        {"ImportError: /x/shm.so: cannot open shared object file\n", "OSError: a server is away\n",
