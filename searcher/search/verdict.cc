@@ -62,7 +62,7 @@ void PickConfirmed(const SearchState& search, const Confirmation& confirmation, 
     verdict.two_kinds = confirmation.HasTwoKinds();
   }
   for (const TrialId arm : arms) {
-    if (arm != *verdict.pick && confirmation.Believe(arm, *verdict.pick) &&
+    if (arm != *verdict.pick && arm != submitted && confirmation.Believe(arm, *verdict.pick) &&
         IsTie(confirmation.Compare(arm, *verdict.pick)))
       verdict.ties.push_back(arm);
   }

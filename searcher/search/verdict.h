@@ -58,7 +58,8 @@ struct Verdict {
   // Configurations that dropped out of the confirmation or the soak, each with the reason.
   std::vector<std::pair<TrialId, std::string>> left_out;
   bool nothing_better = false;  // The pick is the submitted configuration.
-  // Confirmed configurations that the rounds cannot tell from the pick.
+  // Confirmed configurations that the rounds cannot tell from the pick; the submitted one, whose
+  // factor is stated, is none of them.
   std::vector<TrialId> ties;
   std::vector<Alternative> alternatives;
   // Device memory that the pick leaves free on the fullest rank; nullopt if it is not known.

@@ -22,6 +22,7 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(VerdictTest, TheFactorComesFromTheConfirmationAlone) {
   Search search(ConfirmedSpec());
@@ -131,6 +132,14 @@ TEST(VerdictTest, IfNothingIsBetterTheSubmittedConfigurationIsThePick) {
   EXPECT_TRUE(verdict.nothing_better);
   EXPECT_THAT(verdict.ties, Contains(5));
   EXPECT_EQ(search.BestConfigOf(*verdict.pick), search.trials().at(*search.Submitted()).ds_config);
+}
+
+TEST(VerdictTest, ASubmittedConfigurationThatIsProbablySlowerIsNoTie) {
+  const auto [search, favorite] = ByAuto({{{135, 123, 149}, {100, 110, 91}, {135, 123, 149}}});
+  const Verdict verdict = VerdictOf(search);
+  ASSERT_EQ(verdict.certainty, Certainty::kProbable);
+  ASSERT_LT(verdict.factor->low, 1);
+  EXPECT_THAT(verdict.ties, Not(Contains(search.Submitted())));
 }
 
 // The arms besides the submitted one, with the number of keys that each of them changes.
