@@ -9,43 +9,24 @@
 
 namespace dsat {
 
-// T is the struct, const if it is written.
+DSAT_FIELDS(LineageOptions, cover_stages, search_range_factor)
+DSAT_FIELDS(RandomOptions, trials_per_random_config, early_stopping)
+DSAT_FIELDS(AshaOptions, max_rungs, min_binary_search_trials, asha_early_stopping, divisor)
+DSAT_FIELDS(AutoOptions, run_steps, warm_start, prior)
+
+// The fields of all structs side by side. T is the struct, const if it is written.
 template <typename Visitor, typename T>
 requires std::same_as<std::remove_const_t<T>, SearchOptions>
-void VisitFields(Visitor& visit, T& options) {
-  visit("max_trials", options.max_trials);
-  visit("max_concurrent_trials", options.max_concurrent_trials);
-  visit("max_slots", options.max_slots);
-  visit("metric", options.metric);
-  visit("zero_stages", options.zero_stages);
-  visit("random_seed", options.random_seed);
-  visit("start_profile_step", options.start_profile_step);
-  visit("end_profile_step", options.end_profile_step);
-  visit("run_full_experiment", options.run_full_experiment);
-  visit("train_batch_size", options.train_batch_size);
-  visit("divisible_by", options.divisible_by);
-  visit("confirm_rounds", options.confirm_rounds);
-  visit("check_losses", options.check_losses);
-  visit("soak_steps", options.soak_steps);
-  visit("soak_in_budget", options.soak_in_budget);
-  visit("profile", options.profile);
-  visit("loss_pattern", options.loss_pattern);
-  visit("max_time_s", options.max_time_s);
-  visit("max_device_hours", options.max_device_hours);
-  visit("run_steps", options.auto_method.run_steps);
-  visit("compat_determined", options.compat_determined);
-  visit("space", options.space);
-  visit("allow_semantic", options.allow_semantic);
-  visit("cover_stages", options.lineages.cover_stages);
-  visit("warm_start", options.auto_method.warm_start);
-  visit("prior", options.auto_method.prior);
-  visit("trials_per_random_config", options.random.trials_per_random_config);
-  visit("early_stopping", options.random.early_stopping);
-  visit("search_range_factor", options.lineages.search_range_factor);
-  visit("max_rungs", options.asha.max_rungs);
-  visit("min_binary_search_trials", options.asha.min_binary_search_trials);
-  visit("asha_early_stopping", options.asha.asha_early_stopping);
-  visit("divisor", options.asha.divisor);
+void VisitFields(Visitor& visit, T& object) {
+  NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(
+      DSAT_VISIT_FIELD, max_trials, max_concurrent_trials, max_slots, metric, zero_stages,
+      random_seed, start_profile_step, end_profile_step, run_full_experiment, train_batch_size,
+      divisible_by, confirm_rounds, check_losses, soak_steps, soak_in_budget, profile, loss_pattern,
+      max_time_s, max_device_hours, compat_determined, space, allow_semantic))
+  VisitFields(visit, object.auto_method);
+  VisitFields(visit, object.lineages);
+  VisitFields(visit, object.random);
+  VisitFields(visit, object.asha);
 }
 
 // A profile has its own reader, because users write profiles, too.

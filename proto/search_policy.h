@@ -9,52 +9,40 @@
 namespace dsat {
 
 struct SearchPolicy {
+  bool published = false;  // As published by Determined.
   // A trial without a measurement counts as too large, even if it failed or was stopped.
-  bool failure_is_too_large = false;
+  bool failure_is_too_large = published;
   // asha, binary: a bisection whose upper end fits continues with larger sizes.
-  bool bisect_beyond_range = true;
+  bool bisect_beyond_range = !published;
   // asha: the best lineage of a rung blocks all promotions if its bisection is over.
-  bool exhausted_lineage_blocks_promotion = false;
+  bool exhausted_lineage_blocks_promotion = published;
   // random: once stage 1 or 2 has succeeded, only those that have are drawn, and lineages of stage
   // 3 stop.
-  bool prune_stages = false;
+  bool prune_stages = published;
   // random: sizes are drawn above the best size of the stage and not around it.
-  bool draw_above_best = false;
+  bool draw_above_best = published;
   // The submitted configuration is the first trial after the profiling trial.
-  bool try_submitted = true;
+  bool try_submitted = !published;
   // The profiling trial runs as many micro-batches as the submitted configuration, not one.
-  bool profile_all_micro_batches = false;
+  bool profile_all_micro_batches = published;
   // Every proposal is a trial, also if an equal configuration has run.
-  bool repeat_equal = false;
+  bool repeat_equal = published;
   // Every proposal is launched, also if it is predicted not to fit, and memory follows the
   // published formula.
-  bool published_memory = false;
+  bool published_memory = published;
   // The space keeps the published knobs with all their values, also where they have no effect.
-  bool published_space = false;
+  bool published_space = published;
   // A trial measures exactly the profiled steps, and not until the error is small.
-  bool fixed_window = false;
+  bool fixed_window = published;
   // FLOPS_per_gpu is what each trial reports, with its own FLOPs per sample.
-  bool reported_flops = false;
+  bool reported_flops = published;
   // The global batch follows the micro-batch size and cannot be fixed.
-  bool free_batch = false;
+  bool free_batch = published;
 };
 
-// The policy of a search. It is made once from the options.
+// The policy of a search.
 inline SearchPolicy PolicyOf(const SearchOptions& options) {
-  if (!options.compat_determined) return {};
-  return {.failure_is_too_large = true,
-          .bisect_beyond_range = false,
-          .exhausted_lineage_blocks_promotion = true,
-          .prune_stages = true,
-          .draw_above_best = true,
-          .try_submitted = false,
-          .profile_all_micro_batches = true,
-          .repeat_equal = true,
-          .published_memory = true,
-          .published_space = true,
-          .fixed_window = true,
-          .reported_flops = true,
-          .free_batch = true};
+  return {.published = options.compat_determined};
 }
 
 }  // namespace dsat

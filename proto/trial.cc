@@ -128,14 +128,12 @@ TrialState ParseTrialState(const std::string& text) {
   return ParseName(kStates, text, "trial state");
 }
 
+DSAT_FIELDS(Metric, value, spread, samples)
+
 Json ToJson(const Measurement& measurement) {
   Json json = Json::object();
-  for (const auto& [name, metric] : measurement) {
-    Json& out = json[name];
-    out["value"] = metric.value;
-    out["spread"] = metric.spread;
-    out["samples"] = metric.samples;
-  }
+  for (const auto& [name, metric] : measurement)
+    json[name] = fields::Encode(metric);
   return json;
 }
 
@@ -177,10 +175,7 @@ double StandardError(const Metric& metric) {
 }
 
 Json ToJson(const Assignment& assignment) {
-  Json json = Json::object();
-  for (const auto& [pointer, value] : assignment)
-    json[pointer] = value;
-  return json;
+  return assignment;
 }
 
 Measurement MeasurementFromJson(const Json& json, const std::string& what) {
@@ -287,14 +282,11 @@ ModelProfile ProfileFromJson(const Json& given, const std::string& what) {
 
 Assignment AssignmentFromJson(const Json& json) {
   const JsonBlock checked(json, "assignment");  // Throws unless it is an object.
-  Assignment assignment;
   for (const auto& [pointer, value] : json.items()) {
-    if (!pointer.starts_with('/')) {
+    if (!pointer.starts_with('/'))
       Throw(ErrorCode::kInvalidArgument, "assignment: \"{}\" is no JSON pointer", pointer);
-    }
-    assignment[pointer] = value;
   }
-  return assignment;
+  return json.get<Assignment>();
 }
 
 int ZeroStage(const Json& ds_config) {
