@@ -18,7 +18,6 @@
 #include <set>
 #include <utility>
 
-#include "engine/comm/acceptor.h"
 #include "engine/comm/socket.h"
 
 namespace dsat::engine {

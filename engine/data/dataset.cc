@@ -12,7 +12,6 @@
 #include "base/error.h"
 #include "base/json_block.h"
 #include "base/rng.h"
-#include "engine/data/documents.h"
 #include "engine/data/image_source.h"
 #include "engine/data/mapped_text.h"
 #include "engine/data/text_codec.h"

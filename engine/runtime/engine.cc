@@ -12,7 +12,6 @@
 #include "engine/data/model_fit.h"
 #include "engine/files/checkpoint_manifest.h"
 #include "engine/runtime/checkpoint/checkpoint.h"
-#include "engine/runtime/checkpoint/save_16bit_model.h"
 #include "engine/runtime/engine_internals.h"
 #include "engine/runtime/executor/batch_loader.h"
 #include "engine/runtime/executor/executor.h"

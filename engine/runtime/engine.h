@@ -127,7 +127,7 @@ class Engine {
   // Nothing of earlier training stays: not even what set_lr has set, or 1-bit Adam's errors.
   Json LoadCheckpoint(const std::string& dir, const std::string& tag = "");
   // Writes the parameters, in the dtype of training, to one safetensors file
-  // (engine/runtime/checkpoint/save_16bit_model.h). Returns false and saves nothing if parameters
+  // (engine/runtime/checkpoint/checkpoint.h). Returns false and saves nothing if parameters
   // are sharded and the config does not set stage3_gather_16bit_weights_on_model_save. A collective
   // call.
   bool Save16BitModel(const std::string& dir, const std::string& name = "model.safetensors",

@@ -1,17 +1,21 @@
 // Uses of a trained model.
 #include "engine/worker/inference.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
 #include <span>
 #include <sstream>
 #include <vector>
 
+#include "base/error.h"
 #include "base/files.h"
 #include "base/parse_number.h"
-#include "engine/runtime/sampling.h"
+#include "base/rng.h"
 
 namespace dsat::engine {
 namespace {
@@ -69,17 +73,33 @@ std::vector<int32_t> PromptTokens(const Model& model, const std::string& prompt,
 template <typename OnToken>
 void Continue(Engine& engine, const Model& model, const GenerateTask& task, uint64_t seed,
               int64_t sample, int32_t end, std::vector<int32_t>& tokens, OnToken on_token) {
-  const SamplingOptions options = {
-      .temperature = task.temperature, .top_k = task.top_k, .seed = seed};
   for (int64_t i = 0; i < task.max_new_tokens; ++i) {
     const int64_t T = std::min(std::ssize(tokens), model.max_seq_len);
     const Batch batch = {.B = 1, .T = T, .tokens = tokens.data() + std::ssize(tokens) - T};
     const std::vector<float> logits = engine.Predict(batch);
-    const int32_t token = SampleToken(logits, options, sample, i);
+    const int32_t token = SampleToken(logits, task, seed, sample, i);
     if (token == end) return;
     tokens.push_back(token);
     on_token(token);
   }
+}
+
+// The `count` tokens of the largest logits, largest first.
+std::vector<int32_t> MostProbable(std::span<const float> logits, size_t count) {
+  std::vector<int32_t> tokens;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (!std::isnan(logits[i])) tokens.push_back(static_cast<int32_t>(i));
+  }
+  const auto more = [&](int32_t a, int32_t b) {
+    const float x = logits[static_cast<size_t>(a)];
+    const float y = logits[static_cast<size_t>(b)];
+    return x != y ? x > y : a < b;
+  };
+  count = std::min(count, tokens.size());
+  std::partial_sort(tokens.begin(), tokens.begin() + static_cast<int64_t>(count), tokens.end(),
+                    more);
+  tokens.resize(count);
+  return tokens;
 }
 
 }  // namespace
@@ -148,6 +168,34 @@ void Generate(Engine& engine, const Model& model, const GenerateTask& task, cons
     fmt::print("{}\n", line.dump(-1, ' ', false, Json::error_handler_t::replace));
   }
   FlushOutput();
+}
+
+int32_t SampleToken(std::span<const float> logits, const GenerateTask& task, uint64_t seed,
+                    int64_t row, int64_t position) {
+  DSAT_CHECK(!logits.empty() && task.temperature >= 0 && task.top_k >= 0,
+             "{} logits, temperature {}, top_k {}", logits.size(), task.temperature, task.top_k);
+  const bool greedy = task.temperature == 0;
+  const auto top_k = task.top_k == 0 ? logits.size() : static_cast<size_t>(task.top_k);
+  const std::vector<int32_t> tokens = MostProbable(logits, greedy ? 1 : top_k);
+  if (tokens.empty()) {
+    Throw(ErrorCode::kFailedPrecondition,
+          "every logit is NaN: the parameters of the checkpoint are not finite");
+  }
+  const double largest = logits[static_cast<size_t>(tokens[0])];
+  if (greedy || std::isinf(largest)) return tokens[0];
+  std::vector<double> weights;
+  for (const int32_t token : tokens) {
+    const double logit = logits[static_cast<size_t>(token)];
+    weights.push_back(std::exp((logit - largest) / task.temperature));
+  }
+  Rng rng(seed, static_cast<uint64_t>(row), "token");
+  rng.Seek(static_cast<uint64_t>(position));
+  double left = rng.Uniform() * std::accumulate(weights.begin(), weights.end(), 0.0);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    left -= weights[i];
+    if (left < 0) return tokens[i];
+  }
+  return tokens[0];  // Rounding used the sum up.
 }
 
 }  // namespace dsat::engine

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <span>
 
 #include "engine/config/ds_config.h"
 #include "engine/data/dataset.h"
@@ -37,5 +38,12 @@ void PrintResult(const ValidationResult& result, int64_t step, bool json);
 // read the prompt.
 void Generate(Engine& engine, const Model& model, const GenerateTask& task, const TextCodec* codec,
               uint64_t seed, bool json);
+
+// A token drawn with the probabilities softmax(logits / temperature) of the top_k of the task;
+// `row` and `position` separate the draws of one seed, so that the same (seed, row, position,
+// logits) give the same token. Of equal logits the lower token counts as the more probable. NaN
+// logits are never drawn. REQUIRES: logits are not empty; temperature and top_k are not negative.
+int32_t SampleToken(std::span<const float> logits, const GenerateTask& task, uint64_t seed,
+                    int64_t row, int64_t position);
 
 }  // namespace dsat::engine

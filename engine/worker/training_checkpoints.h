@@ -9,9 +9,14 @@
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "engine/comm/process_group.h"
+#include "engine/config/ds_config.h"
+#include "engine/data/dataset.h"
+#include "engine/files/checkpoint_manifest.h"
 #include "engine/runtime/checkpoint/checkpoint.h"
 #include "engine/runtime/engine.h"
+#include "proto/trial_task.h"
 
 namespace dsat::engine {
 
@@ -30,9 +35,8 @@ class TrainingCheckpoints {
   void CheckNoneIsForeign() const;
   // Loads the newest checkpoint that is good on all ranks, if there is one. Returns, and logs:
   // which ones are not good, and what has changed since in the training that `record` describes
-  // (engine/worker/run_record.h), which the checkpoints that are saved keep. Throws kDataLoss if
-  // none is good, and kInvalidArgument if the first good one is of another training. A collective
-  // call.
+  // (RecordOf), which the checkpoints that are saved keep. Throws kDataLoss if none is good, and
+  // kInvalidArgument if the first good one is of another training. A collective call.
   std::vector<std::string> Continue(Engine& engine, ProcessGroup& group, Json record);
   // Saves the state after engine.num_steps() steps; unless `wait`, training continues before it is
   // on disk. A collective call.
@@ -65,5 +69,17 @@ class TrainingCheckpoints {
   double save_ms_ = 0;
   std::chrono::steady_clock::time_point saved_ = std::chrono::steady_clock::now();
 };
+
+// The record that a training keeps of itself in its checkpoints, so that no other one continues
+// them unnoticed: model, data and their size, optimizer, schedule, clipping and seed, as the task
+// has them.
+Json RecordOf(const TrialTask& task, const DsConfig& config, const Dataset& data, int64_t seed);
+
+// The settings that differ between a checkpoint and the training that is to continue it: "/KEY was
+// VALUE and is VALUE; ...", "" if there are none. Files may have other names if they have the same
+// size. Throws kInvalidArgument naming those differences for which a training is another one: in
+// the model, the data or the type of the optimizer. Old checkpoints have no record.
+std::string ChangesSince(const CheckpointManifest& manifest, const Json& record,
+                         const std::string& folder);
 
 }  // namespace dsat::engine

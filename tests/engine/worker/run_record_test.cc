@@ -1,10 +1,9 @@
 // Tests which settings may change when a training continues a checkpoint.
-#include "engine/worker/run_record.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "engine/worker/training_checkpoints.h"
 
 namespace dsat::engine {
 namespace {
