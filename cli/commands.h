@@ -27,17 +27,15 @@ int RunCommand(const Flags& flags, const ShowFlags& show);
 int RunCommand(const Flags& flags, const BestFlags& best);
 int RunCommand(const Flags& flags, const QueryFlags& query);
 int RunCommand(const Flags& flags, const ExportFlags& export_flags);
-// report_command.cc
 int RunCommand(const Flags& flags, const ReportFlags& report);
-// train_commands.cc: train and supervise, which is not shown in the help.
+// train_commands.cc. supervise is not shown in the help.
 int RunCommand(const Flags& flags, const TrainFlags& train);
 int RunCommand(const Flags& flags, const SuperviseFlags& supervise);
-// inference_commands.cc
 int RunCommand(const Flags& flags, const EvalFlags& eval);
 int RunCommand(const Flags& flags, const GenerateFlags& generate);
+int RunCommand(const Flags& flags, const CollateFlags& collate);
 // The files of the same names.
 int RunCommand(const Flags& flags, const EstimateFlags& estimate);
-int RunCommand(const Flags& flags, const CollateFlags& collate);
 int RunCommand(const Flags& flags, const AioBenchFlags& bench);
 int RunCommand(const Flags& flags, const DoctorFlags& doctor);
 

@@ -3,7 +3,7 @@
 
 #include "cli/flags_parser.h"
 #include "methods/methods.h"
-#include "searcher/input/experiment_schema.h"
+#include "searcher/input/experiment_file.h"
 
 namespace dsat::cli {
 namespace {

@@ -34,11 +34,7 @@ int64_t StepsPerPrint(const Json& ds_config, int64_t steps) {
 // it. Throws kInvalidArgument if the engine cannot run it.
 std::optional<PlannerEstimate> EstimateOf(const ExperimentSpec& spec, const Json& ds_config) {
   if (!IsBuiltin(spec)) return std::nullopt;
-  PlannerInputs inputs;
-  inputs.model = spec.hyperparameters.value("model", Json::object());
-  inputs.model_what = spec.config_path + ": /hyperparameters/model";
-  inputs.base_dir = spec.model_dir;
-  inputs.data = spec.hyperparameters.value("data", Json());
+  PlannerInputs inputs = PlannerInputsOf(spec);
   inputs.ds_config_source = spec.ds_config_path;
   engine::Cluster cluster{.device = "cpu"};
   cluster.num_ranks = cluster.ranks_per_node = spec.slots_per_trial;

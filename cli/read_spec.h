@@ -9,7 +9,7 @@
 #include "db/store.h"
 #include "profiler/planner.h"
 #include "proto/experiment.h"
-#include "searcher/input/command_file.h"
+#include "searcher/input/experiment_file.h"
 
 namespace dsat::cli {
 
@@ -21,7 +21,7 @@ std::string TrainingFolder(const std::string& config);
 // The command behind "--" on this machine.
 TypedCommand Typed(const std::vector<std::string>& words);
 // Writes the experiment file of a search that has a command in its place
-// (searcher/input/command_file.h), and names it and the current folder in the flags.
+// (searcher/input/experiment_file.h), and names it and the current folder in the flags.
 void DescribeCommand(SearchFlags* search);
 // Replaces the ds_config by that of a file or a strategy, and logs what it means for a command.
 void UseDsConfig(const std::string& path, ExperimentSpec& spec);

@@ -22,7 +22,7 @@
 #include "cli/status_line.h"
 #include "db/store.h"
 #include "searcher/hosts/slots.h"
-#include "searcher/input/experiment_schema.h"
+#include "searcher/input/experiment_file.h"
 #include "searcher/input/objective.h"
 #include "searcher/input/preflight.h"
 #include "searcher/input/trial_context.h"

@@ -1,9 +1,11 @@
 // Converts YAML to JSON with line numbers. The only file that uses the YAML library.
 #include "searcher/input/experiment_file.h"
 
+#include <fmt/format.h>
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <optional>
@@ -13,8 +15,13 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/json.h"
 #include "base/parse_number.h"
 #include "engine/config/keys.h"
+#include "searcher/command/command_words.h"
+#include "searcher/command/deepspeed_command.h"
+#include "searcher/command/rank_launcher.h"
+#include "searcher/command/trainer_command.h"
 #include "searcher/input/document.h"
 
 namespace dsat {
@@ -210,6 +217,40 @@ void RefuseDsConfig(const ExperimentDocument& document) {
   }
 }
 
+namespace fs = std::filesystem;
+
+// The name of the command's script without its ending, or of its program.
+std::string NameOf(const CommandWords& command) {
+  const std::vector<CommandWord>& words = command.words();
+  const auto script = std::ranges::find_if(
+      words, [](const CommandWord& word) { return word.text.ends_with(".py"); });
+  return fs::path((script == words.end() ? words.front() : *script).text).stem().string();
+}
+
+// The ds_config that the command names, as it is written there.
+std::string DsConfigOf(const CommandWords& command, const std::string& folder) {
+  ExperimentSpec nothing;
+  const std::vector<ArgumentPart> parts = FindConfigArguments(command, nothing);
+  if (!parts.empty()) return TextOf(command, parts.front());
+  const std::optional<std::string> config = ConfigOfAccelerate(command, folder);
+  if (config) return *config;
+  Throw(ErrorCode::kInvalidArgument,
+        "the command behind -- names no ds_config: expected --deepspeed FILE.json or "
+        "--deepspeed_config FILE.json in it; if the script has its config as a dict, write an "
+        "experiment file (docs/experiment-file.md)");
+}
+
+int64_t SlotsOf(const CommandWords& command, const std::function<int64_t()>& count_gpus) {
+  const std::optional<RankLauncher> launcher = FindRankLauncher(command);
+  if (!launcher) return 1;
+  if (launcher->num_ranks) return *launcher->num_ranks;
+  const int64_t num_gpus = launcher->name == "deepspeed" ? count_gpus() : 0;
+  if (num_gpus > 0) return num_gpus;
+  Throw(ErrorCode::kInvalidArgument,
+        "the command behind -- does not say how many ranks {} starts: add {} N to it",
+        launcher->name, launcher->ranks_flag);
+}
+
 }  // namespace
 
 std::string ExperimentDocument::Place(const std::string& pointer) const {
@@ -240,6 +281,62 @@ ExperimentSpec ReadExperimentFile(const std::string& path, const std::string& mo
   spec.config_path = file.string();
   if (spec.name.empty()) spec.name = file.stem().string();
   return spec;
+}
+
+std::string ExperimentFileOf(const TypedCommand& command) {
+  const CommandWords words(command.words);
+  DSAT_CHECK(!words.words().empty(), "an empty command");
+  const std::string config = DsConfigOf(words, command.folder);
+  return fmt::format(
+      "# What dsat tunes: this command, with the settings of its ds_config.\n"
+      "# docs/experiment-file.md has the other keys, such as search_space.\n"
+      "name: {}\n"
+      "entrypoint: {}\n"
+      "resources:\n"
+      "  slots_per_trial: {}  # The ranks that the command starts.\n"
+      "hyperparameters:\n"
+      "  deepspeed_config: {}\n",
+      Json(NameOf(words)).dump(), Json(command.words).dump(), SlotsOf(words, command.count_gpus),
+      Json(config).dump());
+}
+
+std::string WriteExperimentFile(const TypedCommand& command) {
+  const std::string text = ExperimentFileOf(command);
+  const std::string name = NameOf(CommandWords(command.words));
+  const fs::path parent = fs::path(command.folder) / "dsat-out" / "commands";
+  fs::create_directories(parent);
+  for (int number = 1;; ++number) {
+    const std::string path =
+        (parent / fmt::format("{}{}.yaml", name, number == 1 ? "" : fmt::format("-{}", number)))
+            .string();
+    if (fs::exists(path) && ReadOrEmpty(path) != text) continue;
+    WriteFileAtomic(path, text);
+    return path;
+  }
+}
+
+const Json* FindExperimentKey(const std::string& pointer) {
+  static const Json schema = Json::parse(kExperimentSchema);
+  std::string at;
+  for (const char c : pointer)
+    at += c == '/' ? "/properties/" : std::string(1, c);
+  return FindAtPointer(schema, at);
+}
+
+bool Fits(const Json& schema, const Json& value) {
+  const Json types = schema.value("type", Json::array());
+  const Json words = schema.value("enum", Json::array());
+  const auto has_type = [&](const Json& type) {
+    if (type == "integer") return WholeNumber(value).has_value();
+    if (type == "string") return value.is_string();
+    return type == "array" ? value.is_array() : value.is_object();
+  };
+  if (!types.empty() && std::ranges::none_of(types, has_type)) return false;
+  if (!words.empty() && std::ranges::find(words, value) == words.end()) return false;
+  if (value == "") return schema.value("minLength", 0) == 0;
+  const std::optional<int64_t> number = WholeNumber(value);
+  return !number || (*number >= schema.value("minimum", *number) &&
+                     *number <= schema.value("maximum", *number));
 }
 
 }  // namespace dsat

@@ -15,7 +15,7 @@
 #include "searcher/command/command_words.h"
 #include "searcher/command/trainer_command.h"
 #include "searcher/input/document.h"
-#include "searcher/input/experiment_schema.h"
+#include "searcher/input/experiment_file.h"
 #include "searcher/input/user_space.h"
 
 namespace dsat {

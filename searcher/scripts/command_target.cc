@@ -28,7 +28,6 @@
 #include "searcher/scripts/exit_classifier.h"
 #include "searcher/scripts/hook_report.h"
 #include "searcher/scripts/node_command.h"
-#include "searcher/scripts/ran_config.h"
 
 namespace dsat {
 namespace {

@@ -1,10 +1,13 @@
 // The phases of a search, each of which decides what it runs next by what it was told.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "base/json.h"
+#include "proto/trial.h"
 #include "searcher/search/search_state.h"
 
 namespace dsat {
@@ -83,8 +86,7 @@ class CheckPhase : public Phase {
 
 // Measures the best configurations and the submitted one again, in rounds
 // (searcher/search/confirm.h), as far as the time allows. The last launch of the best one is the
-// soak (searcher/search/proof.h). If all of the best drop out, others take their places in another
-// confirmation.
+// soak (ProofOf). If all of the best drop out, others take their places in another confirmation.
 class ConfirmPhase : public Phase {
  public:
   using Phase::Phase;
@@ -111,11 +113,27 @@ class LargerBatchPhase : public Phase {
   std::optional<Trial> Next() override;
 };
 
-// Runs what proves the pick (searcher/search/proof.h) and is still missing.
+// Runs what proves the pick (NextProof) and is still missing.
 class ProofPhase : public Phase {
  public:
   using Phase::Phase;
   std::optional<Trial> Next() override;
 };
+
+// The proof of the answer is a longer run of the pick (the soak) and, where the pick changes the
+// global batch, runs of the submitted configuration with that batch (the references). The soak
+// shows whether the configuration keeps fitting, and its losses are compared with those of the
+// submitted configuration (searcher/search/loss_check.h). It is the last launch of the pick in the
+// confirmation, or comes after it. A pick that fails drops out, and the next one is soaked.
+
+// The next run of a search whose confirmation is over, without its number: a reference or a soak;
+// nullopt if none is left, or no time for it. REQUIRES: no trial is running.
+std::optional<Trial> NextProof(const SearchState& search);
+// The same for a configuration that becomes the pick if the next launch confirms it.
+std::optional<Trial> ProofOf(const SearchState& search, TrialId pick);
+
+// The submitted configuration with a global batch of `train_batch_size`: the largest micro-batch
+// that divides it and is not larger than the submitted one. nullopt if there is none.
+std::optional<Json> WithGlobalBatch(const Json& submitted, int64_t train_batch_size);
 
 }  // namespace dsat

@@ -2,7 +2,7 @@
 //
 // A search is a list of phases (searcher/search/phases.h): the profiling trial (none if the spec
 // brings a profile), the submitted configuration, what the method proposes, the confirmation
-// (searcher/search/confirm.h), and at last the runs that prove the pick (searcher/search/proof.h).
+// (searcher/search/confirm.h), and at last the runs that prove the pick (searcher/search/phases.h).
 // A search has no clock and no threads: the same events give the same trials, so that recovery is
 // replay. A proposal of the method that needs no trial is an event like others, and what was
 // predicted for it is in the event, so that a replay does not predict again. Nor does it decide

@@ -5,7 +5,6 @@
 
 #include "searcher/search/loss_check.h"
 #include "searcher/search/phases.h"
-#include "searcher/search/proof.h"
 
 namespace dsat {
 namespace {

@@ -1,5 +1,4 @@
 // Tests the experiment files of commands.
-#include "searcher/input/command_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

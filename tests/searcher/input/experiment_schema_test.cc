@@ -1,6 +1,5 @@
 // The schema of the experiment file says what is read, what docs/experiment-file.md says, and what
 // the key table says.
-#include "searcher/input/experiment_schema.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -10,7 +10,6 @@
 
 #include "base/error.h"
 #include "searcher/scripts/device_memory.h"
-#include "searcher/scripts/ran_config.h"
 
 namespace dsat {
 namespace {

@@ -1,6 +1,4 @@
 // Tests the runs after the confirmation: their order, their outcomes, and that a replay agrees.
-#include "searcher/search/proof.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "searcher/search/phases.h"
 #include "searcher/search/verdict.h"
 #include "tests/searcher/search/simulated_trials.h"
 
