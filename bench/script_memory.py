@@ -4,8 +4,8 @@ usage: script_memory.py [NAME ...]
 
 Both count the bytes of tensors, at each operator (python/dsat/_memory.py); the real run has real
 tensors, kernels and collectives, and two ranks, of which the larger peak counts. Prints a row for
-each script, ZeRO stage and micro-batch size, and the errors of all. Needs the Python of
-`scripts/setup --tests`.
+each script, ZeRO stage (STAGES, "0 1 2 3" by default) and micro-batch size, and the errors of all.
+Needs the Python of `scripts/setup --tests`; hf_lora also needs `pip install peft`.
 """
 import contextlib
 import json
@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import traceback
 
 HERE = pathlib.Path(__file__).resolve().parent
 PYTHON = HERE.parent / "python"
@@ -72,9 +73,9 @@ def become_rank(script):
 
 
 def environment():
-    path = os.pathsep.join([str(PYTHON / "hook"), str(PYTHON)])
-    return {**os.environ, "PYTHONPATH": path, "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": "",
-            "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    paths = [str(PYTHON / "hook"), str(PYTHON), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "DS_ACCELERATOR": "cpu",
+            "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
 def words_of(name, size):
@@ -91,60 +92,90 @@ def write_config(folder, name, stage, size):
     (folder / "ds_config.json").write_text(json.dumps(config))
 
 
+def start_rank(rank, port, folder, script, arguments):
+    """Forks a rank, so that it has what this process has imported. Returns its id."""
+    child = os.fork()
+    if child:
+        return child
+    os.environ.update({
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS),
+        "LOCAL_WORLD_SIZE": str(RANKS), "LOCAL_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port), "DSAT_DS_CONFIG": str(folder / "ds_config.json"),
+        "DSAT_TRIAL_DIR": str(folder), "PEAK_FILE": str(folder / f"peak{rank}")})
+    log = os.open(folder / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for stream in (1, 2):
+        os.dup2(log, stream)
+    os.chdir(folder)
+    sys.argv = [script, *arguments]
+    try:
+        become_rank(script)
+    except BaseException:
+        traceback.print_exc()
+    os._exit(1)
+
+
 def measured(folder, name, size):
     """The larger peak of the ranks of a real run, in bytes."""
+    from dsat._dry_run import _preload
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     script, *arguments = words_of(name, size)
-    ranks = []
-    for rank in range(RANKS):
-        own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS),
-               "LOCAL_WORLD_SIZE": str(RANKS), "LOCAL_SIZE": str(RANKS),
-               "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-               "DSAT_DS_CONFIG": str(folder / "ds_config.json"), "DSAT_TRIAL_DIR": str(folder),
-               "PEAK_FILE": str(folder / f"peak{rank}")}
-        with open(folder / f"rank{rank}.log", "w", encoding="utf-8") as log:
-            ranks.append(subprocess.Popen(
-                [sys.executable, __file__, "--rank", str(HERE / "scripts" / script), *arguments],
-                env={**environment(), **own}, cwd=folder, stdout=log, stderr=log))
-    for rank in ranks:
-        rank.wait()
+    script = str(HERE / "scripts" / script)
+    _preload(script)
+    peaks = [folder / f"peak{rank}" for rank in range(RANKS)]
+    for peak in peaks:
+        peak.unlink(missing_ok=True)
+    for child in [start_rank(rank, port, folder, script, arguments) for rank in range(RANKS)]:
+        os.waitpid(child, 0)
     for left in pathlib.Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_*_{port}_*"):
         left.unlink()
     try:
-        return max(int((folder / f"peak{rank}").read_text()) for rank in range(RANKS))
+        return max(int(peak.read_text()) for peak in peaks)
     except FileNotFoundError:
-        raise SystemExit((folder / "rank0.log").read_text()[-2000:]) from None
+        raise RuntimeError((folder / "rank0.log").read_text()[-2000:]) from None
 
 
 def predicted(folder, name, size):
     """What a dry run says: the lines whose highest is the peak for a micro-batch size."""
     script, *arguments = words_of(name, size)
     dsat = os.environ.get("DSAT_PROGRAM", str(HERE.parent / "build/dsat"))
+    own = {name: value for name, value in os.environ.items() if not name.startswith("DSAT_")}
     run = subprocess.run([dsat, "estimate", "--json", "--ranks", str(RANKS), "--", sys.executable,
                           str(HERE / "scripts" / script), *arguments], cwd=folder,
-                         env=environment(), stdout=subprocess.PIPE, check=True)
-    answer = json.loads(run.stdout)
-    return answer["rows"][0]["lines"]
+                         env=own, capture_output=True, text=True, check=False)
+    try:
+        return json.loads(run.stdout)["rows"][0]["lines"]
+    except (ValueError, LookupError):
+        raise RuntimeError((run.stdout + run.stderr)[-2000:]) from None
+
+
+def compare(folder, name, stage):
+    """Prints a row for each size, and gives the errors."""
+    write_config(folder, name, stage, SIZES[0])
+    lines = predicted(folder, name, SIZES[0])
+    for size in SIZES:
+        write_config(folder, name, stage, size)
+        real = measured(folder, name, size)
+        said = max(start + slope * size for start, slope in lines)
+        print(f"{name:16} {stage:5} {size:5} {said:12.0f} {real:12} "
+              f"{100 * (said / real - 1):+6.2f} %", flush=True)
+        yield abs(said / real - 1)
 
 
 def main():
+    if "DSAT_DS_CONFIG" not in os.environ:  # Python looks for the hook when it starts.
+        os.execve(sys.executable, [sys.executable, *sys.argv],
+                  {**environment(), "DSAT_DS_CONFIG": os.devnull})
     errors = []
     print(f"{'script':16} stage  size {'predicted':>12} {'measured':>12}   error")
     for name in sys.argv[1:] or SCRIPTS:
         for stage in map(int, os.environ.get("STAGES", "0 1 2 3").split()):
             with tempfile.TemporaryDirectory() as path:
-                folder = pathlib.Path(path)
-                write_config(folder, name, stage, SIZES[0])
-                lines = predicted(folder, name, SIZES[0])
-                for size in SIZES:
-                    write_config(folder, name, stage, size)
-                    real = measured(folder, name, size)
-                    said = max(start + slope * size for start, slope in lines)
-                    errors.append(abs(said / real - 1))
-                    print(f"{name:16} {stage:5} {size:5} {said:12.0f} {real:12} "
-                          f"{100 * (said / real - 1):+6.2f} %", flush=True)
+                try:
+                    errors.extend(compare(pathlib.Path(path), name, stage))
+                except RuntimeError as error:
+                    print(f"{name:16} {stage:5} failed: {error}", flush=True)
     errors.sort()
     print(f"{len(errors)} cells: median error {100 * errors[len(errors) // 2]:.2f} %, 95th "
           f"percentile {100 * errors[int(0.95 * (len(errors) - 1))]:.2f} %, "

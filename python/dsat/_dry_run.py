@@ -28,6 +28,7 @@ import signal
 import sys
 import tempfile
 import time
+import timeit
 import traceback
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
@@ -112,7 +113,6 @@ class Runner:
 
     def __init__(self, request: Dict[str, Any], scratch: pathlib.Path) -> None:
         self._request, self._scratch = request, scratch
-        self._count = 0
         self._ends = time.monotonic() + request.get("limit_s", math.inf)
 
     def run_all(self, jobs: List[Job], own_batch: int = 0) -> List[Run]:
@@ -126,8 +126,7 @@ class Runner:
         while (waiting or running) and time.monotonic() < self._ends:
             while waiting and len(running) < min(len(os.sched_getaffinity(0)), _MOST_PROCESSES):
                 at, job = waiting.pop(0)
-                folder = self._scratch / str(self._count)
-                self._count += 1
+                folder = pathlib.Path(tempfile.mkdtemp(dir=self._scratch))
                 receiver, sender = context.Pipe(duplex=False)
                 context.Process(target=_become, args=(
                     job, folder, self._request, own_batch, sender)).start()
@@ -153,7 +152,6 @@ def _become(job: Job, folder: pathlib.Path, request: Dict[str, Any], own_batch: 
     signal.alarm(_LIMIT_S)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # It ends with its parent.
-    folder.mkdir()
     write_json(folder / "ds_config.json", job.config)
     log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT)
     for stream in (1, 2):
@@ -211,18 +209,9 @@ def _why(error: BaseException) -> str:
     if lines and lines[-1].filename != sys.argv[0]:
         where = f"{lines[-1].filename}, {where}"
     if type(error).__name__ in ("DataDependentOutputException", "DynamicOutputShapeException"):
-        return f"{where}the result of {error} depends on values, which fake tensors do not have"
+        return (f"{where}the result of {error} depends on values, which fake tensors do not have; "
+                "a search (dsat auto) measures such a script by launches")
     return where + " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST]
-
-
-def _best_of(run: Any, least_s: float = 0.05) -> float:
-    """The seconds that `run` takes in the fastest of several calls."""
-    best, ends = math.inf, time.perf_counter() + least_s
-    while time.perf_counter() < ends:
-        begin = time.perf_counter()
-        run()
-        best = min(best, time.perf_counter() - begin)
-    return best
 
 
 def _measure_speeds() -> List[float]:
@@ -239,9 +228,9 @@ def _measure_speeds() -> List[float]:
     with MemoryTracker() as tracker:
         tracker.mark(list(small.parameters()), "parameters")
         train()
-    return [2 * 512 ** 3 / _best_of(lambda: factor @ factor),
-            2 * values.nbytes / _best_of(lambda: torch.add(values, 1, out=values)),
-            _best_of(train) / len(tracker.phases)]
+    product_s, sum_s, step_s = (min(timeit.repeat(run, repeat=10, number=1)) for run in (
+        lambda: factor @ factor, lambda: torch.add(values, 1, out=values), train))
+    return [2 * 512 ** 3 / product_s, 2 * values.nbytes / sum_s, step_s / len(tracker.phases)]
 
 
 def _times(training: Any, facts: Dict[str, Any], speeds: List[float]) -> Dict[str, Any]:

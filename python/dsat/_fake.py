@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, List, Optional
 
 import numpy
@@ -16,6 +16,7 @@ import torch.distributed as dist
 import torch.distributed._tools.fake_collectives  # noqa: F401
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._pytree import tree_map_only
@@ -101,9 +102,9 @@ class FakeTraining(MemoryTracker):
         if not all(isinstance(tensor, FakeTensor) for tensor in tensors):
             self._note_written(func, args, kwargs)
             args, kwargs = tree_map_only(torch.Tensor, self.own, (args, kwargs))
-        with self._mode:
-            result = func(*args, **kwargs)
         name = func._opname
+        with self._mode:
+            result = (_multiply_groups if name == "_grouped_mm" else func)(*args, **kwargs)
         if name in _ARE_ZERO or name in _STAY_ZERO and all(
                 getattr(tensor, "dsat_is_zero", False) for tensor in tensors_in(args)):
             for tensor in tensors_in(result):
@@ -140,6 +141,7 @@ class FakeTraining(MemoryTracker):
         fake.numpy = lambda tensor, **_: numpy.ones(tensor.shape)
         fake.tolist = lambda tensor: numpy.ones(tensor.shape).tolist()
         fake.__float__ = lambda tensor: float(tensor.item())
+        fake.__deepcopy__ = _deepcopy
 
         def init_process_group(*_: Any, **__: Any) -> None:
             start("fake", store=FakeStore(), rank=0, world_size=ranks)
@@ -169,9 +171,8 @@ class FakeTraining(MemoryTracker):
         def _compile(_: Any, model: Any = None, **__: Any) -> Any:
             return (lambda function: function) if model is None else model
 
-        for name in ("set_device", "synchronize", "empty_cache", "reset_peak_memory_stats"):
-            wrap(torch.cuda, name)(lambda *_, **__: None)
-        for name in ("current_device", "memory_allocated", "max_memory_allocated"):
+        for name in ("set_device", "synchronize", "empty_cache", "reset_peak_memory_stats",
+                     "current_device", "memory_allocated", "max_memory_allocated"):
             wrap(torch.cuda, name)(lambda *_, **__: 0)
         for name in ("transformers.utils", "transformers.training_args"):
             if name in sys.modules:  # bf16 asks for a GPU.
@@ -184,8 +185,7 @@ class FakeTraining(MemoryTracker):
         @wrap(nn.parallel.DistributedDataParallel, "__init__")
         def _init(original: Any, self: Any, module: Any, *_: Any, **kwargs: Any) -> None:
             original(self, module, **{**kwargs, "device_ids": None, "output_device": None})
-            # The fake group's result has no value.
-            self.register_comm_hook(None, lambda _, bucket: _done(bucket.buffer()))
+            self.register_comm_hook(None, noop_hook)  # The fake group's result has no value.
 
     def change_deepspeed(self, deepspeed: ModuleType) -> None:
         """DeepSpeed compiles no kernels, and has memory for its flat buffers."""
@@ -201,15 +201,10 @@ class FakeTraining(MemoryTracker):
             raise RuntimeError("a dry run does not follow pipelines, whose ranks differ")
 
         from deepspeed.runtime.zero import stage_1_and_2
-
-        class _LastRank:
-            def __getattr__(self, name: str) -> Any:
-                return getattr(deepspeed.comm, name)
-
-            def get_rank(self, group: Any = None) -> int:
-                return int(deepspeed.comm.get_world_size(group)) - 1
         if self._is_last:
-            stage_1_and_2.dist = _LastRank()
+            stage_1_and_2.dist = SimpleNamespace(**{
+                **vars(deepspeed.comm),
+                "get_rank": lambda group=None: deepspeed.comm.get_world_size(group) - 1})
 
 
 class OnCpu(TorchFunctionMode):
@@ -236,10 +231,21 @@ class OnCpu(TorchFunctionMode):
         return func(*map(replaced, args), **kwargs)
 
 
-def _done(value: Any) -> Any:
-    done: Any = torch.futures.Future()
-    done.set_result(value)
-    return done
+def _deepcopy(tensor: torch.Tensor, _: Any) -> torch.Tensor:
+    """PyTorch's own would copy the mode of fake tensors, too, which holds storages."""
+    copy = tensor.detach().clone()
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(copy, tensor.requires_grad)
+    return copy.requires_grad_(tensor.requires_grad)
+
+
+def _multiply_groups(first: torch.Tensor, second: torch.Tensor, ends: Any = None, _: Any = None,
+                     dtype: Optional[torch.dtype] = None) -> torch.Tensor:
+    """The product of each expert's rows; PyTorch's own for fake tensors refuses 32 bits."""
+    shape = [first.shape[-2], second.shape[-1]]
+    if first.dim() == second.dim():
+        shape.insert(0, len(ends) if first.dim() == 2 else len(first))
+    return torch.empty(shape, dtype=dtype or first.dtype, device=first.device)
 
 
 class _NoKernels:

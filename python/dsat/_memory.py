@@ -25,10 +25,12 @@ KINDS = ("parameters", "gradients", "optimizer", "buffers", "activations", "temp
 # The parts of a training, in which peaks are different functions of the micro-batch size.
 PHASES = ("start", "engine", "forward", "backward", "update")
 
-# PyTorch's counts of FLOPs lack these names of the CPU's kernel, which has the same arguments.
+# PyTorch's counts of FLOPs lack the CPU's attention and the products of experts' rows.
 _FLASH = "_scaled_dot_product_flash_attention"
-_AS = {f"{_FLASH}_for_cpu{part}": getattr(torch.ops.aten, _FLASH + part)
-       for part in ("", "_backward")}
+_COUNTS: Dict[str, Any] = {
+    **{f"{_FLASH}_for_cpu{part}": flop_registry.get(getattr(torch.ops.aten, _FLASH + part))
+       for part in ("", "_backward")},
+    "_grouped_mm": lambda first, second, *_, **__: 2 * first.numel() * second.shape[-1]}
 # Its source may be in the memory of the host, or of a collective.
 _COPY = torch.ops.aten.copy_.default
 
@@ -105,6 +107,8 @@ class MemoryTracker(TorchDispatchMode):
         key, now = storage._cdata, self._now
         entry = self._storages.get(key)
         if entry is None:
+            if tensor.device.type == "meta":  # It has a shape, and no memory.
+                return
             entries = self._storages
 
             def release(_: Any) -> None:
@@ -138,7 +142,7 @@ class MemoryTracker(TorchDispatchMode):
 
     def _note_work(self, func: Any, args: Any, kwargs: Any, result: Any,
                    tensors: List[torch.Tensor]) -> None:
-        count = flop_registry.get(_AS.get(func._opname, func._overloadpacket))
+        count = _COUNTS.get(func._opname, flop_registry.get(func._overloadpacket))
         flops = 0 if count is None else int(count(*args, **kwargs, out_val=result))
         # A backward pass that computes with gradients recomputes.
         if not (self.phase == "backward" and torch.is_grad_enabled()):
@@ -169,8 +173,7 @@ class MemoryTracker(TorchDispatchMode):
 
         def new(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
             parameter = make(cls, data if data is None else self.own(data), requires_grad)
-            if parameter.device.type != "meta":
-                self.mark(parameter, "parameters")
+            self.mark(parameter, "parameters")
             return parameter
         nn.Parameter.__new__ = new  # type: ignore[method-assign]
         nn.modules.module.register_module_forward_pre_hook(self._note_module)
@@ -240,9 +243,10 @@ class MemoryTracker(TorchDispatchMode):
             before, self.outer_phase = self.outer_phase, "engine"
             original(engine, *args, **kwargs)
             self.outer_phase = before
-            if engine.optimizer is not None:
+            if hasattr(engine.optimizer, "step"):
                 self.engine = engine
                 self.offloads = bool(engine.zero_cpu_offload())
+            if engine.optimizer is not None:
                 self.mark_engine(engine)
 
         @wrap(deepspeed.DeepSpeedEngine, "backward")
@@ -263,7 +267,8 @@ class MemoryTracker(TorchDispatchMode):
 
     def mark_engine(self, engine: Any) -> None:
         """Call it after the passes and steps of an engine: its buffers come and go."""
-        self._mark_states(getattr(engine.optimizer, "optimizer", engine.optimizer))
+        if hasattr(engine.optimizer, "step"):  # At stage 3, that of a reference model has none.
+            self._mark_states(getattr(engine.optimizer, "optimizer", engine.optimizer))
         offloads_parameters = bool(engine.zero_offload_param())
         for parameter in engine.module.parameters():
             self.mark(getattr(parameter, "ds_tensor", None),

@@ -32,6 +32,64 @@ for inputs, in torch.utils.data.DataLoader(
     optimizer.step()
 """
 
+COPIES = """
+import copy
+import torch
+layer = torch.nn.Linear(64, 64, bias=False)
+net = torch.nn.Sequential(layer, copy.deepcopy(layer))
+for weight in net.parameters():
+    weight.data = torch.zeros_like(weight)
+shapes = [torch.zeros_like(weight, device="meta") for weight in net.parameters()]
+optimizer = torch.optim.SGD(net.parameters())
+for inputs, in torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(torch.randn(16, 64)), batch_size=4):
+    net(inputs).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+EXPERTS = """
+import torch
+
+
+class Experts(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.route = torch.nn.Linear(16, 4, bias=False)
+        self.weight = torch.nn.Parameter(torch.randn(4, 16, 32))
+
+    def forward(self, rows):
+        experts, order = torch.sort(self.route(rows).argmax(dim=1))
+        ends = torch.histc(experts.float(), bins=4, min=0, max=3).cumsum(0, dtype=torch.int32)
+        return torch.nn.functional.grouped_mm(rows[order], self.weight, offs=ends)
+
+
+net = Experts()
+optimizer = torch.optim.SGD(net.parameters())
+for inputs, in torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(torch.randn(64, 16)), batch_size=16):
+    net(inputs).pow(2).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+REFERENCE = """
+import copy
+import deepspeed
+import torch
+net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
+reference, *_ = deepspeed.initialize(model=copy.deepcopy(net), config={
+    "train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 3}})
+engine, *_ = deepspeed.initialize(
+    model=net, optimizer=torch.optim.AdamW(net.parameters()), config={})
+for _ in range(3):
+    inputs = torch.randn(4, 64)
+    with torch.no_grad():
+        targets = reference(inputs)
+    engine.backward((engine(inputs) - targets).pow(2).mean())
+    engine.step()
+"""
+
 
 def environment(**more):
     return {**os.environ, "PYTHONPATH": f"{ROOT}/python/hook:{ROOT}/python", "OMP_NUM_THREADS": "1",
@@ -175,10 +233,35 @@ def test_attention_with_dropout_is_fused_on_a_gpu(tmp_path):
     assert on_cpu["peak_bytes"] - on_gpu["peak_bytes"] > 2 * scores
 
 
+@pytest.mark.parametrize("text, numbers", [
+    pytest.param(COPIES, 2 * 64 * 64, id="copies"),
+    pytest.param(EXPERTS, 16 * 4 + 4 * 16 * 32, id="experts")])
+def test_a_script_holds_what_it_holds_on_real_tensors(tmp_path, text, numbers):
+    (tmp_path / "script.py").write_text(text)
+    said = dry_run(tmp_path, tmp_path / "script.py")
+    row = said["rows"][0]
+    assert said["num_params"] == numbers
+    assert row["kinds"]["parameters"] == 4 * numbers
+    assert row["peak_bytes"] == real_peak(tmp_path, tmp_path / "script.py")
+    assert said["flops_per_sample"] > numbers  # A row takes one of four experts, twice.
+    # Parameters, gradients, and the batch's activations.
+    assert row["peak_bytes"] < 2 * 4 * numbers + 20_000
+
+
+def test_a_reference_model_has_no_optimizer(tmp_path):
+    (tmp_path / "script.py").write_text(REFERENCE)
+    config = {**CONFIG, "zero_optimization": {"stage": 3, "stage3_prefetch_bucket_size": 1000}}
+    row = dry_run(tmp_path, tmp_path / "script.py", ds_config=config)["rows"][0]
+    # The trained copy in 32 bits and two moments, and not those of the reference.
+    assert row["kinds"]["optimizer"] == pytest.approx(3 * 4 * 2 * 65 * 64, rel=0.01)
+    real = real_peak(tmp_path, tmp_path / "script.py", ds_config=config)
+    assert row["peak_bytes"] == pytest.approx(real, rel=0.01)
+
+
 def test_a_line_of_the_script_is_named_that_looks_at_values(tmp_path):
     said = dry_run(tmp_path, "looks_at_values.py")
     assert "looks_at_values.py: line 8 (outputs[outputs > 0].sum().backward()): " in said["error"]
-    assert "depends on values, which fake tensors do not have" in said["error"]
+    assert "depends on values, which fake tensors do not have; a search (" in said["error"]
 
 
 def run_with(curve, phases):
