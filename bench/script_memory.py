@@ -176,9 +176,11 @@ def main():
                     errors.extend(compare(pathlib.Path(path), name, stage))
                 except RuntimeError as error:
                     print(f"{name:16} {stage:5} failed: {error}", flush=True)
+    if not errors:
+        sys.exit(1)
     errors.sort()
     print(f"{len(errors)} cells: median error {100 * errors[len(errors) // 2]:.2f} %, 95th "
-          f"percentile {100 * errors[int(0.95 * (len(errors) - 1))]:.2f} %, "
+          f"percentile {100 * errors[int(0.95 * len(errors))]:.2f} %, "
           f"largest {100 * errors[-1]:.2f} %")
 
 
