@@ -403,6 +403,16 @@ constexpr Rule kRules[] = {
                s.Is("/zero_optimization/zero_quantized_gradients") ||
                s.Int("/zero_optimization/zero_hpz_partition_size") > 1);
      }},
+    {"/expert_parallel/enabled", kRefuse,
+     "expected false at ZeRO stages 1 and 2 without /zero_optimization/reduce_scatter, and at "
+     "stage "
+     "2 without contiguous_gradients",
+     [](const Settings& s) {
+       const bool is_contiguous = s.Is("/zero_optimization/contiguous_gradients") ||
+                                  Offloads(s, "offload_optimizer") || s.stage() != 2;
+       return s.Is("/expert_parallel/enabled") && (s.stage() == 1 || s.stage() == 2) &&
+              !(is_contiguous && s.Is("/zero_optimization/reduce_scatter"));
+     }},
 };
 
 }  // namespace

@@ -63,7 +63,9 @@ TEST_F(CheckTest, WhatIsWrongOrIgnoredIsNamedWithItsFile) {
   const Finished ignored = work.Dsat({"check", "other.json", "--config", "deepspeed.yaml", "--out",
                                       "deepspeed.yaml"});  // No folder: nothing runs.
   EXPECT_EQ(ignored.exit_code, 2);
-  EXPECT_THAT(ignored.err, HasSubstr("other.json: /unknown is not a key"));
+  EXPECT_THAT(
+      ignored.err,
+      HasSubstr("other.json: not a key of DeepSpeed, which ignores unknown keys: /unknown"));
 }
 
 TEST_F(CheckTest, ASearchIsConfirmedAndItsResultCanBeCheckedAgain) {

@@ -335,6 +335,16 @@ const RuleCase kRuleCases[] = {
      "{'expert_parallel': {'enabled': true, 'autoep_size': 2}, 'sequence_parallel_size': 2,"
      " 'zero_optimization': {'stage': 3}}",
      "{'expert_parallel': {'enabled': true, 'autoep_size': 2}, 'sequence_parallel_size': 2}"},
+    {"/expert_parallel/enabled",
+     "{'expert_parallel': {'enabled': true},"
+     " 'zero_optimization': {'stage': 2, 'contiguous_gradients': false}}",
+     "{'expert_parallel': {'enabled': true},"
+     " 'zero_optimization': {'stage': 1, 'contiguous_gradients': false}}"},
+    {"/expert_parallel/enabled",
+     "{'expert_parallel': {'enabled': true},"
+     " 'zero_optimization': {'stage': 1, 'reduce_scatter': false}}",
+     "{'expert_parallel': {'enabled': true},"
+     " 'zero_optimization': {'stage': 3, 'reduce_scatter': false}}"},
 };
 
 TEST(RulesTest, EveryRuleFiresAndOnlyThen) {
