@@ -19,12 +19,15 @@
 #include "base/json.h"
 
 // Defines VisitFields for a struct whose fields are written by their own names, 63 at the most.
-#define DSAT_FIELDS(Struct, ...)                                             \
-  template <typename Visitor, typename T>                                    \
-  requires std::same_as<std::remove_const_t<T>, Struct>                      \
-  void VisitFields(Visitor& visit, T& object) {                              \
-    NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(DSAT_VISIT_FIELD, __VA_ARGS__)) \
+#define DSAT_FIELDS(Struct, ...)                        \
+  template <typename Visitor, typename T>               \
+  requires std::same_as<std::remove_const_t<T>, Struct> \
+  void VisitFields(Visitor& visit, T& object) {         \
+    DSAT_VISIT_FIELDS(__VA_ARGS__)                      \
   }
+// The body of such a function, for a struct that has more.
+#define DSAT_VISIT_FIELDS(...) \
+  NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(DSAT_VISIT_FIELD, __VA_ARGS__))
 #define DSAT_VISIT_FIELD(name) visit(#name, object.name);
 
 namespace dsat::fields {

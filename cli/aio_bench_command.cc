@@ -10,7 +10,7 @@
 #include "base/json.h"
 #include "base/table.h"
 #include "cli/commands.h"
-#include "cli/machine_facts.h"
+#include "cli/disk_speed.h"
 #include "cli/status_line.h"
 #include "engine/io/async_file.h"
 

@@ -1,14 +1,9 @@
 // The machine and the software that trials run on, as an experiment records them.
 #pragma once
 
-#include <cstdint>
-#include <cstdlib>
-#include <memory>
-#include <string>
 #include <vector>
 
 #include "base/json.h"
-#include "engine/io/async_file.h"
 #include "proto/experiment.h"
 #include "searcher/processes/launch_host.h"
 
@@ -30,25 +25,5 @@ Json ExtensionBuildFacts();
 // The ports of this machine at which processes of dsat listen, as far as this user may see them:
 // objects of pid, program (dsat or dsat-trial) and port.
 Json ListeningPorts();
-
-struct DiskSpeed {
-  bool direct = false;  // Not through the page cache.
-  double read_bytes_per_s = 0;
-  double write_bytes_per_s = 0;
-};
-
-struct FreeMemory {
-  void operator()(char* data) const { std::free(data); }
-};
-using NoiseMemory = std::unique_ptr<char, FreeMemory>;
-
-// Aligned random data, which no file system can compress. Throws kResourceExhausted. REQUIRES:
-// `bytes` is a multiple of kAioAlignment.
-NoiseMemory MakeNoise(int64_t bytes);
-
-// Medians of `repeats` transfers of `bytes` from and to `memory`, through a file without a name in
-// `folder`. Throws what AsyncFile throws.
-DiskSpeed MeasureDisk(const std::string& folder, char* memory, int64_t bytes, int64_t repeats,
-                      const engine::AioOptions& options);
 
 }  // namespace dsat::cli

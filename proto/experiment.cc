@@ -18,11 +18,11 @@ DSAT_FIELDS(AutoOptions, run_steps, warm_start, prior)
 template <typename Visitor, typename T>
 requires std::same_as<std::remove_const_t<T>, SearchOptions>
 void VisitFields(Visitor& visit, T& object) {
-  NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(
-      DSAT_VISIT_FIELD, max_trials, max_concurrent_trials, max_slots, metric, zero_stages,
-      random_seed, start_profile_step, end_profile_step, run_full_experiment, train_batch_size,
-      divisible_by, confirm_rounds, check_losses, soak_steps, soak_in_budget, profile, loss_pattern,
-      max_time_s, max_device_hours, compat_determined, space, allow_semantic))
+  DSAT_VISIT_FIELDS(max_trials, max_concurrent_trials, max_slots, metric, zero_stages, random_seed,
+                    start_profile_step, end_profile_step, run_full_experiment, train_batch_size,
+                    divisible_by, confirm_rounds, check_losses, soak_steps, soak_in_budget, profile,
+                    loss_pattern, max_time_s, max_device_hours, compat_determined, space,
+                    allow_semantic)
   VisitFields(visit, object.auto_method);
   VisitFields(visit, object.lineages);
   VisitFields(visit, object.random);

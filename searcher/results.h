@@ -3,18 +3,16 @@
 
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "base/json.h"
 #include "db/store.h"
-#include "proto/experiment.h"
 #include "proto/trial.h"
 #include "searcher/search/experiment.h"
 
 namespace dsat {
 
 // The config of the verdict's pick with the batch sizes of its best point, which states what it
-// leaves to defaults that may change (StatedDefaults); nullopt before a trial succeeds.
+// leaves to defaults that may change (searcher/stated_defaults.h); nullopt before a trial succeeds.
 std::optional<Json> BestConfig(const Search& search);
 
 // The config that is predicted to be the fastest, as ConfigToKeep has it, of a search that has
@@ -50,7 +48,7 @@ std::string MachineOf(const ExperimentSpec& spec);
 //   experiment: id, name, config_path, model_dir, hyperparameters, ds_config (as submitted),
 //     method, metric, unit, random_seed, state, reason.
 //   machine: MachineOf the experiment.
-//   versions: VersionsOf the experiment.
+//   versions: VersionsOf the experiment (searcher/stated_defaults.h).
 //   best_trial: trial, micro_batch_size, accumulation_steps, metrics (name -> value, spread,
 //     samples, unit), rank_peak_bytes of the verdict's pick; null if there is none.
 //   ds_config: the content of ds_config.json; null if there is none.
@@ -76,17 +74,5 @@ std::string ExportTrials(const Store& store, ExperimentId id, const std::string&
 // The rows as objects. Of columns with equal names, such as those of a join, later ones get
 // numbers.
 Json RowsAsJson(const QueryResult& result);
-
-// The versions that an experiment's trials ran with, name -> text: "dsat" and, as far as they are
-// known, "deepspeed", "torch" and "transformers".
-Json VersionsOf(const ExperimentSpec& spec);
-
-// `ds_config`, the configuration of a trial, with the value that it ran with for each key of
-// `knobs`, and for each key whose default differs between releases of DeepSpeed or between ZeRO
-// stages (Key::changed, Key::fallback_stage). Keys that are given stay, "auto" included. Left out
-// are the keys of sections that the config lacks, keys without effect at its stage and, for a
-// script, keys that its DeepSpeed does not know, changed defaults if its version is unknown, and
-// gradient_clipping if a trainer runs that has an argument for it.
-Json WithStatedDefaults(const ExperimentSpec& spec, const std::vector<Knob>& knobs, Json ds_config);
 
 }  // namespace dsat

@@ -9,6 +9,7 @@
 #include "base/version.h"
 #include "cli/output/output.h"
 #include "searcher/results.h"
+#include "searcher/stated_defaults.h"
 
 namespace dsat::cli {
 namespace {

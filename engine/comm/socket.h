@@ -4,16 +4,11 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include <array>
 #include <chrono>
-#include <cstdint>
-#include <list>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/unique_fd.h"
-#include "engine/comm/link.h"
 
 namespace dsat::engine {
 
@@ -61,52 +56,5 @@ void Tune(int fd);
 
 // Waits for `events` (poll's) on `fd`; false after the deadline.
 bool WaitFor(int fd, short events, std::chrono::steady_clock::time_point deadline);
-
-// The first bytes on every connection of a group.
-struct Hello {
-  static constexpr std::array<char, 8> kMagic{'d', 's', 'a', 't', 'g', 'r', 'p', '1'};
-  enum class Purpose : int32_t { kJoin, kCollectives, kMessages };
-
-  std::array<char, 8> magic = kMagic;
-  uint64_t token = 0;  // Shows that the sender belongs to the group.
-  Purpose purpose = Purpose::kJoin;
-  int32_t size = 0;
-  int32_t rank = 0;
-  int32_t pid = 0;
-  int32_t port = 0;  // kJoin: the port at which this rank listens.
-  int32_t reserved = 0;
-};
-
-// Accepts the connections of a group's members and rejects all others: any process may connect. A
-// connection that does not send a Hello within some seconds is closed and does not delay the
-// others. Not thread-safe.
-class Acceptor {
- public:
-  struct Arrival {
-    UniqueFd fd;
-    Hello hello;  // Has the magic number; the caller checks the rest.
-  };
-
-  // `listener` is non-blocking.
-  explicit Acceptor(UniqueFd listener) : listener_(std::move(listener)) {}
-
-  // The next connection that has sent a complete hello; nullopt after the deadline. Throws if this
-  // process cannot accept connections.
-  std::optional<Arrival> Next(std::chrono::steady_clock::time_point deadline);
-
- private:
-  // A connection whose hello is not complete.
-  struct Pending {
-    Link link;
-    Hello hello;
-    std::chrono::steady_clock::time_point deadline;
-  };
-
-  void Accept();
-  std::optional<Arrival> Listen();
-
-  UniqueFd listener_;
-  std::list<Pending> pending_;  // A list: links write to the hellos, which must not move.
-};
 
 }  // namespace dsat::engine

@@ -18,6 +18,7 @@
 #include <set>
 #include <utility>
 
+#include "engine/comm/acceptor.h"
 #include "engine/comm/socket.h"
 
 namespace dsat::engine {

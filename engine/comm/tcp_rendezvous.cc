@@ -17,8 +17,8 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "engine/comm/acceptor.h"
 #include "engine/comm/link.h"
-#include "engine/comm/socket.h"
 
 namespace dsat::engine {
 namespace {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -40,16 +39,5 @@ Json KnownPart(Json ds_config, const Json& searched);
 // Throws kInvalidArgument naming a key that is given and that DeepSpeed does not know: one of the
 // built-in engine's own, in a config for a DeepSpeed script.
 void RefuseOwnKeys(const Json& ds_config, const std::string& source);
-
-// A rule of what DeepSpeed asserts about several keys together.
-struct Rule {
-  const char* pointer;  // The key that the message names.
-  bool refuses;         // If false, it warns.
-  const char* text;     // Follows "<pointer> is <value>; ".
-  bool (*broken)(const Settings&);
-};
-
-// All rules. Static storage.
-std::span<const Rule> Rules();
 
 }  // namespace dsat::engine

@@ -20,6 +20,7 @@
 #include "engine/runtime/predict.h"
 #include "engine/runtime/resources.h"
 #include "engine/runtime/state/tier_memory.h"
+#include "engine/worker/divergence.h"
 #include "engine/worker/history.h"
 #include "engine/worker/inference.h"
 #include "engine/worker/metrics.h"

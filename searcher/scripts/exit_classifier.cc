@@ -105,12 +105,12 @@ bool ComesAgain(std::string_view log) {
       R"((^|[\s.])(Import|ModuleNotFound|Syntax|Indentation|Name|UnboundLocal|Attribute|Type|Value)"
       R"(|Key|Index|ZeroDivision|FileNotFound|JSONDecode|NotImplemented|Unreachable)Error\b)",
       RegexOptions());
-  static const RE2 kUsage(R"((?ms)^usage: .*^\S+: error: |^dsat: cannot run [^\n]*: No such file)",
-                          RegexOptions());
+  static const RE2 kWrongCommand(
+      R"((?ms)^usage: .*^\S+: error: |^dsat: cannot run [^\n]*: No such file)", RegexOptions());
   const std::string error = LastError(log);
   const bool is_extension = error.find("shared object") != std::string::npos;
   return (RE2::PartialMatch(error, kMistake) && !is_extension) ||
-         RE2::PartialMatch(Piece(log), kUsage);
+         RE2::PartialMatch(Piece(log), kWrongCommand);
 }
 
 // The rank whose log has the error that is nearest to the cause, the first failed one before all

@@ -13,7 +13,7 @@ import sys
 from typing import Any, Callable, Dict, List, Optional
 
 from dsat._hook import wrap
-from dsat._trial import note_change, rank
+from dsat._trial import Trial, note_change, rank
 
 # As submitted, of what the script has built.
 submitted: Dict[str, Any] = {}
@@ -89,11 +89,12 @@ def _switch(model: Any, on: bool) -> None:
         getattr(model, f"{kind}_checkpointing_disable")()
 
 
-def prepare_experts(model: Any, section: Dict[str, Any]) -> None:
+def prepare_experts(model: Any, section: Dict[str, Any], running: Trial) -> None:
     """Call it before an engine gets the model. `section`: expert_parallel of its config."""
-    count = _count_experts(model, section)
-    if count:
-        submitted["num_experts"] = count
+    if running.is_profile or running.is_dry_run:
+        count = _count_experts(model, section)
+        if count:
+            submitted["num_experts"] = count
     if section.get("enabled"):
         _accept_class_names()
 

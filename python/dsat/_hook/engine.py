@@ -197,7 +197,7 @@ def change(deepspeed: ModuleType) -> None:
         was = _check_batches(given, config, kwargs.get("training_data"))
         if not has_pipeline and kwargs.get("model") is not None:
             arguments.change_model(kwargs["model"])
-            arguments.prepare_experts(kwargs["model"], config.get("expert_parallel") or {})
+            arguments.prepare_experts(kwargs["model"], config.get("expert_parallel") or {}, running)
         result = original(**kwargs)
         if in_args:
             args.deepspeed_config = str(running.config_path)

@@ -8,7 +8,7 @@
 
 #include "base/files.h"
 #include "engine/config/keys.h"
-#include "engine/config/validate.h"
+#include "engine/config/rules.h"
 #include "tests/build_folder.h"
 #include "tests/engine/config/key_docs.h"
 

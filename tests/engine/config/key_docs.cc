@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/config/validate.h"
+#include "engine/config/rules.h"
 
 namespace dsat::engine {
 namespace {

@@ -1,10 +1,11 @@
 // The compressed mean against the algorithm in double, and what error feedback makes of it.
+#include "engine/runtime/optimizer/compressed_average.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <vector>
 
-#include "engine/runtime/optimizer/updater.h"
 #include "tests/engine/backend/kernels_testing.h"
 #include "tests/engine/runtime/run_ranks.h"
 

@@ -1,11 +1,12 @@
 // The communication thread: order, waiting, errors.
+#include "engine/runtime/state/background.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <vector>
 
 #include "base/error.h"
-#include "engine/runtime/state/redistribute.h"
 
 namespace dsat::engine {
 namespace {
