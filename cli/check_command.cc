@@ -153,6 +153,7 @@ struct Finding {
   std::optional<Factor> factor;            // nullopt: the submitted configuration does not fit.
   std::optional<Factor> of_recorded;       // The candidate's speed now over the recorded one.
   std::optional<double> base_of_recorded;  // The same of the submitted configuration.
+  bool base_changed = false;               // Since the search that recorded it.
   bool too_slow = false;
 };
 
@@ -181,6 +182,8 @@ Finding Find(const Experiment& experiment, const Json& record, std::optional<Cen
   Finding found;
   found.candidate = arms.back();
   if (!is_alone) found.factor = confirmation->Compare(found.candidate, arms[0]);
+  const Json* submitted = FindAtPointer(record, "/experiment/ds_config");
+  found.base_changed = submitted != nullptr && *submitted != search.spec().ds_config;
   if (!recorded) return found;
   const Factor part =
       RatioOfSpeeds(confirmation->LogSpeed(found.candidate), *recorded, confirmation->NumRounds());
@@ -189,8 +192,7 @@ Finding Find(const Experiment& experiment, const Json& record, std::optional<Cen
   const Json* other = FindAtPointer(record, "/verdict/nothing_better");
   const Json* value = FindAtPointer(record, "/factor_over_submitted/value");
   const bool is_base = other != nullptr && *other == true;
-  const Json* submitted = FindAtPointer(record, "/experiment/ds_config");
-  const bool is_same = submitted != nullptr && *submitted == search.spec().ds_config;
+  const bool is_same = submitted != nullptr && !found.base_changed;
   if (found.factor && is_same && value != nullptr && value->is_number()) {
     const double factor = is_base ? 1 : value->get<double>();
     found.base_of_recorded = confirmation->MeanSpeed(arms[0]) * factor / std::exp(recorded->mean);
@@ -204,8 +206,9 @@ std::string BaseReason(const Search& search) {
 }
 
 std::string Text(const CheckFlags& check, const Search& search, const Finding& found) {
-  const std::string base =
-      check.against.empty() ? "the submitted configuration" : Printable(check.against);
+  const std::string base = !check.against.empty() ? Printable(check.against)
+                           : found.base_changed   ? "the present ds_config (another was submitted)"
+                                                  : "the submitted configuration";
   const int64_t rounds = search.confirmation()->NumRounds();
   const std::string how = fmt::format("measured in {}{} round{}", rounds,
                                       found.factor ? " alternating" : "", rounds == 1 ? "" : "s");

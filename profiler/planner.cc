@@ -119,6 +119,50 @@ PlannerEstimate Planner::Of(const Json& ds_config, std::vector<std::string>* war
   return OnCluster(ds_config, cluster_, warnings);
 }
 
+void Planner::Calibrate(const Json& ds_config, const std::vector<std::vector<double>>& timings) {
+  std::vector<Timed> timed;
+  std::vector<double> update_times;
+  for (const std::vector<double>& timing : timings) {
+    const auto size = static_cast<int64_t>(timing.at(0));
+    const engine::StepTime time =
+        Of(ConfigForTrial(ds_config, {{kMicroBatchKey, size}, {kAccumulationKey, 1}},
+                          cluster_.num_ranks))
+            .time;
+    // Waiting is no part of computing.
+    const auto computed = [](double measured_ms, double waits_ms) {
+      return std::max(measured_ms - waits_ms, measured_ms / 2);
+    };
+    if (time.compute_ms <= 0 || time.update_ms <= 0) return;
+    timed.push_back(
+        {timing[0], time.compute_ms, computed(timing.at(1), time.passes_ms - time.compute_ms)});
+    const double waits_ms = time.total_ms() - time.passes_ms - time.update_ms;
+    update_times.push_back(computed(timing.at(2), waits_ms) / time.update_ms);
+  }
+  if (timed.empty()) return;
+  timed_ = std::move(timed);
+  update_times_ = Summarize(update_times).value;
+}
+
+// How many times as long computing takes as the speeds say.
+double Planner::ComputeTimes(int64_t micro_batch_size) const {
+  if (timed_.empty()) return 1;
+  if (timed_.size() == 1) return timed_[0].measured_ms / timed_[0].predicted_ms;
+  const auto size = static_cast<double>(micro_batch_size);
+  size_t above = 1;
+  while (above + 1 < timed_.size() && timed_[above].micro_batch_size < size)
+    ++above;
+  const Timed &a = timed_[above - 1], &b = timed_[above];
+  const auto per_sample = [&](double Timed::*ms) {
+    return (b.*ms - a.*ms) / (b.micro_batch_size - a.micro_batch_size);
+  };
+  const double more = size - b.micro_batch_size;
+  double slope = per_sample(&Timed::measured_ms);
+  // A device that waits for its kernels needs no longer for a larger micro-batch, up to its limit.
+  if (more > 0) slope = std::max(slope, cluster_.efficiency * per_sample(&Timed::predicted_ms));
+  return (b.measured_ms + more * slope) /
+         (b.predicted_ms + more * per_sample(&Timed::predicted_ms));
+}
+
 Estimate Planner::Predict(const Json& ds_config) const {
   return Of(ds_config);
 }
@@ -130,11 +174,13 @@ PlannerEstimate Planner::OnCluster(const Json& ds_config, const Cluster& cluster
   PlannerEstimate estimate;
   estimate.batch = config.batch;
   estimate.num_stages = config.pipeline.num_stages;
+  engine::Speeds speeds = cluster.SpeedsFor(config.dtype());
+  speeds.compute_times = ComputeTimes(config.batch.micro_batch_size);
+  speeds.update_times = update_times_;
   for (int stage = 0; stage < config.pipeline.num_stages; ++stage) {
     const int rank = stage * (size / config.pipeline.num_stages);
     estimate.ranks.push_back(engine::Predict(model_, config, seq_len_, rank, size,
-                                             cluster.num_threads, cluster.SpeedsFor(config.dtype()),
-                                             cluster.kind()));
+                                             cluster.num_threads, speeds, cluster.kind()));
   }
   SumUp(cluster, estimate);
   return estimate;

@@ -50,6 +50,10 @@ class Planner : public Predictor {
   // `source` names the config in messages. `seq_len` is T.
   Planner(engine::Model model, int64_t seq_len, const engine::Cluster& cluster, std::string source);
 
+  // Computing is predicted to take as long as was measured: `timings` (ModelProfile) are those of
+  // `ds_config` without accumulation. Between two sizes, and above the largest, the time is linear.
+  void Calibrate(const Json& ds_config, const std::vector<std::vector<double>>& timings);
+
   // Throws what ParseDsConfig and engine::Predict throw. `warnings` as ParseDsConfig's.
   PlannerEstimate Of(const Json& ds_config, std::vector<std::string>* warnings = nullptr) const;
   Estimate Predict(const Json& ds_config) const override;
@@ -80,6 +84,13 @@ class Planner : public Predictor {
   int64_t seq_len_;
   engine::Cluster cluster_;
   std::string source_;
+  // A micro-batch size that was timed, and the ms of its computing by the speeds and as measured.
+  struct Timed {
+    double micro_batch_size, predicted_ms, measured_ms;
+  };
+  double ComputeTimes(int64_t micro_batch_size) const;
+  std::vector<Timed> timed_;
+  double update_times_ = 1;  // How many times as long an update takes as the speeds say.
 };
 
 // The inputs of a planner. `model` is a model block (models.h) whose paths start at `base_dir`, and

@@ -218,8 +218,10 @@ std::unique_ptr<Predictor> MakePredictor(const ExperimentSpec& spec, const Model
   const bool knows_device = IsBuiltin(spec) && !profile.device.empty();
   if (!knows_device || PolicyOf(spec.options).published_memory)
     return MakeFormulaPredictor(spec, profile);
-  return std::make_unique<Planner>(
-      MakePlanner(PlannerInputsOf(spec), ClusterOfTrials(spec, profile)));
+  auto planner =
+      std::make_unique<Planner>(MakePlanner(PlannerInputsOf(spec), ClusterOfTrials(spec, profile)));
+  planner->Calibrate(spec.ds_config, profile.timings);
+  return planner;
 }
 
 int64_t LargestMicroBatchThat(const std::function<bool(int64_t)>& fits) {

@@ -146,8 +146,8 @@ void VisitProfile(Visitor& visit, Profile& object){NLOHMANN_JSON_EXPAND(NLOHMANN
     DSAT_VISIT_FIELD, num_params, trainable_num_params, activation_bytes_per_sample,
     device_memory_bytes, forward_flops_per_sample, two_units_num_params, matmul_flops_per_s,
     copy_bytes_per_s, to_device_bytes_per_s, to_host_bytes_per_s, link_bytes_per_s,
-    micro_batch_1_peak_bytes, micro_batch_2_peak_bytes, device, num_threads, trainer, dry_places,
-    process_bytes))}
+    micro_batch_1_peak_bytes, micro_batch_2_peak_bytes, timings, device, num_threads, trainer,
+    dry_places, process_bytes))}
 
 Json ToJson(const ModelProfile& profile) {
   Json json;
@@ -245,15 +245,27 @@ class ProfileReader {
   }
   void operator()(const char* key, std::vector<DryPlace>& places) const {
     fields::Decode(json_.value(key, Json::array()), fmt::format("{}/{}", what_, key), places);
-    const auto is_pair = [](const std::vector<double>& numbers) { return numbers.size() == 2; };
     for (const DryPlace& place : places) {
-      if (place.lines.empty() || !std::ranges::all_of(place.lines, is_pair) ||
-          !is_pair(place.passes_ms) || !is_pair(place.passes_sent) || !is_pair(place.update_sent))
+      if (place.lines.empty() || !std::ranges::all_of(place.lines, IsPair) ||
+          !IsPair(place.passes_ms) || !IsPair(place.passes_sent) || !IsPair(place.update_sent))
         Throw(ErrorCode::kInvalidArgument, "{}/{}: expected pairs of numbers", what_, key);
+    }
+  }
+  void operator()(const char* key, std::vector<std::vector<double>>& timings) const {
+    fields::Decode(json_.value(key, Json::array()), fmt::format("{}/{}", what_, key), timings);
+    double last_size = 0;
+    for (const std::vector<double>& timing : timings) {
+      if (timing.size() != 3 || timing[0] < last_size + 1 || timing[1] <= 0 || timing[2] <= 0)
+        Throw(ErrorCode::kInvalidArgument,
+              "{}/{}: expected triples of an increasing micro-batch size and two times", what_,
+              key);
+      last_size = timing[0];
     }
   }
 
  private:
+  static bool IsPair(const std::vector<double>& numbers) { return numbers.size() == 2; }
+
   const Json& json_;
   const std::string& what_;
   JsonBlock block_;

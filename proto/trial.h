@@ -135,6 +135,10 @@ struct ModelProfile {
   // predicted not to fit.
   int64_t micro_batch_1_peak_bytes = 0;
   int64_t micro_batch_2_peak_bytes = 0;
+  // For each micro-batch size that was timed, in increasing order: the size, the ms of its forward
+  // and backward pass together, and the ms of norm, update and gathering; medians of a few steps.
+  // Empty in a pipeline, and for a script.
+  std::vector<std::vector<double>> timings = {};
   // The device that the built-in engine ran on; empty in a profile that came from elsewhere, except
   // for "cpu" of a DeepSpeed script that has no GPU. The number of threads is then 0.
   std::string device = {};  // "cpu" or "cuda".

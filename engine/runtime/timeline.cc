@@ -66,20 +66,21 @@ void Timeline::Ran(const Instruction& instruction) {
   Compute(instruction, counts);
   Communicate(instruction, counts);
   UseDisk(instruction, counts);
-  if (instruction.phase != Phase::kStep) micro_batches_ms_ += now_ms_ - before_ms;
+  if (instruction.phase != Phase::kStep) time_.passes_ms += now_ms_ - before_ms;
 }
 
 void Timeline::Compute(const Instruction& instruction, const Counts& counts) {
-  Spend(&StepTime::compute_ms, MsFor(static_cast<double>(counts.flops), speeds_.flops));
+  double compute_ms = MsFor(static_cast<double>(counts.flops), speeds_.flops);
   // UpdateMs counts the bytes that the update moves.
-  if (instruction.phase != Phase::kStep) {
-    Spend(&StepTime::compute_ms,
-          MsFor(static_cast<double>(counts.moved_bytes), speeds_.device_bytes));
-  }
+  if (instruction.phase != Phase::kStep)
+    compute_ms += MsFor(static_cast<double>(counts.moved_bytes), speeds_.device_bytes);
+  Spend(&StepTime::compute_ms, speeds_.compute_times * compute_ms);
   Spend(&StepTime::copy_ms, MsFor(static_cast<double>(counts.copied_bytes), speeds_.copy_bytes));
-  if (instruction.op == Op::kNorm) Spend(&StepTime::update_ms, NormMs());
-  if (instruction.op == Op::kUpdate)
-    Spend(&StepTime::update_ms, UpdateMs(plan_.sub_groups[instruction.sub_group]));
+  if (instruction.op == Op::kNorm) Spend(&StepTime::update_ms, speeds_.update_times * NormMs());
+  if (instruction.op == Op::kUpdate) {
+    Spend(&StepTime::update_ms,
+          speeds_.update_times * UpdateMs(plan_.sub_groups[instruction.sub_group]));
+  }
 }
 
 void Timeline::Communicate(const Instruction& instruction, const Counts& counts) {
@@ -172,7 +173,7 @@ void Timeline::WaitUntil(double StepTime::*what, double ms) {
 
 StepTime Timeline::time() const {
   StepTime time = time_;
-  time.bubble_ms = micro_batches_ms_ * (config_.pipeline.num_stages - 1) /
+  time.bubble_ms = time.passes_ms * (config_.pipeline.num_stages - 1) /
                    static_cast<double>(config_.batch.accumulation_steps);
   return time;
 }

@@ -27,6 +27,8 @@ struct Speeds {
   double read_bytes = 0;    // Disk: this rank's share.
   double write_bytes = 0;
   double call_seconds = 0;  // The time of a collective or message, besides its bytes.
+  // Forward and backward, and norm and update, compute this many times as long.
+  double compute_times = 1, update_times = 1;
 };
 
 // The time of a step on the rank's clock, by kind of work, in ms.
@@ -37,6 +39,7 @@ struct StepTime {
   double communication_ms = 0;  // Waiting for collectives and messages.
   double disk_ms = 0;           // Waiting for the disk.
   double bubble_ms = 0;         // Pipeline stages that wait for others.
+  double passes_ms = 0;         // All of the above that is part of forward and backward passes.
   // How long the link and the disk were busy. The part without waiting is hidden by computing.
   double link_busy_ms = 0;
   double disk_busy_ms = 0;
@@ -92,7 +95,6 @@ class Timeline {
   double now_ms_ = 0;
   double link_free_ms_ = 0;
   double disk_free_ms_ = 0;
-  double micro_batches_ms_ = 0;        // The part of now_ms_ in forward and backward.
   std::vector<double> arrives_ms_;     // By transfer.
   std::vector<double> state_done_ms_;  // By sub-group.
   std::vector<double> slice_done_ms_;  // By unit.

@@ -85,6 +85,13 @@ Measurement MeasurementOf(std::span<const StepResult> steps, const StepWork& sca
   return measurement;
 }
 
+std::vector<double> TimingOf(int64_t micro_batch_size, std::span<const StepResult> steps) {
+  const Metric passes_ms = SummarizeSteps(
+      steps, [](const StepResult& step) { return step.forward_ms + step.backward_ms; });
+  const Metric update_ms = SummarizeSteps(steps, std::mem_fn(&StepResult::step_ms));
+  return {static_cast<double>(micro_batch_size), passes_ms.value, update_ms.value};
+}
+
 TrainingStep RecordOf(const StepResult& step, int64_t num_steps, const StepWork& scale,
                       int64_t peak_bytes) {
   const double samples_per_s = 1000 * static_cast<double>(scale.train_batch_size) / step.latency_ms;

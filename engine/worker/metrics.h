@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "engine/model/layer.h"
 #include "engine/runtime/engine.h"
@@ -28,6 +29,9 @@ int64_t PeakResidentBytes();
 // REQUIRES: steps is not empty.
 Measurement MeasurementOf(std::span<const StepResult> steps, const StepWork& scale,
                           int64_t peak_bytes);
+
+// An element of ModelProfile::timings. REQUIRES: steps is not empty.
+std::vector<double> TimingOf(int64_t micro_batch_size, std::span<const StepResult> steps);
 
 // A line of a training's history.
 TrainingStep RecordOf(const StepResult& step, int64_t num_steps, const StepWork& scale,

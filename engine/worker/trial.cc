@@ -23,6 +23,7 @@
 #include "engine/worker/divergence.h"
 #include "engine/worker/history.h"
 #include "engine/worker/inference.h"
+#include "engine/worker/link_speed.h"
 #include "engine/worker/metrics.h"
 #include "engine/worker/step_tracer.h"
 #include "engine/worker/step_window.h"
@@ -58,7 +59,8 @@ struct PointRun {
 // The action of all ranks after a step. If they want different ones, the last of these.
 enum class Next { kStep, kEnd, kStop };
 
-constexpr StepWindowOptions kFirstStep = {.first = 0, .least = 1, .fixed = true};
+// A step that warms up, and a few that are timed.
+constexpr StepWindowOptions kProfileSteps = {.first = 1, .least = 3};
 
 class Trial {
  public:
@@ -108,14 +110,21 @@ class Trial {
   uint64_t Seed() const { return static_cast<uint64_t>(SeedOf(task_, config_)); }
 
   void Profile() {
-    const Point one{.micro_batch_size = 1}, two{.micro_batch_size = 2};
-    const std::optional<PointRun> at_one = RunPoint(one, kFirstStep);
+    const std::optional<PointRun> at_one = RunPoint({.micro_batch_size = 1}, kProfileSteps);
     if (!at_one) return;
-    const PointResult result = {one, MeasurementOf(at_one->steps, Scale(), at_one->peak_bytes)};
-    RenewGroup();
-    std::optional<PointRun> at_two = PointRun{};  // Stays so if it would not fit.
-    if (IsPredictedToFit(two)) at_two = RunPoint(two, kFirstStep);
-    if (!at_two) return;
+    const PointResult result = {{.micro_batch_size = 1},
+                                MeasurementOf(at_one->steps, Scale(), at_one->peak_bytes)};
+    std::vector<std::vector<double>> timings = {TimingOf(1, at_one->steps)};
+    int64_t two_peak_bytes = 0;  // Stays so if two samples would not fit.
+    for (int64_t size = 2; size > 0; size = LargerProfileSize(timings)) {
+      RenewGroup();
+      if (!IsPredictedToFit({.micro_batch_size = size})) break;
+      const std::optional<PointRun> run = RunPoint({.micro_batch_size = size}, kProfileSteps);
+      if (!run) return;
+      if (size == 2) two_peak_bytes = run->peak_bytes;
+      timings.push_back(TimingOf(size, run->steps));
+    }
+    if (config_.pipeline.num_stages > 1) timings.clear();  // Ranks wait for each other in passes.
     // Now that all memory is free again, and on all ranks at once, as they will train.
     const DeviceSpeed speed =
         MeasureDeviceSpeed(memory_.kernels(), memory_.device(), memory_.host(), config_.dtype());
@@ -123,6 +132,8 @@ class Trial {
     // The smallest of any rank: hosts may differ.
     const int64_t memory_bytes = -MaxOfRanks(-DeviceMemoryBytes(task_, environment_, *device_));
     const int64_t num_threads = MaxOfRanks(environment_.num_threads);
+    const double link =
+        MeasureLink(*group_, memory_.kernels().stream(), config_.dtype(), NumParams(model_));
     if (environment_.rank != 0) return;
     const ModelProfile profile = {
         .num_params = NumParams(model_),
@@ -137,12 +148,26 @@ class Trial {
         .copy_bytes_per_s = std::llround(speed.copy),
         .to_device_bytes_per_s = std::llround(speed.to_device),
         .to_host_bytes_per_s = std::llround(speed.to_host),
+        .link_bytes_per_s = std::llround(link),
         .micro_batch_1_peak_bytes = at_one->peak_bytes,
-        .micro_batch_2_peak_bytes = at_two->peak_bytes,
+        .micro_batch_2_peak_bytes = two_peak_bytes,
+        .timings = timings,
         .device = device_->kind() == DeviceKind::kCuda ? "cuda" : "cpu",
         .num_threads = num_threads,
     };
     reporter_.Measured(result, profile);
+  }
+
+  // The size to time after 1 and 2: the largest power of 2, up to 64, whose passes take no longer
+  // than 250 ms and that is predicted to fit. 0 if there is none above 2, or if it was timed.
+  int64_t LargerProfileSize(const std::vector<std::vector<double>>& timings) {
+    if (timings.size() != 2) return 0;
+    const double sample_ms = group_->MaxScalar(timings[1][1]) / timings[1][0];
+    int64_t size = 64;
+    while (size > 2 && (static_cast<double>(size) * sample_ms > 250 ||
+                        !IsPredictedToFit({.micro_batch_size = size})))
+      size /= 2;
+    return size > 2 ? size : 0;
   }
 
   // Whether the point leaves every rank an eighth of its memory. All ranks decide together, before
@@ -155,11 +180,11 @@ class Trial {
     const auto fits = [](int64_t bytes, int64_t memory_bytes) {
       return bytes <= memory_bytes - memory_bytes / 8;
     };
-    const bool fits_here =
-        fits(predicted.run_peak_bytes, DeviceMemoryBytes(task_, environment_, *device_)) &&
-        (task_.host_memory_bytes == 0 ||
-         fits(predicted.run_host_peak_bytes, task_.host_memory_bytes));
-    return group_->MaxScalar(fits_here ? 0 : 1) == 0;
+    const bool fits_device =
+        fits(predicted.run_peak_bytes, DeviceMemoryBytes(task_, environment_, *device_));
+    const int64_t host = task_.host_memory_bytes;
+    const bool fits_host = host == 0 || fits(predicted.run_host_peak_bytes, host);
+    return group_->MaxScalar(fits_device && fits_host ? 0 : 1) == 0;
   }
 
   // A later point that does not fit ends the trial and loses nothing. Where one rank runs out of

@@ -123,7 +123,8 @@ TEST_F(CheckTest, ARecordIsComparedOnlyWithWhatItIsOf) {
   record["experiment"]["ds_config"]["steps_per_print"] = 7;
   WriteJsonFile(work.Path("out/metrics.json"), record);
   EXPECT_THAT(work.Dsat({"check", "out/ds_config.json", "--confirm", "1"}).out,
-              Not(HasSubstr("the speed of the submitted configuration")));
+              AllOf(HasSubstr("the present ds_config (another was submitted)"),
+                    Not(HasSubstr("the submitted configuration"))));
   record["experiment"]["ds_config"] = metrics["experiment"]["ds_config"];
   // Where nothing better was found, the recorded factor is that of another configuration.
   record["verdict"]["nothing_better"] = true;

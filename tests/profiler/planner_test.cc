@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <vector>
+
 #include "base/error.h"
 #include "engine/config/strategies.h"
 
@@ -229,6 +232,44 @@ TEST(PlannerTest, HostMemoryIsSummedOverTheRanksOfANode) {
 
 // Between steps, and at the peak: what the kernels of a GPU need beside tensors, and attention's
 // scratch there.
+TEST(PlannerTest, TimesFollowThoseThatWereMeasured) {
+  Planner planner = PlannerFor(Gpt(4, 256, 4), Of("cpu", 2), 64);
+  const auto timed = [&planner](int64_t micro_batch, int64_t accumulation) {
+    Json config = Config("stage_2", micro_batch);
+    config["gradient_accumulation_steps"] = accumulation;
+    return planner.Of(config).time;
+  };
+  // Computing takes a fixed time besides three times as long as predicted, and an update half.
+  const auto computing = [](double predicted_ms) { return 5 + 3 * predicted_ms; };
+  std::vector<std::vector<double>> timings;
+  std::map<int64_t, engine::StepTime> before;
+  for (const int64_t size : {1, 2, 8, 16}) {
+    const engine::StepTime time = before[size] = timed(size, 1);
+    ASSERT_GT(time.communication_ms, 0);
+    const double update_waits_ms = time.total_ms() - time.passes_ms - time.update_ms;
+    if (size > 2) continue;
+    timings.push_back({static_cast<double>(size),
+                       computing(time.compute_ms) + time.passes_ms - time.compute_ms,
+                       time.update_ms / 2 + update_waits_ms});
+  }
+  planner.Calibrate(Config("stage_2"), timings);
+  for (const auto& [size, time] : before) {
+    EXPECT_NEAR(timed(size, 1).compute_ms / computing(time.compute_ms), 1, 1e-6) << size;
+    EXPECT_NEAR(timed(size, 1).update_ms / time.update_ms, 0.5, 1e-6);
+    EXPECT_NEAR(timed(size, 1).link_busy_ms, time.link_busy_ms, 1e-9);
+  }
+  EXPECT_NEAR(timed(2, 4).compute_ms, 4 * timed(2, 1).compute_ms, 1e-6);
+
+  // A device that waits for its kernels, up to its limit.
+  Planner waiting = PlannerFor(Gpt(4, 256, 4), Of("h100", 1), 64);
+  const double one_ms = waiting.Of(Config("stage_0")).time.compute_ms;
+  const double many_ms = waiting.Of(Config("stage_0", 4096)).time.compute_ms;
+  waiting.Calibrate(Config("stage_0"), {{1, 10 * one_ms, 1}, {2, 10 * one_ms, 1}});
+  EXPECT_NEAR(waiting.Of(Config("stage_0")).time.compute_ms, 10 * one_ms, 1e-6);
+  EXPECT_NEAR(waiting.Of(Config("stage_0", 4096)).time.compute_ms,
+              waiting.cluster().efficiency * many_ms, 0.05 * many_ms);
+}
+
 TEST(EstimateTest, ScratchIsThatOfTheDevice) {
   Json model = Gpt(2, 128, 2);
   model["vocab_size"] = 64;

@@ -290,6 +290,14 @@ TEST(ProfileTest, ReadsWholeFloatsAndRefusesTheRest) {
   impossible["num_params"] = 3;
   EXPECT_THAT(RefusalOf([&] { ProfileFromJson(impossible, "p"); }),
               HasSubstr("p/trainable_num_params is 1500000000; expected at most num_params, 3"));
+  Json timed = good;
+  timed["timings"] = {{1, 3, 0.5}, {2, 5, 0.5}};
+  EXPECT_EQ(ProfileFromJson(timed, "p").timings[1][1], 5);
+  for (const char* bad :
+       {"[[1, 3]]", "[[2, 3, 0.5], [2, 5, 0.5]]", "[[1, 0, 0.5]]", "[[0, 3, 1]]"}) {
+    timed["timings"] = Json::parse(bad);
+    EXPECT_THAT(RefusalOf([&] { ProfileFromJson(timed, "p"); }), HasSubstr("p/timings")) << bad;
+  }
   good["num_param"] = 1;
   EXPECT_THAT(RefusalOf([&] { ProfileFromJson(good, "p"); }), HasSubstr("\"num_params\"?"));
 }
