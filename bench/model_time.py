@@ -29,7 +29,7 @@ def draw(seed):
     heads = rng.choice([2, 4, 8])
     width, depth = heads * rng.choice([32, 48, 64]), rng.randint(2, 8)
     seq_len, kind = rng.choice([32, 64, 128, 192]), rng.choice(["gpt2", "llama"])
-    bf16, slots, accumulation = rng.random() < 0.5, rng.choice([1, 2]), rng.choice([1, 2, 4, 8])
+    bf16, slots, accumulation = rng.random() < 0.5, rng.choice([1, 2]), rng.choice([1, 2])
     model = {"type": "gpt2", "n_layer": depth, "n_embd": width, "n_head": heads,
              "n_positions": seq_len, "vocab_size": 256}
     if kind == "llama":

@@ -34,7 +34,7 @@ struct Findings {
   CudaStatus cuda;
   std::vector<UsableGpu> usable;  // By GPU; empty if no GPU can be used.
   std::string problem;            // Why the last measurement failed, "" if it did not.
-  Json extensions;                // As ExtensionBuildFacts.
+  Json environment;               // As EnvironmentFacts.
   Json listening;                 // As ListeningPorts.
 };
 
@@ -42,7 +42,7 @@ Findings Examine() {
   Findings found;
   found.machine = engine::ProbeMachine();
   found.copy_bytes_per_s = engine::MeasureCopyBandwidth(found.machine);
-  found.extensions = ExtensionBuildFacts();
+  found.environment = EnvironmentFacts();
   found.listening = ListeningPorts();
   found.cuda = engine::ProbeCuda();
   found.problem = found.cuda.problem;
@@ -76,6 +76,9 @@ Json ToJson(const Findings& found) {
   };
   const auto path_or_null = [](const std::string& path) {
     return path.empty() ? Json() : Json(path);
+  };
+  const auto in_environment = [&found](const char* key) {
+    return found.environment.is_null() ? Json() : found.environment.at(key);
   };
   Json gpus = Json::array();
   for (size_t i = 0; i < found.cuda.gpus.size(); ++i) {
@@ -113,7 +116,10 @@ Json ToJson(const Findings& found) {
             {"cublas_library", path_or_null(found.cuda.cublas_path)},
             {"gpus", gpus},
             {"problem", found.problem.empty() ? Json() : Json(found.problem)}}},
-          {"extensions", found.extensions},
+          {"extensions", in_environment("extensions")},
+          {"packages", in_environment("packages")},
+          {"commands", in_environment("commands")},
+          {"disk_free_bytes", in_environment("disk_free_bytes")},
           {"listening", found.listening},
           {"device", found.problem.empty() ? "cuda" : "cpu"}};
 }
@@ -144,7 +150,6 @@ void PrintGpus(const Findings& found) {
 
 // Says whether DeepSpeed can compile its extensions here, and what to install where it cannot.
 std::string DescribeExtensions(const Json& facts) {
-  if (facts.is_null()) return "not found: only the built-in engine trains here";
   std::vector<std::string> missing;
   for (const ExtensionNeed& need : kExtensionNeeds) {
     if (*need.fact != '\0' && facts.at(need.fact).is_null()) missing.emplace_back(need.to_install);
@@ -155,6 +160,26 @@ std::string DescribeExtensions(const Json& facts) {
                                "{}, compiles no extensions of PyTorch and DeepSpeed, which "
                                "scripts may need: install {}",
                                python, fmt::join(missing, ", "));
+}
+
+void PrintEnvironment(const Json& facts) {
+  if (facts.is_null()) return Line("Python", "not found: only the built-in engine trains here");
+  const auto line = [](const char* what, const Json& found, const char* need) {
+    Line(what, found.is_string() ? found.get<std::string>() : fmt::format("not found: {}", need));
+  };
+  Line("Python", DescribeExtensions(facts.at("extensions")));
+  const Json &packages = facts.at("packages"), &commands = facts.at("commands");
+  line("PyTorch", packages.at("torch"), "scripts need it; pip install torch");
+  line("DeepSpeed", packages.at("deepspeed"),
+       "scripts with a ds_config need it; pip install deepspeed");
+  if (const Json& stranger = packages.at("dsat"); stranger.is_string()) {
+    Line("", fmt::format("the package dsat {} is another project's, whose module hides ours; "
+                         "pip uninstall dsat, and install dsat-autotune again",
+                         stranger.get<std::string>()));
+  }
+  line("ssh", commands.at("ssh"), "searches on several hosts need it; install openssh-client");
+  line("Slurm", commands.at("srun"), "searches on nodes of Slurm need its srun");
+  Line("disk", HumanBytes(facts.at("disk_free_bytes").get<int64_t>()) + " free in this folder");
 }
 
 void Print(const Findings& found) {
@@ -185,7 +210,7 @@ void Print(const Findings& found) {
                    ? "not found"
                    : LibraryVersion(machine.nccl_version) + ", " + machine.nccl_path);
   if (!found.problem.empty()) Line("no GPU", found.problem);
-  Line("Python", DescribeExtensions(found.extensions));
+  PrintEnvironment(found.environment);
   if (found.listening.empty()) Line("network", "no program of dsat listens on it");
   for (const Json& port : found.listening) {
     Line("network",

@@ -17,6 +17,9 @@
 #include "methods/methods.h"
 
 namespace dsat::cli {
+
+extern const char kCommit[];  // " (COMMIT)", or "" if it is unknown (CMakeLists.txt).
+
 namespace {
 
 // The columns of help in a terminal, and where there is none.
@@ -234,7 +237,7 @@ std::variant<Flags, int> ParseFlags(int argc, const char* const* argv) {
   parser.app.description(kIntro);
   parser.app.require_subcommand(1);
   parser.app.option_defaults()->always_capture_default();
-  parser.app.set_version_flag("-V,--version", std::string("dsat ") + kVersion);
+  parser.app.set_version_flag("-V,--version", std::string("dsat ") + kVersion + kCommit);
   AddSearchCommands(parser);
   AddResultCommands(parser);
   AddTrainingCommands(parser);

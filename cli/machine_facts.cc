@@ -42,14 +42,23 @@ for name in ("deepspeed", "torch", "transformers"):
         pass
 print(json.dumps(versions)))";
 
-constexpr char kPrintExtensionBuild[] = R"(
-import json, os, shutil, sys, sysconfig
+constexpr char kPrintEnvironment[] = R"(
+import importlib.metadata, json, os, shutil, sys, sysconfig
 include = sysconfig.get_paths()["include"]
+def version(name):
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 print(json.dumps({
-    "python": sys.executable,
-    "headers": include if os.path.exists(os.path.join(include, "Python.h")) else None,
-    "compiler": shutil.which(os.environ.get("CXX") or "c++"),
-    "ninja": shutil.which("ninja")})))";
+    "extensions": {
+        "python": sys.executable,
+        "headers": include if os.path.exists(os.path.join(include, "Python.h")) else None,
+        "compiler": shutil.which(os.environ.get("CXX") or "c++"),
+        "ninja": shutil.which("ninja")},
+    "packages": {name: version(name) for name in ("torch", "deepspeed", "dsat")},
+    "commands": {name: shutil.which(name) for name in ("ssh", "srun")},
+    "disk_free_bytes": shutil.disk_usage(".").free})))";
 
 // The speeds of the disk that the ds_config has for offload; null if it has none, or none that can
 // be used.
@@ -76,11 +85,11 @@ Json DiskSpeeds(const ExperimentSpec& spec) {
 
 }  // namespace
 
-Json ExtensionBuildFacts() {
+Json EnvironmentFacts() {
   ExperimentSpec any_script;
   any_script.entrypoint = {"python3"};
   any_script.model_dir = ".";
-  return AskPython(any_script, {"-c", kPrintExtensionBuild});
+  return AskPython(any_script, {"-c", kPrintEnvironment});
 }
 
 Json MachineFacts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts) {

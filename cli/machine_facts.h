@@ -17,10 +17,12 @@ namespace dsat::cli {
 // machine.
 Json MachineFacts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts);
 
-// Returns what the python3 in PATH has to compile extensions of PyTorch and DeepSpeed at run time:
-// the paths python (its program), headers (the folder of its Python.h), compiler and ninja. Each is
-// null if it is missing, and all of it is null if there is no python3.
-Json ExtensionBuildFacts();
+// Returns what the python3 in PATH finds: `extensions`, what compiles those of PyTorch and
+// DeepSpeed at run time (the paths python, headers, compiler and ninja), `packages` (the versions
+// of torch, deepspeed, and dsat, which is another project's package), `commands` (the paths of ssh
+// and srun), and disk_free_bytes of the current folder. Each is null if it is missing, and all of
+// it is null if there is no python3.
+Json EnvironmentFacts();
 
 // The ports of this machine at which processes of dsat listen, as far as this user may see them:
 // objects of pid, program (dsat or dsat-trial) and port.

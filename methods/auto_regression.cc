@@ -172,7 +172,7 @@ AutoRegression::Matrix AutoRegression::CovarianceWith(const Scales& scales) cons
   Matrix all = by_model_ + scales.residual * scales.residual * by_residual_ +
                scales.size * scales.size * by_size_ + scales.config * scales.config * by_config_ +
                scales.wide * scales.wide * by_wide_ + scales.own * scales.own * by_own_ +
-               scales.drift * scales.drift * by_time_;
+               scales.drift * scales.drift * by_time_ + by_load_;
   all += deviation.asDiagonal() * by_launch_ * deviation.asDiagonal();
   all.diagonal() += noise_.cwiseQuotient(weights_);
   return all;
@@ -184,7 +184,7 @@ void AutoRegression::Compare() {
   weights_ = noise_ = Vector::Ones(n);
   place_noise_.clear();
   by_residual_ = by_size_ = by_wide_ = by_own_ = Matrix::Zero(n, n);
-  by_launch_ = by_config_ = by_time_ = Matrix::Zero(n, n);
+  by_launch_ = by_config_ = by_time_ = by_load_ = Matrix::Zero(n, n);
   double last_s = 1e-9;
   std::array<double, 2> best = {INFINITY, INFINITY};  // In this search, and in the earlier one.
   std::vector<AutoTraits> traits;
@@ -211,6 +211,7 @@ void AutoRegression::Compare() {
       if (a.point.config.micro_batch == b.point.config.micro_batch) by_size_(i, j) = alike;
       if (a.point.config.IsLike(b.point.config)) by_config_(i, j) = alike;
       by_time_(i, j) = std::min(a.ended_s, b.ended_s) / last_s;  // A random walk.
+      by_load_(i, j) = kAutoResidual.load_sd * kAutoResidual.load_sd * a.log_left * b.log_left;
     }
   }
 }

@@ -36,6 +36,7 @@ struct AutoObservation {
   bool earlier = false;                  // An earlier search has made it.
   int64_t earlier_place = 0;             // The index of its place in the earlier search's space.
   double ended_s = 0;                    // 0 if unknown.
+  double log_left = 0;  // The log of the share of the processors' time that others left.
   std::array<double, 3> log_parts = {};  // Forward, backward and update, log(ms).
   bool has_parts = false;
 };
@@ -148,7 +149,8 @@ class AutoRegression {
   Matrix gradients_;                 // A row for each measurement.
   Vector differences_;               // From the linearized model at the prior.
   // The covariances of measurements by the parameters, and by effects of scale 1.
-  Matrix by_model_, by_residual_, by_size_, by_wide_, by_own_, by_launch_, by_time_, by_config_;
+  Matrix by_model_, by_residual_, by_size_, by_wide_, by_own_, by_launch_, by_time_, by_config_,
+      by_load_;
   Eigen::LLT<Matrix> factor_{Matrix::Ones(1, 1)};  // A default-constructed one cannot be copied.
   Vector solution_;
   std::array<Effects, 4> effects_;  // By stage.

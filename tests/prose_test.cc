@@ -17,8 +17,9 @@ namespace fs = std::filesystem;
 
 // The files and folders whose prose is checked.
 std::vector<std::string> Prose() {
-  std::vector<std::string> names = {"README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs",
-                                    "examples",  "python",          "scripts"};
+  std::vector<std::string> names = {
+      "README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md",
+      "docs",      "examples",        "python",       "scripts"};
   names.insert(names.end(), SourceFolders().begin(), SourceFolders().end());
   return names;
 }

@@ -3,12 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
 
 #include "base/json.h"
 #include "tests/cli/run_dsat.h"
 
 namespace dsat {
 namespace {
+
+namespace fs = std::filesystem;
 
 using testing::ContainsRegex;
 using testing::HasSubstr;
@@ -53,6 +58,29 @@ TEST(DoctorTest, TextSaysWhatIsMissingAndWhatRunsWillUse) {
     EXPECT_THAT(run.out, ContainsRegex("no GPU +[^ ]"));
     EXPECT_THAT(run.out, HasSubstr(problem.get<std::string>()));
   }
+}
+
+TEST(DoctorTest, NamesWhatScriptsAndSeveralHostsNeed) {
+  const Workspace work;
+  const Json before = Json::parse(work.Dsat({"doctor", "--json"}).out);
+  if (before["packages"].is_null()) GTEST_SKIP() << "there is no python3";
+  EXPECT_GT(before["disk_free_bytes"], 0);
+  // PyPI has another project of this name.
+  work.Write("site/dsat-0.6.5.dist-info/METADATA",
+             "Metadata-Version: 2.1\nName: dsat\nVersion: 0.6.5\n");
+  work.Write("bin/srun", "#!/bin/sh\n");
+  fs::permissions(work.Path("bin/srun"), fs::perms::owner_all);
+  const std::string path = getenv("PATH");
+  setenv("PYTHONPATH", work.Path("site").c_str(), /*overwrite=*/1);
+  setenv("PATH", (work.Path("bin") + ":" + path).c_str(), /*overwrite=*/1);
+  const std::string text = work.Dsat({"doctor"}).out;
+  unsetenv("PYTHONPATH");
+  setenv("PATH", path.c_str(), /*overwrite=*/1);
+  EXPECT_THAT(text, HasSubstr("the package dsat 0.6.5 is another project's"));
+  EXPECT_THAT(text, ContainsRegex("Slurm +" + work.Path("bin/srun") + "\n"));
+  const Json& torch = before["packages"]["torch"];
+  EXPECT_THAT(text, HasSubstr("PyTorch    " + (torch.is_null() ? "not found: scripts need it"
+                                                               : torch.get<std::string>())));
 }
 
 TEST(DoctorTest, SaysWhatIsMissingToCompileExtensions) {

@@ -50,6 +50,33 @@ TEST(AutoNoiseTest, LaunchesMayVaryByAnyAmount) {
   }
 }
 
+// Speed grows with the processors' time that others leave, to the power of 1.3; launches of small
+// sizes happened to have more of it.
+TEST(AutoNoiseTest, WhatOtherProcessesCostIsNotTakenForThatOfAConfiguration) {
+  const Machine machine = SmallMachine();
+  const AutoSpace space(machine.space, {});
+  AutoRegression regression{AutoTimeModel(machine.space, "throughput")};
+  const auto law = [](int64_t size) {
+    return std::log(0.002 * (1 + 1.0 / static_cast<double>(size)));
+  };
+  std::vector<AutoObservation> observations;
+  const auto add = [&](int64_t size, double left) {
+    const double slower = -1.3 * std::log(left);
+    observations.push_back(
+        Observe(ConfigOf(space, 0, size), law(size) + slower, std::ssize(observations)));
+    observations.back().log_left = std::log(left);
+  };
+  for (const int64_t size : {16, 16, 12, 8, 20})
+    add(size, 0.5);
+  for (const auto& [size, left] : {std::pair(2, 0.8), {1, 0.75}, {1, 0.5}, {2, 0.55}})
+    add(size, left);
+  ASSERT_LT(observations[5].log_value, observations[0].log_value);
+  regression.Fit(observations);
+  const AutoRegression::View view =
+      regression.Look({{ConfigOf(space, 0, 16)}, {ConfigOf(space, 0, 2)}}, {});
+  EXPECT_NEAR(view.mean[1] - view.mean[0], law(2) - law(16), 0.1);
+}
+
 TEST(AutoNoiseTest, PlacesMayVaryUnequally) {
   const Machine machine = SmallMachine();
   const AutoSpace space(machine.space, {});
