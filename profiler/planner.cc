@@ -123,7 +123,7 @@ void Planner::Calibrate(const Json& ds_config, const std::vector<std::vector<dou
   std::vector<Timed> timed;
   std::vector<double> update_times;
   for (const std::vector<double>& timing : timings) {
-    const auto size = static_cast<int64_t>(timing.at(0));
+    const auto size = static_cast<int64_t>(timing[0]);
     const engine::StepTime time =
         Of(ConfigForTrial(ds_config, {{kMicroBatchKey, size}, {kAccumulationKey, 1}},
                           cluster_.num_ranks))
@@ -134,9 +134,9 @@ void Planner::Calibrate(const Json& ds_config, const std::vector<std::vector<dou
     };
     if (time.compute_ms <= 0 || time.update_ms <= 0) return;
     timed.push_back(
-        {timing[0], time.compute_ms, computed(timing.at(1), time.passes_ms - time.compute_ms)});
+        {timing[0], time.compute_ms, computed(timing[1], time.passes_ms - time.compute_ms)});
     const double waits_ms = time.total_ms() - time.passes_ms - time.update_ms;
-    update_times.push_back(computed(timing.at(2), waits_ms) / time.update_ms);
+    update_times.push_back(computed(timing[2], waits_ms) / time.update_ms);
   }
   if (timed.empty()) return;
   timed_ = std::move(timed);

@@ -142,12 +142,11 @@ DSAT_FIELDS(DryPlace, stage, offloads_optimizer, offloads_params, switched, line
 
 // Not VisitFields, because users write profiles, too, and the specs that hold one read it as such.
 template <typename Visitor, typename Profile>
-void VisitProfile(Visitor& visit, Profile& object){NLOHMANN_JSON_EXPAND(NLOHMANN_JSON_PASTE(
-    DSAT_VISIT_FIELD, num_params, trainable_num_params, activation_bytes_per_sample,
-    device_memory_bytes, forward_flops_per_sample, two_units_num_params, matmul_flops_per_s,
-    copy_bytes_per_s, to_device_bytes_per_s, to_host_bytes_per_s, link_bytes_per_s,
-    micro_batch_1_peak_bytes, micro_batch_2_peak_bytes, timings, device, num_threads, trainer,
-    dry_places, process_bytes))}
+void VisitProfile(Visitor& visit, Profile& object){DSAT_VISIT_FIELDS(
+    num_params, trainable_num_params, activation_bytes_per_sample, device_memory_bytes,
+    forward_flops_per_sample, two_units_num_params, matmul_flops_per_s, copy_bytes_per_s,
+    to_device_bytes_per_s, to_host_bytes_per_s, link_bytes_per_s, micro_batch_1_peak_bytes,
+    micro_batch_2_peak_bytes, timings, device, num_threads, trainer, dry_places, process_bytes)}
 
 Json ToJson(const ModelProfile& profile) {
   Json json;

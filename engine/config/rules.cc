@@ -269,8 +269,7 @@ constexpr Rule kRules[] = {
      }},
     {"/expert_parallel/enabled", kRefuse,
      "expected false at ZeRO stages 1 and 2 without /zero_optimization/reduce_scatter, and at "
-     "stage "
-     "2 without contiguous_gradients",
+     "stage 2 without contiguous_gradients",
      [](const Settings& s) {
        const bool is_contiguous = s.Is("/zero_optimization/contiguous_gradients") ||
                                   Offloads(s, "offload_optimizer") || s.stage() != 2;
