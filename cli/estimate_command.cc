@@ -9,15 +9,19 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/json_block.h"
 #include "base/log.h"
 #include "base/num_cores.h"
 #include "base/table.h"
 #include "cli/commands.h"
 #include "cli/estimate_output.h"
 #include "cli/read_spec.h"
+#include "engine/config/batch.h"
+#include "engine/config/settings.h"
 #include "engine/config/strategies.h"
 #include "profiler/planner.h"
 #include "proto/launch_settings.h"
+#include "searcher/command/command_words.h"
 #include "searcher/command/deepspeed_command.h"
 #include "searcher/command/import_hook.h"
 #include "searcher/input/experiment_file.h"
@@ -37,13 +41,29 @@ struct Subject {
 };
 
 Json ModelOf(const EstimateFlags& flags) {
-  if (flags.params) return GptOfSize(*flags.params);
   if (flags.model.empty()) {
     Throw(ErrorCode::kInvalidArgument,
-          "no model; expected an experiment file of entrypoint builtin, --model or --params");
+          "no model; expected an experiment file of entrypoint builtin, or --model");
   }
   if (flags.model.front() == '{') return ParseTolerantJson(flags.model, "--model");
+  if (flags.model.ends_with(".json")) {
+    const Json config = ReadJsonFile(flags.model);
+    const JsonBlock block(config, flags.model);
+    return {{"type", config.value("model_type", Json())}, {"config", flags.model}};
+  }
   return {{"type", "gpt2"}, {"preset", flags.model}};
+}
+
+// Whether --model is a config.json of Hugging Face that the built-in engine cannot train.
+bool NeedsHuggingFace(const EstimateFlags& flags) {
+  if (!flags.model.ends_with(".json")) return false;
+  const PlannerInputs inputs{ModelOf(flags), "--model", "", nullptr, 0, ""};
+  try {
+    MakePlanner(inputs, engine::ClusterOf(kDefaultGpu));
+  } catch (const Error&) {
+    return true;
+  }
+  return false;
 }
 
 void UseExperiment(const EstimateFlags& flags, Subject& subject) {
@@ -107,7 +127,7 @@ Subject SubjectOf(const EstimateFlags& flags) {
   const std::string fallback = flags.config.empty() ? kDefaultGpu : "cpu";
   subject.cluster = ClusterFor(flags.device.empty() ? fallback : flags.device);
   if (!flags.config.empty()) UseExperiment(flags, subject);
-  if (flags.params || !flags.model.empty() || subject.inputs.model.empty()) {
+  if (!flags.model.empty() || subject.inputs.model.empty()) {
     subject.inputs.model = ModelOf(flags);
     subject.inputs.model_what = "--model";
     subject.inputs.base_dir.clear();
@@ -140,25 +160,20 @@ void PrintJson(const Planner& planner, const PlannerEstimate& estimate,
 }
 
 void RefuseOtherFlags(const EstimateFlags& flags) {
-  const std::pair<bool, const char*> given[] = {{flags.seq_len > 0, "--seq-len"},
-                                                {!flags.model.empty(), "--model"},
-                                                {flags.params.has_value(), "--params"}};
-  for (const auto& [is_given, name] : given) {
-    if (!is_given) continue;
-    Throw(ErrorCode::kInvalidArgument,
-          "{}: is for the built-in engine; the memory of a script is what the script itself does",
-          name);
-  }
+  if (flags.seq_len == 0 && flags.model.empty()) return;
+  Throw(ErrorCode::kInvalidArgument,
+        "{}: is not for a script, whose model and data are its own; expected no such option",
+        flags.model.empty() ? "--seq-len" : "--model");
 }
 
 // Sets the number of ranks and the memory of a device as the flags say.
 void ApplyDevices(const EstimateFlags& flags, Json& request) {
   const std::optional<int64_t> here = NvidiaMemoryBytes();
   int64_t per_node = 8;
-  if (flags.device.empty()) {
+  if (flags.device.empty() && !NeedsHuggingFace(flags)) {
     request["on_gpu"] = here || !flags.device_memory.empty();
   } else {
-    const Cluster cluster = ClusterFor(flags.device);
+    const Cluster cluster = ClusterFor(flags.device.empty() ? kDefaultGpu : flags.device);
     per_node = cluster.ranks_per_node;
     request["memory"] = cluster.device_memory_bytes;
     request["on_gpu"] = cluster.kind() != engine::DeviceKind::kCpu;
@@ -232,17 +247,32 @@ std::string TextOf(const Json& answer) {
   return text + ".\n";
 }
 
-// The request to DryRun (searcher/command/import_hook.h) if the flags name a command, or an
-// experiment file that has one; nullopt for the built-in engine. Throws kInvalidArgument for flags
-// that mean nothing for a script, and for a command that only a shell can run.
+// The request to DryRun (searcher/command/import_hook.h) if the flags name a command, an experiment
+// file that has one, or a model of Hugging Face; nullopt for the built-in engine. Throws
+// kInvalidArgument for flags that mean nothing for a script, and for a command that only a shell
+// can run.
 std::optional<Json> ScriptOf(const EstimateFlags& flags) {
   Json request{{"environment", Json::object()},
                {"ds_config", Json::object()},
                {"ranks", 0},
                {"memory", 0},
                {"all_stages", flags.all_stages}};
+  if (flags.command.empty() && NeedsHuggingFace(flags)) {
+    request["command"] = {
+        "python3",         "-m", "dsat._of_config", flags.model, std::to_string(flags.seq_len),
+        kConfigPlaceholder};
+    request["folder"] = std::filesystem::current_path();
+    request["ds_config"] = engine::ReadDsConfig("stage_2");
+    ApplyDevices(flags, request);
+    Json& config = request["ds_config"];
+    ApplyConfig(flags, config);
+    const int64_t ranks = std::max<int64_t>(1, request["ranks"]);
+    config = engine::CanonicalConfig(engine::ConfigForTrial(config, {}, ranks), engine::Auto::kDrop,
+                                     "--ds-config");
+    return request;
+  }
   if (flags.command.empty()) {
-    if (flags.config.empty() || !flags.model.empty() || flags.params) return std::nullopt;
+    if (flags.config.empty() || !flags.model.empty()) return std::nullopt;
     std::vector<std::string> warnings;
     const ExperimentSpec spec = ReadExperimentFile(flags.config, flags.model_dir, &warnings);
     if (IsBuiltin(spec)) return std::nullopt;

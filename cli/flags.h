@@ -136,11 +136,10 @@ struct TrainFlags {
   RunFlags run;
 };
 struct EstimateFlags {
-  std::string config;  // "" = none: --model or --params
+  std::string config;  // "" = none: --model
   std::string model_dir;
   std::vector<std::string> command;   // Behind "--": a script that trains; empty = none
-  std::string model;                  // A model block as JSON, or a preset of GPT-2.
-  std::optional<double> params;       // A GPT of so many parameters.
+  std::string model;                  // A preset, a config.json, or a model block as JSON.
   std::string ds_config;              // "" = the experiment file's own, or stage_2
   std::vector<std::string> settings;  // "/pointer=JSON" over it
   std::optional<int64_t> micro_batch;

@@ -31,7 +31,7 @@ constexpr std::array kFirst = {
           " --max-trials --max-time --zero-stages --train-batch-size --run-steps --method "},
     Group{
         "What to run",
-        " --config --against --tolerance --ds-config --model --params --set --micro-batch --steps "
+        " --config --against --tolerance --ds-config --model --set --micro-batch --steps "
         "--eval-interval --checkpoint-interval "},
     Group{"How to measure", " --confirm "},
     Group{"Where to run", " --slots --hostfile --device --ranks --nodes "},

@@ -121,11 +121,9 @@ void AddEstimateCommand(Parser& parser) {
   Add(sub, "config CONFIG.yaml", flags.config, "Experiment file: its model, data and ds_config");
   Add(sub, "model_dir MODEL_DIR", flags.model_dir,
       "Base folder of its relative paths (default: the file's folder)");
-  CLI::Option* const model =
-      Add(sub, "--model JSON|PRESET", flags.model,
-          "A model block as JSON (docs/models.md), or a preset such as 1558M");
-  Add(sub, "--params", flags.params, "A GPT with about this many parameters, such as 40e9")
-      ->excludes(model);
+  Add(sub, "--model SIZE|FILE|JSON", flags.model,
+      "A GPT with about so many parameters, such as 7B; a config.json of Hugging Face; or a model "
+      "block (docs/models.md)");
   Add(sub, "--ds-config FILE", flags.ds_config,
       "A ds_config.json, or a strategy such as stage_2_offload (default: the experiment file's, or "
       "stage_2)");

@@ -310,21 +310,6 @@ Planner MakePlanner(const PlannerInputs& inputs, const Cluster& cluster) {
   return {std::move(model), seq_len, cluster, inputs.ds_config_source};
 }
 
-Json GptOfSize(double num_params) {
-  constexpr int64_t kHeadWidth = 128;
-  constexpr double kWidthPerLayer = 128;
-  if (!(num_params >= 1e6 && num_params <= 1e14)) {
-    Throw(ErrorCode::kInvalidArgument, "--params: {}; expected a number from 1e6 to 1e14",
-          num_params);
-  }
-  const double depth = std::cbrt(num_params / (12 * kWidthPerLayer * kWidthPerLayer));
-  const int64_t n_layer = std::max<int64_t>(1, std::llround(depth));
-  const double width = std::sqrt(num_params / (12 * static_cast<double>(n_layer)));
-  const int64_t n_head = std::max<int64_t>(1, std::llround(width / kHeadWidth));
-  return {
-      {"type", "gpt2"}, {"n_layer", n_layer}, {"n_embd", n_head * kHeadWidth}, {"n_head", n_head}};
-}
-
 engine::Cluster ClusterOfGpu(const std::string& gpu) {
   std::string name = gpu;
   std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });

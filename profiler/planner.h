@@ -108,11 +108,6 @@ struct PlannerInputs {
 PlannerInputs PlannerInputsOf(const ExperimentSpec& spec);
 Planner MakePlanner(const PlannerInputs& inputs, const engine::Cluster& cluster);
 
-// The model block of a GPT with about `num_params` = 12 L h^2 parameters besides the embeddings.
-// The width h is 128 times the depth L, rounded to a multiple of 128, and heads are 128 wide
-// (docs/estimate.md). Throws kInvalidArgument if num_params is not in [1e6, 1e14].
-Json GptOfSize(double num_params);
-
 // The cluster of a GPU by its driver's name, such as "NVIDIA H200"; that of an A100 for others, of
 // which a search needs no more than the usual proportions.
 engine::Cluster ClusterOfGpu(const std::string& gpu);

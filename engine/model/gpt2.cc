@@ -1,7 +1,10 @@
 // GPT-2 (Radford et al. 2019) as a shape of the transformer: pre-norm blocks, learned positions,
 // tied output embedding. From a model block: preset, Hugging Face's config.json, or keys of our
 // own.
+#include <algorithm>
+#include <cctype>
 #include <cmath>
+#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
@@ -86,18 +89,47 @@ constexpr Preset kPresets[] = {
     {"1558M", "gpt2-xl", {.n_layer = 48, .n_embd = 1600, .n_head = 25}},
 };
 
+// The number that a size such as "7B" or "1.5e9" stands for; 0 for other words.
+double CountOf(const std::string& size) {
+  char* end = nullptr;
+  const double number = std::strtod(size.c_str(), &end);
+  const std::string unit = end;
+  if (unit.empty()) return number;
+  const size_t power = std::string("kmbt").find(static_cast<char>(std::tolower(unit[0])));
+  return unit.size() > 1 || power == unit.npos ? 0 : number * std::pow(1000, power + 1);
+}
+
+// A GPT with about `count` = 12 L h^2 parameters besides the embeddings (Rajbhandari et al. 2021,
+// "ZeRO-Infinity"). The width h is 128 times the depth L, rounded to a multiple of 128, and heads
+// are 128 wide.
+Gpt2Shape ShapeOfSize(double count) {
+  constexpr int64_t kHeadWidth = 128;
+  constexpr double kWidthPerLayer = 128;
+  const double depth = std::cbrt(count / (12 * kWidthPerLayer * kWidthPerLayer));
+  Gpt2Shape shape;
+  shape.n_layer = std::max<int64_t>(1, std::llround(depth));
+  const double width = std::sqrt(count / (12 * static_cast<double>(shape.n_layer)));
+  shape.n_head = std::max<int64_t>(1, std::llround(width / kHeadWidth));
+  shape.n_embd = shape.n_head * kHeadWidth;
+  return shape;
+}
+
 Gpt2Shape PresetOf(const JsonBlock& block) {
   std::vector<std::string> names;
   for (const Preset& preset : kPresets)
     names.push_back(preset.name);
   for (const Preset& preset : kPresets)
     names.push_back(preset.hugging_face_name);
-  const std::string word = block.Word("preset", names);
+  const Json& value = block.At("preset");
+  const std::string word = value.is_string() ? value.get<std::string>() : value.dump();
   for (const Preset& preset : kPresets) {
     if (word == preset.name || word == preset.hugging_face_name) return preset.shape;
   }
-  DSAT_CHECK(false, "preset {}", word);
-  return {};
+  const double count = CountOf(word);
+  if (count == 0) block.Word("preset", names);  // Throws.
+  if (count >= 1e6 && count <= 1e14) return ShapeOfSize(count);
+  Throw(ErrorCode::kInvalidArgument, "{} is {}; expected a number of parameters from 1M to 100T",
+        block.PointerTo("preset"), word);
 }
 
 // The block's keys over `shape`.

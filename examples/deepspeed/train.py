@@ -1,5 +1,7 @@
 """Trains a small GPT with DeepSpeed on synthetic text, on GPUs or on the CPU.
 
+dsat auto -- torchrun --nproc_per_node 2 train.py --deepspeed_config ds_config.json
+
 usage: train.py --deepspeed_config ds_config.json [--steps N] [...]
 """
 import argparse

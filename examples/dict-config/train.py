@@ -1,6 +1,8 @@
 """Trains a classifier with DeepSpeed; the config is a dictionary in this file.
 
-dsat tunes it as it is: deepspeed.initialize() gets each trial's config, and the DataLoader, which
+dsat auto deepspeed.yaml
+
+Nothing has to change: deepspeed.initialize() gets each trial's config, and the DataLoader, which
 has the dictionary's micro-batch size, follows.
 """
 import deepspeed

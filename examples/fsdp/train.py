@@ -1,8 +1,10 @@
 """Trains a small GPT with PyTorch's own FSDP, without DeepSpeed, and can be tuned by dsat.
 
+dsat random deepspeed.yaml --zero-stages 2 3
+
 usage: train.py --ds_config ds_config.json [--steps N]
 
-dsat gives each trial another config file. This script reads the micro-batch size, the accumulation
+Each trial has another config file. This script reads the micro-batch size, the accumulation
 steps and the ZeRO stage from it: at stage 2 FSDP shards gradients and optimizer states, at stage 3
 also parameters. After each optimizer step it calls dsat.report(), which does nothing without dsat.
 """

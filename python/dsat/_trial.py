@@ -223,10 +223,9 @@ def check_rank() -> None:
     started_as = os.environ.get("DSAT_RANK")
     if started_as is not None and started_as != str(rank()):
         raise RuntimeError(
-            f"dsat: this is rank {rank()} of {world_size()}, within the process that dsat started "
-            f"as rank {started_as}: the entrypoint starts ranks itself, where dsat does not see it, "
-            "and so once for each slot; begin the entrypoint with the launcher (torchrun, "
-            "deepspeed, accelerate launch), or start the script by python without a launcher")
+            f"dsat: the command starts ranks itself, of which dsat started one (this is rank {rank()} "
+            f"of {world_size()}, within rank {started_as}): begin it with the launcher, such as "
+            f"torchrun --nproc_per_node {world_size()} in place of python")
 
 
 def note_change() -> None:

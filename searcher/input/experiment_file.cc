@@ -227,6 +227,22 @@ std::string NameOf(const CommandWords& command) {
   return fs::path((script == words.end() ? words.front() : *script).text).stem().string();
 }
 
+// The first argument, or value of a flag, that is the path of a JSON file with a ds_config.
+std::optional<std::string> DsConfigAmong(const CommandWords& command, const std::string& folder) {
+  for (const CommandWord& word : command.words()) {
+    const size_t equals = word.text.starts_with('-') ? word.text.find('=') : std::string::npos;
+    const std::string text = equals == word.text.npos ? word.text : word.text.substr(equals + 1);
+    const fs::path path = fs::path(folder) / text;
+    std::error_code error;
+    if (!text.ends_with(".json") || !fs::is_regular_file(path, error)) continue;
+    const Json json = ReadJsonFile(path);
+    for (const char* key : {"zero_optimization", "train_batch_size", kMicroBatchKey + 1}) {
+      if (json.is_object() && json.contains(key)) return text;
+    }
+  }
+  return std::nullopt;
+}
+
 // The ds_config that the command names, as it is written there.
 std::string DsConfigOf(const CommandWords& command, const std::string& folder) {
   ExperimentSpec nothing;
@@ -234,9 +250,10 @@ std::string DsConfigOf(const CommandWords& command, const std::string& folder) {
   if (!parts.empty()) return TextOf(command, parts.front());
   const std::optional<std::string> config = ConfigOfAccelerate(command, folder);
   if (config) return *config;
+  if (const auto among = DsConfigAmong(command, folder)) return *among;
   Throw(ErrorCode::kInvalidArgument,
-        "the command behind -- names no ds_config: expected --deepspeed FILE.json or "
-        "--deepspeed_config FILE.json in it; if the script has its config as a dict, write an "
+        "the command behind -- names no ds_config: expected a FILE.json in it, as in "
+        "--deepspeed_config FILE.json; if the script has its config as a dict, write an "
         "experiment file (docs/experiment-file.md)");
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <sstream>
 
 #include "base/json.h"
@@ -11,6 +12,8 @@
 
 namespace dsat {
 namespace {
+
+namespace fs = std::filesystem;
 
 using testing::AllOf;
 using testing::HasSubstr;
@@ -119,7 +122,7 @@ TEST_F(EstimateTest, OtherRanksKeepTheMicroBatchSize) {
 }
 
 TEST_F(EstimateTest, StagesAreRowsWithDeepSpeedsEstimateBesideThem) {
-  const Finished run = Estimate({"--params", "1e9", "--ranks", "4", "--stages", "all"});
+  const Finished run = Estimate({"--model", "1B", "--ranks", "4", "--stages", "all"});
   ASSERT_EQ(run.exit_code, 0) << run.err;
   for (const char* name : {"stage_0 ", "stage_1 ", "stage_2 ", "stage_2_offload ", "stage_3 ",
                            "stage_3_offload_optimizer ", "stage_3_offload ", "stage_3_nvme "})
@@ -161,8 +164,8 @@ TEST_F(EstimateTest, SpeedsChangeTheTimeAndNothingElse) {
 }
 
 TEST_F(EstimateTest, WhatItCannotUnderstandIsRefusedByName) {
-  ExpectRefused({}, "--model or --params");
-  ExpectRefused({"--model", "5B"}, "--model/preset");
+  ExpectRefused({}, "or --model");
+  ExpectRefused({"--model", "5X"}, "--model/preset");
   const auto expect_refused = [&](const char* card, const char* message) {
     work.Write("card.json", card);
     ExpectRefused({"--model", "124M", "--device", "card.json"}, message);
@@ -171,7 +174,7 @@ TEST_F(EstimateTest, WhatItCannotUnderstandIsRefusedByName) {
   expect_refused(R"({"flops": 1e-300})", "flops");
   expect_refused(R"({"efficiency": 2})", "efficiency");
   ExpectRefused({"--model", "124M", "--device-memory", "0"}, "--device-memory: 0; expected more");
-  ExpectRefused({"--params", "1"}, "--params: 1; expected a number from 1e6");
+  ExpectRefused({"--model", "1K"}, "1K; expected a number of parameters from 1M");
   ExpectRefused({"--model", "124M", "--device", "z80"}, "v100, a100, h100, h200, cpu");
   ExpectRefused({"--model", "124M", "--set", "stage=3"}, "--set: \"stage=3\"; expected /KEY=JSON");
   ExpectRefused({"--model", "124M", "--seq-len", "2048"}, "expected at most 1024");
@@ -217,7 +220,7 @@ TEST_F(EstimateTest, BatchSizesThatContradictEachOtherAreRefused) {
 
 TEST_F(EstimateTest, AScriptsMemoryIsAskedForWithItsCommand) {
   ExpectRefused({"--", "bash", "train.sh"}, "bash train.sh: expected python, torchrun, deepspeed");
-  ExpectRefused({"--seq-len", "8", "--", "python3", "train.py"}, "--seq-len: is for the built-in");
+  ExpectRefused({"--seq-len", "8", "--", "python3", "train.py"}, "--seq-len: is not for a script");
   WriteExperiment("stage_2");
   ExpectRefused({"deepspeed.yaml", "--", "python3", "train.py"}, "expected one of them");
   work.Write("script.yaml",
@@ -238,6 +241,30 @@ TEST_F(EstimateTest, AScriptIsRunOnFakeTensors) {
               AllOf(HasSubstr("4096 parameters, 4096 of them trained"),
                     HasSubstr("1 rank of a GPU, micro-batch 4, accumulation 1, without DeepSpeed"),
                     HasSubstr("It does not fit 64.0 KiB of device memory.")));
+}
+
+TEST_F(EstimateTest, AConfigOfHuggingFaceIsAModel) {
+  work.Write("gpt2.json", R"({"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 2})");
+  EXPECT_EQ(EstimateJson({"--model", "gpt2.json"})["parameters"], 3'382'080);
+  work.Write("list.json", "[]");
+  ExpectRefused({"--model", "list.json"}, "list.json is an array; expected an object");
+  const char* const python = std::getenv("DSAT_TEST_PYTHON");
+  if (python == nullptr ||
+      system(fmt::format("{} -c 'import deepspeed, transformers'", python).c_str()) != 0)
+    GTEST_SKIP() << "DSAT_TEST_PYTHON has no deepspeed and transformers";
+  const std::string path = std::getenv("PATH");
+  setenv("PATH", fmt::format("{}:{}", fs::path(python).parent_path().string(), path).c_str(), 1);
+  work.Write("qwen2.json", R"({"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"],
+      "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 100,
+      "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 16})");
+  const Json json = EstimateJson({"--model", "qwen2.json", "--ranks", "2", "--micro-batch", "3"});
+  // The embedding, the head, and two layers of attention (with biases), MLP and norms.
+  constexpr int64_t kLayer = 64 * 64 * 2 + 64 * 32 * 2 + 64 + 2 * 32 + 3 * 64 * 128 + 2 * 64;
+  EXPECT_EQ(json["num_params"], 2 * 64 * 100 + 2 * kLayer + 64);
+  EXPECT_EQ(json["micro_batch_size"], 3);
+  EXPECT_EQ(json["ranks"], 2);
+  EXPECT_TRUE(json["rows"][0]["fits"]);
+  setenv("PATH", path.c_str(), 1);
 }
 
 TEST_F(EstimateTest, ASpaceOfAScriptIsForADeviceThatIsNotHere) {

@@ -94,7 +94,7 @@ def test_a_rank_within_another_one_is_refused(running, monkeypatch, measure):
     folder = running(measure)
     monkeypatch.setenv("DSAT_RANK", "0")
     monkeypatch.setenv("RANK", "1")
-    with pytest.raises(RuntimeError, match="begin the entrypoint with the launcher"):
+    with pytest.raises(RuntimeError, match="begin it with the launcher"):
         dsat.report(loss=1.0, model=torch.nn.Linear(2, 2))
     assert [path.name for path in folder.iterdir()] == ["ds_config.json"]
 

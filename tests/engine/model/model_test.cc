@@ -35,6 +35,19 @@ TEST(ModelTest, PresetsHaveThePublishedSizes) {
   EXPECT_EQ(NumParams({{"type", "gpt2"}}), 124'439'808);
 }
 
+// The embeddings add some 154,000 x width parameters.
+TEST(ModelTest, ASizeIsAGptOfAboutSoManyParameters) {
+  for (const auto& [size, params] : std::map<std::string, double>{
+           {"100M", 1e8}, {"1.5B", 1.5e9}, {"7b", 7e9}, {"4e10", 4e10}, {"2T", 2e12}}) {
+    const Model model = MakeModel({{"type", "gpt2"}, {"preset", size}}, "/model");
+    const double embeddings = static_cast<double>(NumParams(*model.layers[0]));
+    EXPECT_NEAR(static_cast<double>(NumParams(model)) - embeddings, params, 0.06 * params) << size;
+    EXPECT_EQ(model.head_channels, 128);
+  }
+  for (const char* size : {"0", "-7B", "7Q", "7BB", "1K", "1e15", "nanB"})
+    EXPECT_THROW(NumParams({{"type", "gpt2"}, {"preset", size}}), Error) << size;
+}
+
 TEST(ModelTest, KeysOverrideThePreset) {
   const Model model = MakeModel(
       {{"type", "gpt2"}, {"preset", "350M"}, {"n_layer", 2}, {"vocab_size", 256}}, "/model");
@@ -125,8 +138,8 @@ TEST(ModelBlockTest, MistakesAreNamed) {
   ExpectRefused({{"type", "gpt2"}, {"n_layers", 6}},
                 "/model/n_layers: unknown key; did you mean \"n_layer\"?");
   ExpectRefused({{"type", "mlp"}, {"n_embd", 6}}, "/model/n_embd: unknown key");
-  ExpectRefused({{"type", "gpt2"}, {"preset", "125M"}},
-                "/model/preset is \"125M\"; did you mean "
+  ExpectRefused({{"type", "gpt2"}, {"preset", "124N"}},
+                "/model/preset is \"124N\"; did you mean "
                 "\"124M\"?");
   ExpectRefused({{"type", "gpt2"}, {"n_embd", 100}, {"n_head", 12}},
                 "/model/n_head is 12; expected a divisor of n_embd, which is 100");
