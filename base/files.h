@@ -6,7 +6,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace dsat {
 
@@ -38,6 +37,9 @@ std::string ReadEnd(const std::string& path, int64_t max_bytes);
 
 // "512.0 MiB", "1.5 GiB", "17 B".
 std::string HumanBytes(int64_t bytes);
+
+// "1 rank", or "2 ranks" for other counts.
+std::string Counted(int64_t count, std::string_view noun);
 
 // The bytes of "512MiB", "4 GiB", "2GB" or "1048576". The suffixes KiB..TiB are powers of 1024,
 // KB..TB powers of 1000. Throws kInvalidArgument naming `what` for any other text.

@@ -69,8 +69,9 @@ def draw_tuners(path, axes):
              yerr=[[pick[2] - pick[3] for pick in picks], [pick[4] - pick[2] for pick in picks]])
     axes.axhline(1, color="black", linewidth=0.8)
     axes.set_xticks(list(at), [pick[0] for pick in picks], fontsize=8)
-    axes.set(ylabel="dsat / DeepSpeed's autotuner", title="Four scripts, two CPU ranks")
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    axes.set(ylabel="dsat / DeepSpeed's autotuner", title="Four scripts, two CPU ranks",
+             ylim=(0, 1.25 * max(pick[4] for pick in picks)))
+    axes.legend(frameon=False, fontsize=8, loc="upper left", ncols=2)
 
 
 def draw_memory(path, axes):
@@ -97,7 +98,8 @@ def main():
         parser.add_argument(flag, type=pathlib.Path, dest=name, metavar="FILE")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("docs"))
     args = parser.parse_args()
-    matplotlib.rcParams.update({"svg.hashsalt": "dsat", "savefig.facecolor": "white"})
+    matplotlib.rcParams.update({"svg.hashsalt": "dsat", "svg.fonttype": "none",
+                                "savefig.facecolor": "white"})
     for name, (_, draw) in charts.items():
         if getattr(args, name) is None:
             continue

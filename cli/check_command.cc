@@ -209,9 +209,8 @@ std::string Text(const CheckFlags& check, const Search& search, const Finding& f
   const std::string base = !check.against.empty() ? Printable(check.against)
                            : found.base_changed   ? "the present ds_config (another was submitted)"
                                                   : "the submitted configuration";
-  const int64_t rounds = search.confirmation()->NumRounds();
-  const std::string how = fmt::format("measured in {}{} round{}", rounds,
-                                      found.factor ? " alternating" : "", rounds == 1 ? "" : "s");
+  const std::string how = "measured in " + Counted(search.confirmation()->NumRounds(),
+                                                   found.factor ? "alternating round" : "round");
   std::string text;
   if (!found.factor) {
     text = fmt::format("{} does not fit: {}\n", base, Printable(BaseReason(search)));

@@ -77,9 +77,6 @@ Json ToJson(const Findings& found) {
   const auto path_or_null = [](const std::string& path) {
     return path.empty() ? Json() : Json(path);
   };
-  const auto in_environment = [&found](const char* key) {
-    return found.environment.is_null() ? Json() : found.environment.at(key);
-  };
   Json gpus = Json::array();
   for (size_t i = 0; i < found.cuda.gpus.size(); ++i) {
     const CudaGpu& gpu = found.cuda.gpus[i];
@@ -98,30 +95,29 @@ Json ToJson(const Findings& found) {
     }
     gpus.push_back(json);
   }
-  return {{"cpu",
-           {{"model", machine.cpu_model},
-            {"cores", machine.num_cores},
-            {"instruction_sets", machine.instruction_sets},
-            {"multiplies_bf16", engine::MultipliesBf16(machine)},
-            {"onednn", machine.onednn_version}}},
-          {"memory",
-           {{"bytes", machine.memory_bytes},
-            {"available_bytes", machine.available_bytes},
-            {"copy_bytes_per_s", found.copy_bytes_per_s ? Json(*found.copy_bytes_per_s) : Json()}}},
-          {"nccl", version_or_null(machine.nccl_version, LibraryVersion)},
-          {"nccl_library", path_or_null(machine.nccl_path)},
-          {"cuda",
-           {{"toolkit", version_or_null(found.cuda.toolkit_version, CudaVersion)},
-            {"driver", version_or_null(found.cuda.driver_version, CudaVersion)},
-            {"cublas_library", path_or_null(found.cuda.cublas_path)},
-            {"gpus", gpus},
-            {"problem", found.problem.empty() ? Json() : Json(found.problem)}}},
-          {"extensions", in_environment("extensions")},
-          {"packages", in_environment("packages")},
-          {"commands", in_environment("commands")},
-          {"disk_free_bytes", in_environment("disk_free_bytes")},
-          {"listening", found.listening},
-          {"device", found.problem.empty() ? "cuda" : "cpu"}};
+  Json json = {
+      {"cpu",
+       {{"model", machine.cpu_model},
+        {"cores", machine.num_cores},
+        {"instruction_sets", machine.instruction_sets},
+        {"multiplies_bf16", engine::MultipliesBf16(machine)},
+        {"onednn", machine.onednn_version}}},
+      {"memory",
+       {{"bytes", machine.memory_bytes},
+        {"available_bytes", machine.available_bytes},
+        {"copy_bytes_per_s", found.copy_bytes_per_s ? Json(*found.copy_bytes_per_s) : Json()}}},
+      {"nccl", version_or_null(machine.nccl_version, LibraryVersion)},
+      {"nccl_library", path_or_null(machine.nccl_path)},
+      {"cuda",
+       {{"toolkit", version_or_null(found.cuda.toolkit_version, CudaVersion)},
+        {"driver", version_or_null(found.cuda.driver_version, CudaVersion)},
+        {"cublas_library", path_or_null(found.cuda.cublas_path)},
+        {"gpus", gpus},
+        {"problem", found.problem.empty() ? Json() : Json(found.problem)}}},
+      {"listening", found.listening},
+      {"device", found.problem.empty() ? "cuda" : "cpu"}};
+  json.update(found.environment);
+  return json;
 }
 
 void Line(const char* what, const std::string& text) {
@@ -163,20 +159,23 @@ std::string DescribeExtensions(const Json& facts) {
 }
 
 void PrintEnvironment(const Json& facts) {
-  if (facts.is_null()) return Line("Python", "not found: only the built-in engine trains here");
   const auto line = [](const char* what, const Json& found, const char* need) {
     Line(what, found.is_string() ? found.get<std::string>() : fmt::format("not found: {}", need));
   };
-  Line("Python", DescribeExtensions(facts.at("extensions")));
-  const Json &packages = facts.at("packages"), &commands = facts.at("commands");
-  line("PyTorch", packages.at("torch"), "scripts need it; pip install torch");
-  line("DeepSpeed", packages.at("deepspeed"),
-       "scripts with a ds_config need it; pip install deepspeed");
-  if (const Json& stranger = packages.at("dsat"); stranger.is_string()) {
-    Line("", fmt::format("the package dsat {} is another project's, whose module hides ours; "
-                         "pip uninstall dsat, and install dsat-autotune again",
-                         stranger.get<std::string>()));
+  if (const Json& packages = facts.at("packages"); packages.is_null()) {
+    Line("Python", "not found: only the built-in engine trains here");
+  } else {
+    Line("Python", DescribeExtensions(facts.at("extensions")));
+    line("PyTorch", packages.value("torch", Json()), "scripts need it; pip install torch");
+    line("DeepSpeed", packages.value("deepspeed", Json()),
+         "scripts with a ds_config need it; pip install deepspeed");
+    if (packages.contains("dsat")) {
+      Line("", fmt::format("the package dsat {} is another project's, whose module hides ours; "
+                           "pip uninstall dsat, and install dsat-autotune again",
+                           packages["dsat"].get<std::string>()));
+    }
   }
+  const Json& commands = facts.at("commands");
   line("ssh", commands.at("ssh"), "searches on several hosts need it; install openssh-client");
   line("Slurm", commands.at("srun"), "searches on nodes of Slurm need its srun");
   Line("disk", HumanBytes(facts.at("disk_free_bytes").get<int64_t>()) + " free in this folder");

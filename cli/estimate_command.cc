@@ -4,12 +4,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "base/files.h"
-#include "base/json_block.h"
 #include "base/log.h"
 #include "base/num_cores.h"
 #include "base/table.h"
@@ -46,24 +44,7 @@ Json ModelOf(const EstimateFlags& flags) {
           "no model; expected an experiment file of entrypoint builtin, or --model");
   }
   if (flags.model.front() == '{') return ParseTolerantJson(flags.model, "--model");
-  if (flags.model.ends_with(".json")) {
-    const Json config = ReadJsonFile(flags.model);
-    const JsonBlock block(config, flags.model);
-    return {{"type", config.value("model_type", Json())}, {"config", flags.model}};
-  }
   return {{"type", "gpt2"}, {"preset", flags.model}};
-}
-
-// Whether --model is a config.json of Hugging Face that the built-in engine cannot train.
-bool NeedsHuggingFace(const EstimateFlags& flags) {
-  if (!flags.model.ends_with(".json")) return false;
-  const PlannerInputs inputs{ModelOf(flags), "--model", "", nullptr, 0, ""};
-  try {
-    MakePlanner(inputs, engine::ClusterOf(kDefaultGpu));
-  } catch (const Error&) {
-    return true;
-  }
-  return false;
 }
 
 void UseExperiment(const EstimateFlags& flags, Subject& subject) {
@@ -86,13 +67,11 @@ void UseExperiment(const EstimateFlags& flags, Subject& subject) {
 }
 
 void ApplyFlags(const EstimateFlags& flags, Cluster& cluster) {
-  if (flags.ranks_per_node) cluster.ranks_per_node = *flags.ranks_per_node;
   if (flags.ranks) cluster.num_ranks = *flags.ranks;
-  if (flags.nodes) cluster.num_ranks = *flags.nodes * cluster.ranks_per_node;
   constexpr int64_t kMostRanks = 1'000'000;
   if (cluster.num_ranks > kMostRanks) {
-    Throw(ErrorCode::kInvalidArgument, "{}: {} ranks in all; expected at most {}",
-          flags.nodes ? "--nodes" : "--ranks", cluster.num_ranks, kMostRanks);
+    Throw(ErrorCode::kInvalidArgument, "--ranks: {}; expected at most {}", cluster.num_ranks,
+          kMostRanks);
   }
   SetSize(flags.device_memory, "--device-memory", cluster.device_memory_bytes);
 }
@@ -110,7 +89,7 @@ void ApplySettings(const EstimateFlags& flags, int64_t own_ranks, Subject& subje
         engine::ResolveBatchSizes(ds_config, subject.name, own_ranks).micro_batch_size;
   }
   if (flags.micro_batch) ds_config[kMicroBatch] = *flags.micro_batch;
-  if (!flags.micro_batch && !flags.ranks && !flags.nodes) return;
+  if (!flags.micro_batch && !flags.ranks) return;
   const bool is_set = std::ranges::any_of(flags.settings, [](const std::string& setting) {
     return setting.starts_with("/train_batch_size=");
   });
@@ -159,27 +138,17 @@ void PrintJson(const Planner& planner, const PlannerEstimate& estimate,
   fmt::print("{}\n", json.dump(2));
 }
 
-void RefuseOtherFlags(const EstimateFlags& flags) {
-  if (flags.seq_len == 0 && flags.model.empty()) return;
-  Throw(ErrorCode::kInvalidArgument,
-        "{}: is not for a script, whose model and data are its own; expected no such option",
-        flags.model.empty() ? "--seq-len" : "--model");
-}
-
 // Sets the number of ranks and the memory of a device as the flags say.
 void ApplyDevices(const EstimateFlags& flags, Json& request) {
   const std::optional<int64_t> here = NvidiaMemoryBytes();
-  int64_t per_node = 8;
-  if (flags.device.empty() && !NeedsHuggingFace(flags)) {
+  if (flags.device.empty() && flags.model.empty()) {
     request["on_gpu"] = here || !flags.device_memory.empty();
   } else {
     const Cluster cluster = ClusterFor(flags.device.empty() ? kDefaultGpu : flags.device);
-    per_node = cluster.ranks_per_node;
     request["memory"] = cluster.device_memory_bytes;
     request["on_gpu"] = cluster.kind() != engine::DeviceKind::kCpu;
   }
   if (flags.ranks) request["ranks"] = *flags.ranks;
-  if (flags.nodes) request["ranks"] = *flags.nodes * flags.ranks_per_node.value_or(per_node);
   if (!flags.device_memory.empty())
     request["memory"] = ParseBytes(flags.device_memory, "--device-memory");
   if (request["memory"] == 0) request["memory"] = here.value_or(0);
@@ -212,9 +181,9 @@ std::string TextOf(const Json& answer) {
   const int64_t ranks = answer.at("ranks"), limit = answer.at("memory_bytes");
   std::string text = fmt::format(
       "{} parameters, {} of them trained, {:.4g} FLOPs per sample\n"
-      "{} rank{} of {}, micro-batch {}, accumulation {}{}\n\n",
+      "{} of {}, micro-batch {}, accumulation {}{}\n\n",
       answer.at("num_params").get<int64_t>(), answer.at("trainable_num_params").get<int64_t>(),
-      answer.at("flops_per_sample").get<double>(), ranks, ranks == 1 ? "" : "s",
+      answer.at("flops_per_sample").get<double>(), Counted(ranks, "rank"),
       answer.at("on_gpu") ? "a GPU" : "the CPU", answer.at("micro_batch_size").get<int64_t>(),
       answer.at("accumulation_steps").get<int64_t>(),
       answer.at("stage").is_null() ? ", without DeepSpeed"
@@ -248,30 +217,23 @@ std::string TextOf(const Json& answer) {
 }
 
 // The request to DryRun (searcher/command/import_hook.h) if the flags name a command, an experiment
-// file that has one, or a model of Hugging Face; nullopt for the built-in engine. Throws
+// file that has one, or a config.json of Hugging Face; nullopt for the built-in engine. Throws
 // kInvalidArgument for flags that mean nothing for a script, and for a command that only a shell
 // can run.
 std::optional<Json> ScriptOf(const EstimateFlags& flags) {
   Json request{{"environment", Json::object()},
                {"ds_config", Json::object()},
+               {"folder", std::filesystem::current_path()},
                {"ranks", 0},
                {"memory", 0},
-               {"all_stages", flags.all_stages}};
-  if (flags.command.empty() && NeedsHuggingFace(flags)) {
-    request["command"] = {
-        "python3",         "-m", "dsat._of_config", flags.model, std::to_string(flags.seq_len),
-        kConfigPlaceholder};
-    request["folder"] = std::filesystem::current_path();
+               {"all_stages", !flags.stages.empty()}};
+  const bool is_model = flags.command.empty() && flags.model.ends_with(".json");
+  if (is_model) {
+    ReadJsonFile(flags.model);  // Throws.
+    request["command"] = Json::array({"python3", "-m", "dsat._of_config", flags.model,
+                                      std::to_string(flags.seq_len), kConfigPlaceholder});
     request["ds_config"] = engine::ReadDsConfig("stage_2");
-    ApplyDevices(flags, request);
-    Json& config = request["ds_config"];
-    ApplyConfig(flags, config);
-    const int64_t ranks = std::max<int64_t>(1, request["ranks"]);
-    config = engine::CanonicalConfig(engine::ConfigForTrial(config, {}, ranks), engine::Auto::kDrop,
-                                     "--ds-config");
-    return request;
-  }
-  if (flags.command.empty()) {
+  } else if (flags.command.empty()) {
     if (flags.config.empty() || !flags.model.empty()) return std::nullopt;
     std::vector<std::string> warnings;
     const ExperimentSpec spec = ReadExperimentFile(flags.config, flags.model_dir, &warnings);
@@ -283,11 +245,20 @@ std::optional<Json> ScriptOf(const EstimateFlags& flags) {
       Throw(ErrorCode::kInvalidArgument, "\"{}\" and a command behind --: expected one of them",
             flags.config);
     request["command"] = flags.command;
-    request["folder"] = std::filesystem::current_path();
   }
-  RefuseOtherFlags(flags);
+  if (!is_model && (flags.seq_len > 0 || !flags.model.empty())) {
+    Throw(ErrorCode::kInvalidArgument,
+          "{}: is not for a script, whose model and data are its own; leave it out",
+          flags.model.empty() ? "--seq-len" : "--model");
+  }
   ApplyDevices(flags, request);
-  ApplyConfig(flags, request["ds_config"]);
+  Json& config = request["ds_config"];
+  ApplyConfig(flags, config);
+  if (is_model) {
+    const int64_t ranks = std::max<int64_t>(1, request["ranks"]);
+    config = engine::CanonicalConfig(engine::ConfigForTrial(config, {}, ranks), engine::Auto::kDrop,
+                                     "--ds-config");
+  }
   return request;
 }
 
@@ -308,7 +279,7 @@ int RunCommand(const Flags& flags, const EstimateFlags& estimate_flags) {
   std::vector<Change> changes;
   if (!estimate.fits()) changes = planner.NearestChanges(subject.ds_config);
   std::vector<Variant> variants;
-  if (estimate_flags.all_stages) variants = planner.Variants(subject.ds_config);
+  if (!estimate_flags.stages.empty()) variants = planner.Variants(subject.ds_config);
   if (flags.json) {
     PrintJson(planner, estimate, changes, variants);
     return 0;

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 
 #include "base/files.h"
 #include "base/table.h"
@@ -133,20 +132,18 @@ std::string BytesOrDash(int64_t bytes) {
 
 std::string HeadText(const Planner& planner) {
   const engine::Cluster& cluster = planner.cluster();
-  return fmt::format("{}, T {}\n{} rank{} of {} on {} node{}\n\n", planner.model().description,
-                     planner.seq_len(), cluster.num_ranks, cluster.num_ranks == 1 ? "" : "s",
-                     cluster.device, cluster.num_nodes(), cluster.num_nodes() == 1 ? "" : "s");
+  return fmt::format("{}, T {}\n{} of {} on {}\n\n", planner.model().description, planner.seq_len(),
+                     Counted(cluster.num_ranks, "rank"), cluster.device,
+                     Counted(cluster.num_nodes(), "node"));
 }
 
 std::string EstimateText(const Planner& planner, const std::string& name,
                          const PlannerEstimate& estimate) {
   const engine::BatchSizes& batch = estimate.batch;
   std::string text = fmt::format(
-      "{}: {} sample{} in a step: micro-batch {}, accumulation {}, {} data-parallel rank{}{}\n\n",
-      Printable(name), batch.train_batch_size, batch.train_batch_size == 1 ? "" : "s",
-      batch.micro_batch_size, batch.accumulation_steps,
-      planner.cluster().num_ranks / estimate.num_stages,
-      planner.cluster().num_ranks == estimate.num_stages ? "" : "s",
+      "{}: {} in a step: micro-batch {}, accumulation {}, {}{}\n\n", Printable(name),
+      Counted(batch.train_batch_size, "sample"), batch.micro_batch_size, batch.accumulation_steps,
+      Counted(planner.cluster().num_ranks / estimate.num_stages, "data-parallel rank"),
       estimate.num_stages == 1 ? "" : fmt::format(", {} pipeline stages", estimate.num_stages));
   text += FormatTable(
       {"memory", "between steps", "peak", "available", ""},

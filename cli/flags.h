@@ -146,10 +146,8 @@ struct EstimateFlags {
   int64_t seq_len = 0;  // 0 = the data's, or the model's longest
   std::string device;   // "" = cpu with an experiment file, else a100
   std::optional<int64_t> ranks;
-  std::optional<int64_t> nodes;
-  std::optional<int64_t> ranks_per_node;
   std::string device_memory;  // "" = the device's
-  bool all_stages = false;
+  std::string stages;         // "all", or ""
 };
 // The flags that eval and generate have in common.
 struct CheckpointFlags {

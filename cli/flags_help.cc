@@ -34,7 +34,7 @@ constexpr std::array kFirst = {
         " --config --against --tolerance --ds-config --model --set --micro-batch --steps "
         "--eval-interval --checkpoint-interval "},
     Group{"How to measure", " --confirm "},
-    Group{"Where to run", " --slots --hostfile --device --ranks --nodes "},
+    Group{"Where to run", " --slots --hostfile --device --ranks "},
     Group{"Output", " --out --stages --json --help --help-all "},
 };
 constexpr char kMore[] = "More";

@@ -108,9 +108,6 @@ void AddCluster(CLI::App& sub, EstimateFlags& flags) {
       "cuda, else a100)");
   AddPositive(sub, "--ranks", flags.ranks,
               "Total number of devices (default: slots_per_trial, or 1)");
-  AddPositive(sub, "--nodes", flags.nodes, "Number of full nodes, instead of --ranks")
-      ->excludes("--ranks");
-  AddPositive(sub, "--ranks-per-node", flags.ranks_per_node, "Number of devices of a node");
   Add(sub, "--device-memory BYTES", flags.device_memory, "Memory of a device, such as 32GiB");
 }
 
@@ -134,13 +131,7 @@ void AddEstimateCommand(Parser& parser) {
   AddPositive(sub, "--micro-batch", flags.micro_batch, "Override train_micro_batch_size_per_gpu");
   AddPositive(sub, "--seq-len", flags.seq_len,
               "Sequence length (default: the data's, or the model's longest)");
-  TakeOneOf(sub.add_option_function<std::string>(
-                "--stages",
-                [&all_stages = flags.all_stages](const std::string& value) {
-                  all_stages = value == "all";
-                },
-                "A row for every ZeRO stage and offload"),
-            {"all"});
+  TakeOneOf(Add(sub, "--stages", flags.stages, "A row for every ZeRO stage and offload"), {"all"});
   AddCluster(sub, flags);
 }
 

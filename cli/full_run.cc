@@ -213,11 +213,10 @@ void PrintEnd(const ExperimentSpec& spec, const FullRun& run, bool trained,
 
 // Says what will be done.
 void PrintBegin(const ExperimentSpec& spec, const std::string& checkpoint) {
-  const std::string length = IsBuiltin(spec) ? fmt::format(" for {} step{}", spec.max_length_steps,
-                                                           spec.max_length_steps == 1 ? "" : "s")
-                                             : "";
-  Say(stderr, fmt::format("training {}{} on {} rank{}\n", Printable(spec.name), length,
-                          spec.slots_per_trial, spec.slots_per_trial == 1 ? "" : "s"));
+  const std::string length =
+      IsBuiltin(spec) ? " for " + Counted(spec.max_length_steps, "step") : "";
+  Say(stderr, fmt::format("training {}{} on {}\n", Printable(spec.name), length,
+                          Counted(spec.slots_per_trial, "rank")));
   if (checkpoint.empty()) return;
   Say(stderr, fmt::format("continuing from {}; another --out starts from the beginning\n",
                           Printable(checkpoint)));

@@ -2,9 +2,11 @@
 #include "cli/machine_facts.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <iterator>
 #include <map>
@@ -31,34 +33,30 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Prints the packages that decide how fast a script trains.
-constexpr char kPrintVersions[] = R"(
-import importlib.metadata, json
-versions = {}
-for name in ("deepspeed", "torch", "transformers"):
-    try:
-        versions[name] = importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        pass
-print(json.dumps(versions)))";
-
+// Prints what compiles extensions, and the packages that decide how fast a script trains.
 constexpr char kPrintEnvironment[] = R"(
 import importlib.metadata, json, os, shutil, sys, sysconfig
-include = sysconfig.get_paths()["include"]
-def version(name):
+include, packages = sysconfig.get_paths()["include"], {}
+for name in ("deepspeed", "torch", "transformers", "dsat"):
     try:
-        return importlib.metadata.version(name)
+        packages[name] = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return None
-print(json.dumps({
-    "extensions": {
-        "python": sys.executable,
-        "headers": include if os.path.exists(os.path.join(include, "Python.h")) else None,
-        "compiler": shutil.which(os.environ.get("CXX") or "c++"),
-        "ninja": shutil.which("ninja")},
-    "packages": {name: version(name) for name in ("torch", "deepspeed", "dsat")},
-    "commands": {name: shutil.which(name) for name in ("ssh", "srun")},
-    "disk_free_bytes": shutil.disk_usage(".").free})))";
+        pass
+print(json.dumps({"packages": packages, "extensions": {
+    "python": sys.executable,
+    "headers": include if os.path.exists(os.path.join(include, "Python.h")) else None,
+    "compiler": shutil.which(os.environ.get("CXX") or "c++"), "ninja": shutil.which("ninja")}})))";
+
+// The path of a program that PATH finds; null if there is none.
+Json PathOf(const std::string& program) {
+  const char* const path = std::getenv("PATH");
+  std::istringstream folders(path == nullptr ? "" : path);
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    const fs::path file = fs::path(folder) / program;
+    if (access(file.c_str(), X_OK) == 0) return file;
+  }
+  return nullptr;
+}
 
 // The speeds of the disk that the ds_config has for offload; null if it has none, or none that can
 // be used.
@@ -89,7 +87,12 @@ Json EnvironmentFacts() {
   ExperimentSpec any_script;
   any_script.entrypoint = {"python3"};
   any_script.model_dir = ".";
-  return AskPython(any_script, {"-c", kPrintEnvironment});
+  const Json found = AskPython(any_script, {"-c", kPrintEnvironment});
+  std::error_code error;
+  return {{"extensions", found.is_null() ? Json() : found.at("extensions")},
+          {"packages", found.is_null() ? Json() : found.at("packages")},
+          {"commands", {{"ssh", PathOf("ssh")}, {"srun", PathOf("srun")}}},
+          {"disk_free_bytes", fs::space(".", error).available}};
 }
 
 Json MachineFacts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts) {
@@ -104,10 +107,11 @@ Json MachineFacts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hos
   facts["cpu"] = machine.cpu_model;
   facts["cores"] = machine.num_cores;
   if (IsBuiltin(spec) && !engine::MultipliesBf16(machine)) facts["multiplies_bf16"] = false;
-  if (!IsBuiltin(spec)) facts["packages"] = AskPython(spec, {"-c", kPrintVersions});
   if (IsBuiltin(spec)) {
     const Json disk = DiskSpeeds(spec);
     if (!disk.is_null()) facts["disk"] = disk;
+  } else if (const Json found = AskPython(spec, {"-c", kPrintEnvironment}); found.is_object()) {
+    facts["packages"] = found.at("packages");
   }
   if (!UsesGpus(spec)) return facts;
   const engine::CudaStatus cuda = engine::ProbeCuda();

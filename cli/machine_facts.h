@@ -17,11 +17,10 @@ namespace dsat::cli {
 // machine.
 Json MachineFacts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts);
 
-// Returns what the python3 in PATH finds: `extensions`, what compiles those of PyTorch and
-// DeepSpeed at run time (the paths python, headers, compiler and ninja), `packages` (the versions
-// of torch, deepspeed, and dsat, which is another project's package), `commands` (the paths of ssh
-// and srun), and disk_free_bytes of the current folder. Each is null if it is missing, and all of
-// it is null if there is no python3.
+// Returns `extensions`, what compiles those of PyTorch and DeepSpeed at run time (the paths python,
+// headers, compiler and ninja, or null), and `packages` (the versions of torch, deepspeed,
+// transformers, and dsat, which is another project's package), both null without a python3 in
+// PATH; `commands` (the paths of ssh and srun, or null); and disk_free_bytes of the current folder.
 Json EnvironmentFacts();
 
 // The ports of this machine at which processes of dsat listen, as far as this user may see them:

@@ -3,10 +3,8 @@
 #pragma once
 
 #include <chrono>
-#include <cstdio>
 #include <map>
 #include <string>
-#include <vector>
 
 #include "cli/status_line.h"
 #include "searcher/runner.h"

@@ -48,8 +48,8 @@ std::map<std::string, std::string> HostEnvironment() {
 std::string HostsLine(const std::vector<LaunchHost>& hosts) {
   std::string line;
   for (const LaunchHost& host : hosts) {
-    line += fmt::format("{}{} ({} slot{})", line.empty() ? "hosts: " : ", ", host.name,
-                        host.slots.size(), host.slots.size() == 1 ? "" : "s");
+    line += fmt::format("{}{} ({})", line.empty() ? "hosts: " : ", ", host.name,
+                        Counted(std::ssize(host.slots), "slot"));
   }
   return line;
 }
@@ -105,10 +105,10 @@ std::string SharedSlotsWarning(const ExperimentSpec& spec, const RunnerOptions& 
   const auto own = static_cast<int64_t>(ThisMachine(spec, 0).slots.size());
   if (trials < 2 || trials * spec.slots_per_trial <= own) return "";
   return fmt::format(
-      "--slots {}: this machine has {} {}, so that {} trials of {} rank{} share them and slow each "
+      "--slots {}: this machine has {} {}, so that {} trials of {} share them and slow each "
       "other down; their measurements are not comparable: leave out --slots, or use --slots {}",
-      options.num_slots, own, UsesGpus(spec) ? "GPUs" : "cores", trials, spec.slots_per_trial,
-      spec.slots_per_trial == 1 ? "" : "s", std::max(own, spec.slots_per_trial));
+      options.num_slots, own, UsesGpus(spec) ? "GPUs" : "cores", trials,
+      Counted(spec.slots_per_trial, "rank"), std::max(own, spec.slots_per_trial));
 }
 
 RunnerOptions MakeRunnerOptions(const RunFlags& run) {
@@ -141,10 +141,10 @@ void CheckRunnable(const ExperimentSpec& spec, const RunFlags& run, const Runner
 void PlanSlurm(const ExperimentSpec& spec, RunnerOptions* options) {
   if (!options->jobs) return;
   options->machines = PlanJobs(spec, &*options->jobs);
-  const size_t nodes = options->machines.hosts.size();
-  const size_t slots = options->machines.hosts[0].slots.size();
-  Say(stderr, fmt::format("each attempt is a job of Slurm: {} node{} with {} slot{}\n", nodes,
-                          nodes == 1 ? "" : "s", slots, slots == 1 ? "" : "s"));
+  const std::vector<LaunchHost>& hosts = options->machines.hosts;
+  Say(stderr,
+      fmt::format("each attempt is a job of Slurm: {} with {}\n",
+                  Counted(std::ssize(hosts), "node"), Counted(std::ssize(hosts[0].slots), "slot")));
 }
 
 void CheckTarget(const std::string& option, const std::string& path, const std::string& kind,

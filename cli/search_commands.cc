@@ -67,21 +67,20 @@ void AddToPythonPath(const std::string& dir, ExperimentSpec& spec) {
 // The first line of a search: what it will do, or where it continues.
 std::string Heading(const Experiment& experiment) {
   const ExperimentSpec& spec = experiment.search().spec();
-  const size_t num_trials = experiment.search().trials().size();
+  const auto num_trials = std::ssize(experiment.search().trials());
   const std::string name = fmt::format("experiment {} ({})", experiment.id(), Printable(spec.name));
   if (experiment.state() != ExperimentState::kActive)
-    return fmt::format("{}: {} after {} trial{}", name, ToString(experiment.state()), num_trials,
-                       num_trials == 1 ? "" : "s");
+    return fmt::format("{}: {} after {}", name, ToString(experiment.state()),
+                       Counted(num_trials, "trial"));
   if (num_trials > 0)
-    return fmt::format("{}: continuing after {} trial{}", name, num_trials,
-                       num_trials == 1 ? "" : "s");
+    return fmt::format("{}: continuing after {}", name, Counted(num_trials, "trial"));
   if (!spec.candidate.is_null())
-    return fmt::format("{}: two configurations in {} round{}", name, spec.options.confirm_rounds,
-                       spec.options.confirm_rounds == 1 ? "" : "s");
+    return fmt::format("{}: two configurations in {}", name,
+                       Counted(spec.options.confirm_rounds, "round"));
   const Json& prior = spec.options.auto_method.prior;
-  return fmt::format("{}: {}, up to {} trials of {} rank{}, metric {}{}", name, spec.method,
-                     spec.options.max_trials, spec.slots_per_trial,
-                     spec.slots_per_trial == 1 ? "" : "s", spec.options.metric,
+  return fmt::format("{}: {}, up to {} trials of {}, metric {}{}", name, spec.method,
+                     spec.options.max_trials, Counted(spec.slots_per_trial, "rank"),
+                     spec.options.metric,
                      prior.is_null() ? ""
                                      : fmt::format(", warm start from experiment {}",
                                                    prior.at("experiment").get<ExperimentId>()));

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <numeric>
 #include <optional>
@@ -176,10 +175,16 @@ std::vector<LeftOut> LeftOutByTable(const Search& search) {
     if (IsRefused(stage))
       left_out.push_back({fmt::format("stage {}", stage.stage), "the configuration is refused"});
   }
+  ExperimentSpec allowed = search.spec();
+  allowed.options.allow_semantic = true;
   for (const Key& key : engine::Keys()) {
+    const bool is_users = search.spec().search_space.contains(key.pointer);
+    const bool may_be_alone = key.several_ranks && search.spec().slots_per_trial == 1;
+    if (key.key_class == engine::KeyClass::kSemantic && !search.spec().options.allow_semantic &&
+        !is_users && !may_be_alone && IsSearchedWidely(key, allowed))
+      left_out.push_back({key.pointer, "it changes what is learned; --allow semantic searches it"});
     const bool is_listed = key.searched_from < engine::kNumZeroStages ||
-                           key.published_from < engine::kNumZeroStages ||
-                           search.spec().search_space.contains(key.pointer);
+                           key.published_from < engine::kNumZeroStages || is_users;
     if (!is_listed || key.pointer == std::string_view(kMicroBatchKey)) continue;
     std::set<int> with, without;
     for (const StageSpace& stage : space.stages)
@@ -187,28 +192,14 @@ std::vector<LeftOut> LeftOutByTable(const Search& search) {
     for (const int stage : with)
       without.erase(stage);
     if (without.empty()) continue;
-    const bool is_alone = key.several_ranks && search.spec().slots_per_trial == 1 &&
-                          !HasEffect(key, search.spec(), *without.rbegin());
-    const std::string where = with.empty()
-                                  ? ""
-                                  : fmt::format(" at stage{} {}", without.size() == 1 ? "" : "s",
-                                                fmt::join(without, ", "));
     std::string why = fmt::format("it is searched from stage {} on", key.searched_from);
     if (key.searched_from == engine::kNumZeroStages) why = "only --compat determined searches it";
     if (*without.rbegin() < key.from_stage)
       why = fmt::format("it has no effect below stage {}", key.from_stage);
-    if (is_alone) why = "it has no effect on one rank";
-    left_out.push_back({key.pointer + where, why});
-  }
-  ExperimentSpec allowed = search.spec();
-  allowed.options.allow_semantic = true;
-  for (const Key& key : engine::Keys()) {
-    const bool is_alone = key.several_ranks && allowed.slots_per_trial == 1;
-    if (key.key_class != engine::KeyClass::kSemantic || search.spec().options.allow_semantic ||
-        is_alone || search.spec().search_space.contains(key.pointer))
-      continue;
-    if (IsSearchedWidely(key, allowed))
-      left_out.push_back({key.pointer, "it changes what is learned; --allow semantic searches it"});
+    if (may_be_alone && !HasEffect(key, search.spec(), *without.rbegin()))
+      why = "it has no effect on one rank";
+    const std::string where = fmt::format(" at stage {}", fmt::join(without, ", "));
+    left_out.push_back({key.pointer + (with.empty() ? "" : where), why});
   }
   if (search.spec().options.space == "published")
     left_out.push_back({"activation checkpointing, offload and the keys of stage 3",

@@ -108,7 +108,7 @@ std::optional<AutoObservation> AutoBelief::ObservationOf(
     o.other_variance = kAutoResidual.profile_sd * kAutoResidual.profile_sd;
   o.launch = trial.id;
   o.ended_s = trial.times.ended_s;
-  o.log_left = std::log1p(-std::min(trial.times.others, kAutoResidual.most_load));
+  o.log_left = LogLeft(trial);
   AddParts(result.measurement, o);
   return o;
 }

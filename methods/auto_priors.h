@@ -121,9 +121,8 @@ struct AutoPriors {
     // [guess] The measurements that are needed to tell slow launches, and a drift.
     int64_t least_to_weigh = 5, least_to_drift = 6;
     double trend_sd = 0.2;     // [guess] A reported drift over the search.
-    // [guess] The power of the processors' time that others leave with which speed grows, and the
-    // largest share that others are taken to use.
-    double load_sd = 1, most_load = 0.9;
+    // [guess] The power of the processors' time that others leave with which speed grows.
+    double load_sd = 1;
     double profile_sd = 0.15;  // [guess] The profile has few steps, and the first ones.
     double single_sd = 0.015, least_sd = 0.002;  // [guess] One step, and any median; shares.
     double most_parts_error = 0.35;  // [guess] Parts of another whole would mislead; a share.

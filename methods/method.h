@@ -5,7 +5,6 @@
 // replaying its asks and tells from the log (searcher/search/search.h).
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>

@@ -322,6 +322,10 @@ void SetPoint(Json& ds_config, const Point& point) {
   SetAtPointer(ds_config, kAccumulationKey, point.accumulation_steps);
 }
 
+double LogLeft(const Trial& trial) {
+  return std::log1p(-std::min(trial.times.others, 0.9));
+}
+
 std::optional<double> MetricValue(const Trial& trial, const std::string& metric) {
   return ValueAtBest(trial, metric, metric);
 }

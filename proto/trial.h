@@ -238,6 +238,9 @@ Point ConfigPoint(const Trial& trial);
 // is removed.
 void SetPoint(Json& ds_config, const Point& point);
 
+// The logarithm of the share of the processors' time that other processes left, at least a tenth.
+double LogLeft(const Trial& trial);
+
 // The measured value of `metric` at the trial's best point, nullopt if it has none.
 std::optional<double> MetricValue(const Trial& trial, const std::string& metric);
 

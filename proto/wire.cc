@@ -6,18 +6,6 @@
 #include "base/json.h"
 
 namespace dsat {
-namespace {
-
-// Parses strict JSON, which a program has written.
-Json ParseSent(const std::string& text, const char* field) {
-  Json value = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (value.is_discarded()) {
-    Throw(ErrorCode::kInvalidArgument, "{} is not JSON: {}", field, text);
-  }
-  return value;
-}
-
-}  // namespace
 
 std::string ProfileText(const std::optional<ModelProfile>& profile) {
   return profile ? ToJson(*profile).dump() : "";
@@ -25,7 +13,9 @@ std::string ProfileText(const std::optional<ModelProfile>& profile) {
 
 std::optional<ModelProfile> ProfileFromText(const std::string& text) {
   if (text.empty()) return std::nullopt;
-  return ProfileFromJson(ParseSent(text, "profile_json"), "profile");
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) Throw(ErrorCode::kInvalidArgument, "profile_json is not JSON: {}", text);
+  return ProfileFromJson(json, "profile");
 }
 
 v1::Measurement ToProto(const Measurement& measurement) {
@@ -104,20 +94,6 @@ PointResult FromProto(const v1::PointResult& result) {
 
 AttemptRef FromProto(const v1::AttemptRef& attempt) {
   return {attempt.experiment(), attempt.trial(), attempt.attempt()};
-}
-
-Trial FromProto(const v1::Trial& trial) {
-  Trial value;
-  value.id = trial.id();
-  value.kind = ParseTrialKind(trial.kind());
-  value.state = ParseTrialState(trial.state());
-  value.assignment = AssignmentFromJson(ParseSent(trial.assignment_json(), "assignment_json"));
-  value.ds_config = ParseSent(trial.ds_config_json(), "ds_config_json");
-  value.reason = trial.reason();
-  for (const v1::PointResult& result : trial.points())
-    value.points.push_back(FromProto(result));
-  value.profile = ProfileFromText(trial.profile_json());
-  return value;
 }
 
 }  // namespace dsat

@@ -28,6 +28,5 @@ Measurement FromProto(const v1::Measurement& measurement);
 Point FromProto(const v1::Point& point);
 PointResult FromProto(const v1::PointResult& result);
 AttemptRef FromProto(const v1::AttemptRef& attempt);
-Trial FromProto(const v1::Trial& trial);
 
 }  // namespace dsat

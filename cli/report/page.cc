@@ -39,8 +39,7 @@ void DrawHeader(const Report& report, Markup& page) {
   page.Element("span", fmt::format("experiment {}", report.row.id));
   page.Element("span", report.state + end, {{"class", "state " + report.state}});
   page.Element("span", "method " + report.spec.method);
-  page.Element("span", fmt::format("{} trial{}", report.row.num_trials,
-                                   report.row.num_trials == 1 ? "" : "s"));
+  page.Element("span", Counted(report.row.num_trials, "trial"));
   page.Element("span", report.row.created_at.substr(0, 10));
   if (!host.empty()) page.Element("span", host);
   page.Close();

@@ -336,9 +336,9 @@ Plot TimePlot(const Report& report) {
   const int64_t slots = report.spec.slots_per_trial;
   Plot plot{.id = "plot-timeline",
             .title = "Time line",
-            .caption = fmt::format("When each trial ran; a row is {} slot{}. Trials without a "
+            .caption = fmt::format("When each trial ran; a row is {}. Trials without a "
                                    "measurement are hollow. Colors are those of the ZeRO stages.",
-                                   slots, slots == 1 ? "" : "s"),
+                                   Counted(slots, "slot")),
             .x = {.label = unit.name + " of the search", .has_zero = true},
             .y = {.is_rows = true}};
   std::vector<double> busy_until;

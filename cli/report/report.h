@@ -2,9 +2,7 @@
 #pragma once
 
 #include <map>
-#include <optional>
 #include <string>
-#include <vector>
 
 #include "db/store.h"
 #include "proto/experiment.h"

@@ -2,7 +2,6 @@
 #include "engine/config/ds_config.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"

@@ -26,47 +26,46 @@ constexpr char kSubGroup[] = "({sub_group})";
 struct OpTraits {
   const char* name;
   const char* numbers;
-  bool ends_line;        // It takes time, so that it ends a line of ToString(Plan).
   bool asks_device;      // As AsksDevice; of work on a sub-group, if its gradients rest there.
   int stage_offset = 0;  // As StageOffset.
 };
 
 // By Op.
 constexpr OpTraits kOps[] = {
-    {"load", kMicroBatch, false, true},
-    {"forward", kMicroBatchAndUnit, true, true},
-    {"recompute", kMicroBatchAndUnit, true, true},
-    {"backward", kMicroBatchAndUnit, true, true},
-    {"drop_saved", kMicroBatchAndUnit, false, false},
-    {"drop_input", kMicroBatchAndUnit, false, false},
-    {"drop_grad", kMicroBatchAndUnit, false, false},
-    {"store_input", kMicroBatchAndUnit, false, true},
-    {"fetch_input", kMicroBatchAndUnit, false, true},
-    {"receive_input", kMicroBatchAndUnit, true, true, -1},
-    {"send_output", kMicroBatchAndUnit, true, true, 1},
-    {"receive_grad", kMicroBatchAndUnit, true, true, 1},
-    {"send_grad", kMicroBatchAndUnit, true, true, -1},
-    {"send_output_receive_grad", kTwoMicroBatches, true, true, 1},
-    {"send_grad_receive_input", kTwoMicroBatches, true, true, -1},
-    {"pack", kTransfer, false, true},
-    {"start", kTransfer, false, false},
-    {"wait", kTransfer, true, true},
-    {"free_param", kUnit, false, false},
-    {"read_slice", kUnit, false, false},
-    {"write_slice", kUnit, false, false},
-    {"await_slice", kUnit, true, false},
-    {"free_slice", kUnit, false, false},
-    {"fold_grad", kUnit, false, true},
-    {"free_grad", kUnit, false, false},
-    {"sum_tied", kUnit, true, true},
-    {"norm", kNothing, true, true},
-    {"trust_ratios", kNothing, true, true},
-    {"average_momentum", kSubGroup, true, true},
-    {"read_state", kSubGroup, false, false},
-    {"update", kSubGroup, true, true},
-    {"write_state", kSubGroup, false, false},
-    {"await_state", kSubGroup, true, false},
-    {"mean_loss", kNothing, true, true},
+    {"load", kMicroBatch, true},
+    {"forward", kMicroBatchAndUnit, true},
+    {"recompute", kMicroBatchAndUnit, true},
+    {"backward", kMicroBatchAndUnit, true},
+    {"drop_saved", kMicroBatchAndUnit, false},
+    {"drop_input", kMicroBatchAndUnit, false},
+    {"drop_grad", kMicroBatchAndUnit, false},
+    {"store_input", kMicroBatchAndUnit, true},
+    {"fetch_input", kMicroBatchAndUnit, true},
+    {"receive_input", kMicroBatchAndUnit, true, -1},
+    {"send_output", kMicroBatchAndUnit, true, 1},
+    {"receive_grad", kMicroBatchAndUnit, true, 1},
+    {"send_grad", kMicroBatchAndUnit, true, -1},
+    {"send_output_receive_grad", kTwoMicroBatches, true, 1},
+    {"send_grad_receive_input", kTwoMicroBatches, true, -1},
+    {"pack", kTransfer, true},
+    {"start", kTransfer, false},
+    {"wait", kTransfer, true},
+    {"free_param", kUnit, false},
+    {"read_slice", kUnit, false},
+    {"write_slice", kUnit, false},
+    {"await_slice", kUnit, false},
+    {"free_slice", kUnit, false},
+    {"fold_grad", kUnit, true},
+    {"free_grad", kUnit, false},
+    {"sum_tied", kUnit, true},
+    {"norm", kNothing, true},
+    {"trust_ratios", kNothing, true},
+    {"average_momentum", kSubGroup, true},
+    {"read_state", kSubGroup, false},
+    {"update", kSubGroup, true},
+    {"write_state", kSubGroup, false},
+    {"await_state", kSubGroup, false},
+    {"mean_loss", kNothing, true},
 };
 
 const OpTraits& TraitsOf(Op op) {
@@ -163,21 +162,6 @@ std::string ToString(const Transfer& transfer) {
     text += fmt::format("{}unit {} [{}, +{})", separator, segment.unit, segment.offset,
                         segment.num_elems);
     separator = ", ";
-  }
-  return text;
-}
-
-std::string ToString(const Transfer& transfer, int index) {
-  return fmt::format("t{}: {}", index, ToString(transfer));
-}
-
-std::string ToString(const Plan& plan) {
-  std::string text;
-  for (size_t i = 0; i < plan.transfers.size(); ++i) {
-    text += ToString(plan.transfers[i], static_cast<int>(i)) + "\n";
-  }
-  for (const Instruction& instruction : plan.instructions) {
-    text += ToString(instruction) + (TraitsOf(instruction.op).ends_line ? "\n" : " ");
   }
   return text;
 }

@@ -187,14 +187,10 @@ const char* Name(Op op);
 const char* Name(Collective collective);
 const char* Name(Phase phase);
 
-// One instruction per word, one line per compute instruction or collective, for people and tests:
-// "forward(0.2)" is micro-batch 0, unit 2; "start(t3)" is transfer 3;
+// For people and tests: "forward(0.2)" is micro-batch 0, unit 2; "start(t3)" is transfer 3;
 // "send_output_receive_grad(1.2,0.2)" sends for micro-batch 1 and receives for micro-batch 0.
 std::string ToString(const Instruction& instruction);
 // "reduce-scatter grad to shard, bucket 0, rows of 48: unit 1 [0, +32), unit 0 [16, +16)".
 std::string ToString(const Transfer& transfer);
-// The same after "t3: ".
-std::string ToString(const Transfer& transfer, int index);
-std::string ToString(const Plan& plan);
 
 }  // namespace dsat::engine

@@ -7,7 +7,6 @@
 #include <functional>
 #include <limits>
 #include <map>
-#include <optional>
 #include <string>
 
 #include "base/unique_fd.h"

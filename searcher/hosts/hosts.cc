@@ -189,8 +189,8 @@ std::vector<Host> Exclude(std::vector<Host> hosts, const std::string& filter) {
 
 void KeepFirstHosts(std::vector<Host>& hosts, int64_t num_nodes) {
   if (num_nodes > static_cast<int64_t>(hosts.size())) {
-    Throw(ErrorCode::kInvalidArgument, "--num_nodes {}: the hostfile has {} host{} with slots",
-          num_nodes, hosts.size(), hosts.size() == 1 ? "" : "s");
+    Throw(ErrorCode::kInvalidArgument, "--num_nodes {}: the hostfile has {} with slots", num_nodes,
+          Counted(std::ssize(hosts), "host"));
   }
   hosts.resize(static_cast<size_t>(num_nodes));
 }
@@ -198,8 +198,8 @@ void KeepFirstHosts(std::vector<Host>& hosts, int64_t num_nodes) {
 void KeepFirstSlots(std::vector<Host>& hosts, int64_t num_gpus) {
   for (Host& host : hosts) {
     if (num_gpus > static_cast<int64_t>(host.slots.size())) {
-      Throw(ErrorCode::kInvalidArgument, "--num_gpus {}: host {} has {} slot{} in the hostfile",
-            num_gpus, host.name, host.slots.size(), host.slots.size() == 1 ? "" : "s");
+      Throw(ErrorCode::kInvalidArgument, "--num_gpus {}: host {} has {} in the hostfile", num_gpus,
+            host.name, Counted(std::ssize(host.slots), "slot"));
     }
     host.slots.resize(static_cast<size_t>(num_gpus));
   }

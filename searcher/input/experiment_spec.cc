@@ -1,7 +1,6 @@
 // The keys of an experiment file.
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <iterator>
 #include <string_view>

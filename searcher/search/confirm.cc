@@ -23,8 +23,20 @@ constexpr double kContradicts = 2.5;
 // A pair that varies more than the others has a variance of its own, of which the others are as
 // good as so many degrees of freedom.
 constexpr int64_t kOwnDof = 2;
+// A program that only computes has a power of 1, and one that others do not slow down one of 0.
+constexpr double kPower = 0.5;
+constexpr double kPowerSd = 0.5;
 
 }  // namespace
+
+// The mean of each; zeros of none.
+Confirmation::Launch Confirmation::MeanOf(const std::vector<Launch>& launches) {
+  Launch mean;
+  const double share = 1 / static_cast<double>(launches.size());
+  for (const Launch& one : launches)
+    mean = {mean.log_speed + share * one.log_speed, mean.log_left + share * one.log_left};
+  return mean;
+}
 
 double Posterior::Faster() const {
   if (scale <= 0) return mean > 0 ? 1 : mean < 0 ? 0 : 0.5;
@@ -73,7 +85,7 @@ std::optional<TrialId> Confirmation::Waiting() const {
   if (rounds_.empty()) return std::nullopt;
   const Round& round = rounds_.back();
   for (const TrialId trial : round.order) {
-    if (IsLeft(trial) && !round.log_speeds.contains(trial)) return trial;
+    if (IsLeft(trial) && !round.launches.contains(trial)) return trial;
   }
   return std::nullopt;
 }
@@ -136,7 +148,8 @@ bool Confirmation::HasDecided() const {
 }
 
 void Confirmation::AddSearched(const Trial& searched) {
-  if (const auto speed = SpeedOf(searched, plan_.metric)) searched_ = std::log(*speed);
+  const auto speed = SpeedOf(searched, plan_.metric);
+  if (speed) searched_ = {std::log(*speed), LogLeft(searched)};
 }
 
 void Confirmation::Add(TrialId trial, const Trial& finished, bool forgives) {
@@ -144,7 +157,8 @@ void Confirmation::Add(TrialId trial, const Trial& finished, bool forgives) {
   if (IsBetweenRounds()) rounds_.push_back(Upcoming());
   const std::optional<double> speed = SpeedOf(finished, plan_.metric);
   if (finished.state == TrialState::kSucceeded && speed) {
-    rounds_.back().log_speeds[trial] = std::log(*speed);
+    rounds_.back().launches[trial] = {std::log(*speed), LogLeft(finished)};
+    LearnPower();
   } else if (finished.state != TrialState::kStopped) {
     ++arm.num_failed;
     const bool is_final = finished.state == TrialState::kInfeasible && !forgives;
@@ -223,15 +237,30 @@ bool Confirmation::IsFarFromSearched() const {
   const double error =
       std::sqrt(kDrift * kDrift + VarianceOf(*best, *plan_.base).of_launch *
                                       (1 + 1 / static_cast<double>(speeds.size())));
-  return std::abs(*searched_ - CenterOf(speeds).mean) > kMostDeviations * error;
+  return std::abs(AtMeanLoad(*searched_) - CenterOf(speeds).mean) > kMostDeviations * error;
+}
+
+std::vector<Confirmation::Launch> Confirmation::LaunchesOf(TrialId arm) const {
+  std::vector<Launch> launches;
+  for (const Round& round : rounds_) {
+    const auto found = round.launches.find(arm);
+    if (found != round.launches.end()) launches.push_back(found->second);
+  }
+  return launches;
+}
+
+// The contrasts as they would be without a difference of the load.
+std::vector<double> Confirmation::AtEqualLoad(const std::vector<Launch>& contrasts) const {
+  std::vector<double> speeds;
+  for (const Launch& one : contrasts)
+    speeds.push_back(one.log_speed - power_.mean * one.log_left);
+  return speeds;
 }
 
 std::vector<double> Confirmation::LogSpeeds(TrialId arm) const {
   std::vector<double> speeds;
-  for (const Round& round : rounds_) {
-    const auto found = round.log_speeds.find(arm);
-    if (found != round.log_speeds.end()) speeds.push_back(found->second);
-  }
+  for (const Launch& launch : LaunchesOf(arm))
+    speeds.push_back(AtMeanLoad(launch));
   return speeds;
 }
 
@@ -249,39 +278,76 @@ Center Confirmation::LogSpeed(TrialId arm) const {
   const double own =
       (kOwnDof * known.of_launch + center.variance * count * static_cast<double>(center.dof)) /
       static_cast<double>(kOwnDof + center.dof);
-  center.variance = std::max(known.of_launch, own) / count;
+  const double left = MeanOf(LaunchesOf(arm)).log_left - power_.mean_left;
+  center.variance = std::max(known.of_launch, own) / count + left * left * power_.variance;
   center.dof = known.dof;
   return center;
 }
 
-// The variance of a launch. In each round the contrasts of Helmert, of each arm with the mean of
-// those before it, are independent and have this variance; that of the pair is the first one.
+// The contrasts of Helmert, of each arm with the mean of those before it: a list for each arm but
+// the first, with a number for each round that has all of them. In each round they are independent
+// and have the variance of a launch; that of the first two arms is their difference, as a variance.
+std::vector<std::vector<Confirmation::Launch>> Confirmation::Contrasts(
+    const std::vector<TrialId>& order) const {
+  std::vector<std::vector<Launch>> contrasts(order.empty() ? 0 : order.size() - 1);
+  for (const Round& round : rounds_) {
+    Launch sum;
+    for (size_t i = 0; i < order.size() && round.launches.contains(order[i]); ++i) {
+      const Launch& launch = round.launches.at(order[i]);
+      const auto count = static_cast<double>(i);
+      const double scale = std::sqrt(count / (count + 1));
+      if (i > 0)
+        contrasts[i - 1].push_back({(launch.log_speed - sum.log_speed / count) * scale,
+                                    (launch.log_left - sum.log_left / count) * scale});
+      sum = {sum.log_speed + launch.log_speed, sum.log_left + launch.log_left};
+    }
+  }
+  return contrasts;
+}
+
+// By Bayesian regression of the contrasts, whose means are those of the configurations.
+void Confirmation::LearnPower() {
+  double sxx = 0, sxy = 0;
+  for (const std::vector<Launch>& contrasts : Contrasts(Arms())) {
+    const Launch mean = MeanOf(contrasts);
+    for (const Launch& one : contrasts) {
+      sxx += (one.log_left - mean.log_left) * (one.log_left - mean.log_left);
+      sxy += (one.log_left - mean.log_left) * (one.log_speed - mean.log_speed);
+    }
+  }
+  std::vector<Launch> all;
+  for (const TrialId arm : plan_.arms)
+    std::ranges::copy(LaunchesOf(arm), std::back_inserter(all));
+  power_.mean_left = MeanOf(all).log_left;
+  // The variance of a launch depends on the power; two steps are close to what they converge to.
+  double of_launch = plan_.noise.sd * plan_.noise.sd;
+  for (int step = 0; step < 2 && of_launch > 0; ++step) {
+    const double weight = of_launch / (kPowerSd * kPowerSd);  // The prior's.
+    power_.mean = (weight * kPower + sxy) / (weight + sxx);
+    power_.variance = of_launch / (weight + sxx);
+    power_.squares = weight * std::pow(power_.mean - kPower, 2);
+    const std::optional<TrialId> best = BestOther();
+    if (best) of_launch = VarianceOf(*best, plan_.base.value_or(*best)).of_launch;
+  }
+}
+
+// The variance of a launch, by all contrasts, or by those of the pair where these vary more.
 Confirmation::Variance Confirmation::VarianceOf(TrialId arm, TrialId base) const {
-  std::vector<TrialId> order = {base, arm};
+  std::vector<TrialId> order = {base};
+  if (arm != base) order.push_back(arm);
   for (const TrialId other : Arms()) {
     if (other != arm && other != base) order.push_back(other);
   }
-  double squares = 0, own_squares = 0;
+  double squares = power_.squares, own_squares = 0;
   int64_t dof = 0, own_dof = 0;
-  for (size_t i = 1; i < order.size(); ++i) {
-    std::vector<double> contrasts;
-    for (const Round& round : rounds_) {
-      double mean = 0;
-      const bool has_all = std::all_of(order.begin(), order.begin() + i + 1, [&](TrialId trial) {
-        return round.log_speeds.contains(trial);
-      });
-      if (!has_all) continue;
-      const auto count = static_cast<double>(i);
-      for (size_t j = 0; j < i; ++j)
-        mean += round.log_speeds.at(order[j]) / count;
-      contrasts.push_back((round.log_speeds.at(order[i]) - mean) * std::sqrt(count / (count + 1)));
-    }
+  const std::vector<std::vector<Launch>> all = Contrasts(order);
+  for (const std::vector<Launch>& contrasts : all) {
     if (contrasts.empty()) continue;
-    const Center center = CenterOf(contrasts);
+    const Center center = CenterOf(AtEqualLoad(contrasts));
     const double sum = center.variance * static_cast<double>(center.dof * (center.dof + 1));
+    if (&contrasts == &all.front()) std::tie(own_squares, own_dof) = std::pair(sum, center.dof);
     squares += sum;
     dof += center.dof;
-    if (i == 1) std::tie(own_squares, own_dof) = std::pair(sum, center.dof);
   }
   LaunchNoise known = plan_.noise;
   const auto count = static_cast<double>(dof);
@@ -302,22 +368,21 @@ std::map<int64_t, double> Confirmation::LogFactors(TrialId arm, TrialId base) co
   int64_t number = 0;
   for (const Round& round : rounds_) {
     ++number;
-    const auto is = round.log_speeds.find(arm), was = round.log_speeds.find(base);
-    if (is != round.log_speeds.end() && was != round.log_speeds.end())
-      factors[number] = is->second - was->second;
+    const auto is = round.launches.find(arm), was = round.launches.find(base);
+    if (is != round.launches.end() && was != round.launches.end())
+      factors[number] = AtMeanLoad(is->second) - AtMeanLoad(was->second);
   }
   return factors;
 }
 
 std::optional<Posterior> Confirmation::Believe(TrialId arm, TrialId base) const {
-  std::vector<double> differences;
-  for (const auto& [round, difference] : LogFactors(arm, base))
-    differences.push_back(difference);
-  if (differences.empty()) return std::nullopt;
-  const Center center = CenterOf(differences);
+  const std::vector<Launch> pair = Contrasts({base, arm})[0];
+  if (pair.empty()) return std::nullopt;
+  const double left = MeanOf(pair).log_left;
   const Variance variance = VarianceOf(arm, base);
-  return Posterior{.mean = center.mean,
-                   .scale = std::sqrt(2 * variance.of_launch / static_cast<double>(center.dof + 1)),
+  const double square = variance.of_launch / std::ssize(pair) + left * left * power_.variance;
+  return Posterior{.mean = std::sqrt(2) * CenterOf(AtEqualLoad(pair)).mean,
+                   .scale = std::sqrt(2 * square),
                    .dof = variance.dof};
 }
 

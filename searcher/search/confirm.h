@@ -6,6 +6,10 @@
 // and the finalists share the 5 % by which intervals may be wrong equally, so that by Bonferroni's
 // inequality all intervals of the confirmation are right together in at least 95 % of all cases.
 // From the first look on only the best finalist is measured beside the submitted configuration.
+//
+// Where other processes use a part of the processors' time (TrialTimes::others), speed is taken to
+// grow with a power of the share that they left. The power is learned from the differences within
+// rounds, and the speeds that are compared are those at the mean load.
 #pragma once
 
 #include <cstdint>
@@ -156,9 +160,20 @@ class Confirmation {
     int64_t num_failed = 0;
     std::string left_out;
   };
+  struct Launch {
+    double log_speed = 0;
+    double log_left = 0;  // As LogLeft(Trial).
+  };
+  // The power of the share that others left with which speed grows.
+  struct Power {
+    double mean = 0;
+    double variance = 0;
+    double squares = 0;    // Its distance from the prior adds them to those of the contrasts.
+    double mean_left = 0;  // The mean of log_left over all launches.
+  };
   struct Round {
     std::vector<TrialId> order;
-    std::map<TrialId, double> log_speeds;
+    std::map<TrialId, Launch> launches;
   };
   struct Variance {
     double of_launch = 0;
@@ -173,12 +188,22 @@ class Confirmation {
   Round Upcoming() const;
   double BelievedShift(TrialId arm) const;
   Variance VarianceOf(TrialId arm, TrialId base) const;
+  std::vector<std::vector<Launch>> Contrasts(const std::vector<TrialId>& order) const;
+  void LearnPower();
+  // The speed as it would be at the mean load.
+  double AtMeanLoad(const Launch& launch) const {
+    return launch.log_speed - power_.mean * (launch.log_left - power_.mean_left);
+  }
+  static Launch MeanOf(const std::vector<Launch>& launches);
+  std::vector<Launch> LaunchesOf(TrialId arm) const;
+  std::vector<double> AtEqualLoad(const std::vector<Launch>& contrasts) const;
   std::vector<double> LogSpeeds(TrialId arm) const;
 
   ConfirmPlan plan_;
   std::map<TrialId, Arm> arms_;
   std::vector<Round> rounds_;
-  std::optional<double> searched_;  // The logarithm of the base's speed in the search.
+  Power power_;
+  std::optional<Launch> searched_;  // The base's in the search.
   bool two_kinds_ = false;
 };
 

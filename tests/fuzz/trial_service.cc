@@ -24,7 +24,7 @@ void TrialService(std::string_view input) {
   google::protobuf::SetLogHandler(nullptr);  // It logs every text that is not UTF-8.
   if (input.empty()) return;
   const std::string_view bytes = input.substr(1);
-  switch (input[0] % 4) {
+  switch (input[0] % 3) {
     case 0:
       return Read<v1::MeasuredRequest>(bytes, [](const v1::MeasuredRequest& request) {
         FromProto(request.attempt());
@@ -37,9 +37,6 @@ void TrialService(std::string_view input) {
         FromProto(request.measurement());
         ProfileFromText(request.profile_json());
       });
-    case 2:
-      return Read<v1::AskReply>(
-          bytes, [](const v1::AskReply& reply) { ToProto(FromProto(reply.trial())); });
     default:
       return Read<v1::MeasuredReply>(
           bytes, [](const v1::MeasuredReply& reply) { FromProto(reply.next_point()); });

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "proto/client.h"
 #include "tests/base/error_code.h"
+#include "tests/proto/trial_from_proto.h"
 
 namespace dsat {
 namespace {
@@ -39,7 +40,7 @@ Proto OverTheWire(const Proto& proto) {
 
 TEST(WireTest, ATrialComesBackWhole) {
   const Trial trial = FullTrial();
-  const Trial back = FromProto(OverTheWire(ToProto(trial)));
+  const Trial back = TrialFromProto(OverTheWire(ToProto(trial)));
   EXPECT_EQ(back.id, 7);
   EXPECT_EQ(back.kind, TrialKind::kProfile);
   EXPECT_EQ(back.state, TrialState::kSucceeded);
@@ -76,7 +77,7 @@ TEST(WireTest, ATrialComesBackWhole) {
 TEST(WireTest, WhatATrialLacksIsLackingOnTheOtherSide) {
   Trial trial;
   trial.ds_config = Json::object();
-  const Trial back = FromProto(OverTheWire(ToProto(trial)));
+  const Trial back = TrialFromProto(OverTheWire(ToProto(trial)));
   EXPECT_TRUE(back.points.empty());
   EXPECT_FALSE(back.profile.has_value());
   EXPECT_TRUE(back.assignment.empty());
@@ -86,7 +87,7 @@ TEST(WireTest, WhatATrialLacksIsLackingOnTheOtherSide) {
 TEST(WireTest, AReasonThatIsNotUtf8StillArrives) {
   Trial trial = FullTrial();
   trial.reason = "log said \xff\xfe, then \xc3\xa9 and \xe2\x82";
-  EXPECT_EQ(FromProto(OverTheWire(ToProto(trial))).reason,
+  EXPECT_EQ(TrialFromProto(OverTheWire(ToProto(trial))).reason,
             "log said \uFFFD\uFFFD, then \xc3\xa9 and \uFFFD");
 }
 
@@ -123,7 +124,7 @@ TEST(WireTest, AProfileWithoutParametersIsRefused) {
 TEST(WireTest, AStateNobodyKnowsIsRefused) {
   v1::Trial trial = ToProto(FullTrial());
   trial.set_state("happy");
-  EXPECT_EQ(CodeOf([&] { FromProto(trial); }), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(CodeOf([&] { TrialFromProto(trial); }), ErrorCode::kInvalidArgument);
 }
 
 TEST(ClientTest, NobodyListeningIsUnavailable) {

@@ -52,8 +52,9 @@ class WheelTest(unittest.TestCase):
             self.assertRegex(done.stderr, rf"^scripts/bundle: --out {name}.*{error}\n$")
 
     def test_the_command_runs(self):
-        self.assertRegex(self.run_in_venv("dsat", "--version"),
-                         r"^dsat \d+\.\d+\.\d+( \([0-9a-f]{12}\))?$")
+        for command in (["dsat"], ["python", "-m", "dsat"]):
+            self.assertRegex(self.run_in_venv(*command, "--version"),
+                             r"^dsat \d+\.\d+\.\d+( \([0-9a-f]{12}\))?$")
         self.assertIn("device     cpu", self.run_in_venv("dsat", "doctor"))
 
     def test_what_pip_leaves_in_the_source_tree_is_not_in_the_wheel(self):

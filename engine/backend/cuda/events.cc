@@ -1,7 +1,6 @@
 // CUDA events that are used again, and the times of spans between them.
 #include "engine/backend/cuda/events.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "engine/backend/cuda/cuda_error.h"

@@ -1,6 +1,8 @@
 // The interpreter of plans.
 #include "engine/runtime/executor/executor.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -152,7 +154,7 @@ TraceEvent Executor::EventOf(const Instruction& i) const {
                       .unit = i.unit,
                       .sub_group = i.sub_group};
   if (i.transfer >= 0) {
-    event.about = ToString(plan_.transfers[i.transfer], i.transfer);
+    event.about = fmt::format("t{}: {}", i.transfer, ToString(plan_.transfers[i.transfer]));
   } else if (i.unit >= 0) {
     event.about = model_.layers[i.unit]->name();
   }

@@ -13,6 +13,7 @@
 #include "engine/runtime/initialize.h"
 #include "engine/runtime/predict.h"
 #include "tests/engine/config/ds_config_testing.h"
+#include "tests/engine/plan/plan_text.h"
 #include "tests/engine/runtime/training.h"
 
 namespace dsat::engine {
@@ -296,7 +297,7 @@ std::string Seen(Look look, const Json& config, int num_ranks) {
   if (look == Look::kSave) return OnEngine(config, num_ranks, Save);
   const DsConfig parsed = ParseDsConfig(config, "ds.json", num_ranks, nullptr);
   const Model model = TinyGpt2();
-  if (look == Look::kPlan) return ToString(PlanFor(model, parsed, num_ranks));
+  if (look == Look::kPlan) return PlanText(PlanFor(model, parsed, num_ranks));
   return Counted(Predict(model, parsed, kSeqLen, 0, num_ranks, 1), look);
 }
 

@@ -1,6 +1,7 @@
 // Plans: exact instruction sequences of small cases, and laws that every plan obeys.
 #include "engine/plan/plan.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +10,7 @@
 #include <sstream>
 
 #include "engine/plan/build_plan.h"
+#include "tests/engine/plan/plan_text.h"
 
 namespace dsat::engine {
 namespace {
@@ -43,7 +45,7 @@ std::string Text(const Plan& plan) {
 std::vector<std::string> Transfers(const Plan& plan) {
   std::vector<std::string> lines;
   for (size_t i = 0; i < plan.transfers.size(); ++i) {
-    lines.push_back(ToString(plan.transfers[i], static_cast<int>(i)));
+    lines.push_back(fmt::format("t{}: {}", i, ToString(plan.transfers[i])));
   }
   return lines;
 }
@@ -310,7 +312,7 @@ TEST(PlanTest, EveryPlanObeysTheLawsOfBucketsAndParameters) {
             options.reduce_bucket_elems = options.gather_bucket_elems = bucket;
             options.prefetch_elems = prefetch;
             options.persistent_param_elems = persistent;
-            SCOPED_TRACE(ToString(BuildPlan(kTied, options)));
+            SCOPED_TRACE(PlanText(BuildPlan(kTied, options)));
             CheckLaws(kTied, BuildPlan(kTied, options));
             ++num_plans;
           }

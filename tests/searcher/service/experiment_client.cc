@@ -10,14 +10,14 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "dsat.grpc.pb.h"
-#include "proto/wire.h"
+#include "tests/proto/trial_from_proto.h"
 
 namespace dsat {
 namespace {
 
 ExperimentClient::Asked ToAsked(const v1::AskReply& reply) {
   ExperimentClient::Asked asked;
-  if (reply.has_trial()) asked.trial = FromProto(reply.trial());
+  if (reply.has_trial()) asked.trial = TrialFromProto(reply.trial());
   asked.finished = reply.finished();
   return asked;
 }
@@ -95,7 +95,7 @@ ExperimentClient::View ExperimentClient::GetExperiment(ExperimentId id) {
   view.spec_json = reply.spec_json();
   view.state = reply.state();
   for (const v1::Trial& trial : reply.trials())
-    view.trials.push_back(FromProto(trial));
+    view.trials.push_back(TrialFromProto(trial));
   if (reply.best_trial() >= 0) view.best_trial = reply.best_trial();
   return view;
 }

@@ -1,0 +1,4 @@
+"""`python -m dsat` is the command `dsat`."""
+from dsat._program import main
+
+main()
