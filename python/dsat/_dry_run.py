@@ -543,7 +543,8 @@ def main() -> None:
         estimate = Estimate(request, Runner(request, scratch), request["ranks"])
         answer = estimate.profile() if "stages" in request else estimate.answer()
     except ImportError as error:
-        answer = {"error": f"{sys.executable}: {error}"}
+        answer = {"error": f"{sys.executable}: {error}; install it, or put the Python that has it "
+                           "first in PATH"}
     except (DryRunError, OSError) as error:
         answer = {"error": str(error)}
     except KeyboardInterrupt:
