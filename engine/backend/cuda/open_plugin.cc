@@ -49,8 +49,8 @@ const CudaPlugin& LoadCudaPlugin() {
           "dsat was built without CUDA; build it with the CUDA toolkit (cmake -DDSAT_CUDA=ON), or "
           "use device cpu");
   }
-  static const CudaPlugin& plugin = OpenCudaPlugin(LibraryPath());
-  return plugin;
+  static const CudaPlugin* const plugin = &OpenCudaPlugin(LibraryPath());
+  return *plugin;
 }
 
 CudaStatus ProbeCuda() {
