@@ -103,9 +103,8 @@ void AddInferenceCommands(Parser& parser) {
 
 void AddCluster(CLI::App& sub, EstimateFlags& flags) {
   Add(sub, "--device NAME|FILE", flags.device,
-      "v100, a100, h100, h200 or cpu: memory and speeds of a node of them; or a JSON file with "
-      "figures of your own, docs/estimate.md (default: cpu for CONFIG.yaml unless its device is "
-      "cuda, else a100)");
+      "A node of these devices, such as h100, rtx4090 or cpu; or a JSON file with figures of your "
+      "own, docs/estimate.md (default: cpu for CONFIG.yaml unless its device is cuda, else a100)");
   AddPositive(sub, "--ranks", flags.ranks,
               "Total number of devices (default: slots_per_trial, or 1)");
   Add(sub, "--device-memory BYTES", flags.device_memory, "Memory of a device, such as 32GiB");

@@ -119,7 +119,8 @@ Json MachineFacts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hos
   for (const engine::CudaGpu& gpu : cuda.gpus)
     facts["gpus"].push_back(gpu.name);
   const std::string gpu = cuda.gpus.empty() ? "" : cuda.gpus.front().name;
-  if (!IsBuiltin(spec)) facts["gpu_speeds"] = SpeedsOfDryRun(ClusterOfGpu(gpu), spec.ds_config);
+  if (!IsBuiltin(spec))
+    facts["gpu_speeds"] = SpeedsOfDryRun(engine::ClusterOfGpu(gpu), spec.ds_config);
   facts["cuda_driver"] = cuda.driver_version;
   return facts;
 }

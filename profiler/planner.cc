@@ -2,7 +2,6 @@
 #include "profiler/planner.h"
 
 #include <algorithm>
-#include <cctype>
 #include <utility>
 
 #include "base/error.h"
@@ -307,15 +306,6 @@ Planner MakePlanner(const PlannerInputs& inputs, const Cluster& cluster) {
           seq_len, model.max_seq_len);
   }
   return {std::move(model), seq_len, cluster, inputs.ds_config_source};
-}
-
-engine::Cluster ClusterOfGpu(const std::string& gpu) {
-  std::string name = gpu;
-  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
-  for (const std::string& known : engine::ClusterNames()) {
-    if (known != "cpu" && name.find(known) != name.npos) return engine::ClusterOf(known);
-  }
-  return engine::ClusterOf("a100");
 }
 
 Json SpeedsOfDryRun(const engine::Cluster& cluster, const Json& ds_config) {

@@ -108,10 +108,6 @@ struct PlannerInputs {
 PlannerInputs PlannerInputsOf(const ExperimentSpec& spec);
 Planner MakePlanner(const PlannerInputs& inputs, const engine::Cluster& cluster);
 
-// The cluster of a GPU by its driver's name, such as "NVIDIA H200"; that of an A100 for others, of
-// which a search needs no more than the usual proportions.
-engine::Cluster ClusterOfGpu(const std::string& gpu);
-
 // FLOP/s and bytes/s of a rank's device, for the times of a dry run (python/dsat/_dry_run.py).
 Json SpeedsOfDryRun(const engine::Cluster& cluster, const Json& ds_config);
 

@@ -5,9 +5,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
+#include <string_view>
 
 #include "base/error.h"
+#include "engine/config/key_table.h"
 
 namespace dsat::engine {
 namespace {
@@ -28,7 +29,8 @@ struct Preset {
   double device, link, network, copy, host, disk_read, disk_write;
 };
 
-constexpr std::array<Preset, 5> kPresets = {{
+// A name that contains another one comes before it.
+constexpr auto kPresets = std::to_array<Preset>({
     // DGX-2: 16 V100-32, 8 x 100 Gb/s. Disk: what ZeRO-Infinity (2021) measured on it.
     {"v100", 16, 32, 1.5e12, 30e12, 125, 15.7, 0.5, 900, 150, 100, 16, 256, 25, 25},
     // DGX A100 640GB: 8 x 200 Gb/s.
@@ -36,10 +38,28 @@ constexpr std::array<Preset, 5> kPresets = {{
     // DGX H100 and H200: 8 x 400 Gb/s.
     {"h100", 8, 80, 2e12, 30e12, 989, 67, 0.5, 3350, 450, 400, 64, 614, 50, 25},
     {"h200", 8, 141, 2e12, 30e12, 989, 67, 0.5, 4800, 450, 400, 64, 614, 50, 25},
-    // One core per rank, as trials of the built-in engine run; measured, not peaks
-    // (docs/dev/benchmarks.md).
+    {"b200", 8, 180, 4e12, 30e12, 2250, 75, 0.5, 8000, 900, 400, 64, 717, 50, 25},
+    // Servers with eight cards, which communicate over PCIe.
+    {"t4", 8, 16, 1e12, 15e12, 65, 8.1, 0.5, 320, 16, 25, 16, 256, 25, 12},
+    {"a10", 8, 24, 1e12, 15e12, 125, 31.2, 0.5, 600, 32, 25, 32, 410, 25, 12},
+    {"l40s", 8, 48, 1e12, 15e12, 362, 91.6, 0.5, 864, 32, 25, 32, 410, 25, 12},
+    {"l4", 8, 24, 1e12, 15e12, 121, 30.3, 0.5, 300, 32, 25, 32, 410, 25, 12},
+    {"a6000", 8, 48, 1e12, 15e12, 155, 38.7, 0.5, 768, 32, 25, 32, 410, 25, 12},
+    {"rtx3090", 8, 24, 1e12, 15e12, 71, 35.6, 0.5, 936, 32, 25, 32, 410, 25, 12},
+    {"rtx4090", 8, 24, 1e12, 15e12, 165, 82.6, 0.5, 1008, 32, 25, 32, 410, 25, 12},
+    // One core per rank; measured, not peaks (docs/dev/benchmarks.md).
     {"cpu", 2, 0, 0, 0, 0.2, 0.1, 0.8, 8, 4, 1, 8, 8, 1, 1},
-}};
+});
+
+// The preset whose name the driver's name of a GPU contains; nullptr if there is none.
+const Preset* PresetOfGpu(const std::string& gpu) {
+  std::string name = LowerCase(gpu);
+  std::erase(name, ' ');
+  const auto found = std::ranges::find_if(kPresets, [&](const Preset& preset) {
+    return preset.name != std::string_view("cpu") && name.find(preset.name) != name.npos;
+  });
+  return found == kPresets.end() ? nullptr : &*found;
+}
 
 }  // namespace
 
@@ -97,19 +117,19 @@ std::vector<std::string> ClusterNames() {
   return names;
 }
 
+Cluster ClusterOfGpu(const std::string& gpu) {
+  const Preset* const preset = PresetOfGpu(gpu);
+  return ClusterOf(preset == nullptr ? "a100" : preset->name);
+}
+
 double PeakFlopsOf(const std::string& gpu, DType dtype) {
-  std::string name = gpu;
-  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
-  // Cards and pairs of cards run at lower clocks than the modules of these nodes, and a MIG
-  // instance is a part of one. A CPU's numbers are no peaks.
-  for (const char* other : {"pcie", "nvl", "mig", "cpu"}) {
-    if (name.find(other) != name.npos) return 0;
+  // Cards run at lower clocks than the modules of these nodes, and a MIG instance is a part.
+  for (const char* other : {"pcie", "nvl", "mig"}) {
+    if (LowerCase(gpu).find(other) != gpu.npos) return 0;
   }
-  for (const Preset& preset : kPresets) {
-    if (name.find(preset.name) == name.npos) continue;
-    return (dtype == DType::kF32 ? preset.teraflops_f32 : preset.teraflops_16bit) * kTera;
-  }
-  return 0;
+  const Preset* const preset = PresetOfGpu(gpu);
+  if (preset == nullptr) return 0;
+  return (dtype == DType::kF32 ? preset->teraflops_f32 : preset->teraflops_16bit) * kTera;
 }
 
 }  // namespace dsat::engine

@@ -43,13 +43,15 @@ struct Cluster {
   Speeds SpeedsFor(DType dtype) const;
 };
 
-// By name, in lower case: "v100", "a100", "h100", "h200", "cpu". docs/estimate.md has the sources.
-// Throws kInvalidArgument naming them all.
+// By name, in lower case, such as "h100", "rtx4090" or "cpu" (docs/estimate.md). Throws
+// kInvalidArgument naming them all.
 Cluster ClusterOf(const std::string& device);
 std::vector<std::string> ClusterNames();
+// Returns that of a GPU by its driver's name, such as "NVIDIA H200", or else that of an A100,
+// of which a search needs no more than the usual proportions.
+Cluster ClusterOfGpu(const std::string& gpu);
 
-// The peak in matrix multiplication in `dtype`, FLOP/s, of a GPU by its driver's name for it
-// ("NVIDIA H200"); 0 if it is none of the above.
+// The peak of matrix multiplication in FLOP/s of a GPU by its driver's name; 0 if it is unknown.
 double PeakFlopsOf(const std::string& gpu, DType dtype);
 
 }  // namespace dsat::engine

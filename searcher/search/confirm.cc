@@ -319,7 +319,7 @@ void Confirmation::LearnPower() {
   for (const TrialId arm : plan_.arms)
     std::ranges::copy(LaunchesOf(arm), std::back_inserter(all));
   power_.mean_left = MeanOf(all).log_left;
-  // The variance of a launch depends on the power; two steps are close to what they converge to.
+  // The variance depends on the power; two steps are close to what they converge to.
   double of_launch = plan_.noise.sd * plan_.noise.sd;
   for (int step = 0; step < 2 && of_launch > 0; ++step) {
     const double weight = of_launch / (kPowerSd * kPowerSd);  // The prior's.

@@ -7,9 +7,8 @@
 // inequality all intervals of the confirmation are right together in at least 95 % of all cases.
 // From the first look on only the best finalist is measured beside the submitted configuration.
 //
-// Where other processes use a part of the processors' time (TrialTimes::others), speed is taken to
-// grow with a power of the share that they left. The power is learned from the differences within
-// rounds, and the speeds that are compared are those at the mean load.
+// Speeds are compared at equal load: they grow with a power of the processors' time that others
+// left (TrialTimes::others), which is learned from the differences within rounds.
 #pragma once
 
 #include <cstdint>

@@ -113,9 +113,9 @@ TEST_F(SpaceTest, ADeviceNeedNotBeHere) {
   const auto refusal = [&](const char* device) {
     return work.Dsat({"space", "deepspeed.yaml", "--device", device}).err;
   };
-  EXPECT_THAT(refusal("h10"), HasSubstr("\"h10\"; expected one of v100, a100, h100, h200, cpu"));
-  work.Write("card.json", R"({"like": "a10"})");
-  EXPECT_THAT(refusal("card.json"), HasSubstr("like is \"a10\"; did you mean \"a100\"?"));
+  EXPECT_THAT(refusal("h10"), HasSubstr("\"h10\"; expected one of v100, a100, h100, h200, b200"));
+  work.Write("card.json", R"({"like": "a110"})");
+  EXPECT_THAT(refusal("card.json"), HasSubstr("like is \"a110\"; did you mean \"a100\"?"));
   work.Write("card.json", R"({"device_memory": 24})");
   EXPECT_THAT(refusal("card.json"), HasSubstr("expected a text such as \"24GiB\""));
   work.Write("card.json", R"({"memroy": "1TB/s"})");
