@@ -20,6 +20,7 @@ class CommandFileTest : public ::testing::Test {
  protected:
   CommandFileTest() {
     WriteFileAtomic(folder_ / "ds.json", R"({"train_micro_batch_size_per_gpu": 2})");
+    WriteFileAtomic(folder_ / "other.json", R"({"hidden_size": 2})");
     WriteFileAtomic(folder_ / "acc.yaml", "deepspeed_config:\n  deepspeed_config_file: ds.json\n");
   }
   TypedCommand Typed(const Words& words) const {
@@ -52,6 +53,8 @@ TEST_F(CommandFileTest, TheCommandShowsItsRanksAndItsConfig) {
       {{"accelerate", "launch", "--num_processes", "2", "--config_file", "acc.yaml", "train.py"},
        2},
       {{"python3", "train.py", "--deepspeed", "ds.json", "--text", "a: \"b\" # c"}, 1},
+      {{"python3", "train.py", "--trainer.strategy.config", "ds.json"}, 1},
+      {{"python3", "train.py", "--model=other.json", "--config=ds.json"}, 1},
       {{"sh", "-c", "torchrun --nproc_per_node 5 train.py --deepspeed ds.json"}, 5},
   };
   for (const Case& c : cases) {
@@ -65,7 +68,9 @@ TEST_F(CommandFileTest, TheCommandShowsItsRanksAndItsConfig) {
 }
 
 TEST_F(CommandFileTest, WhatTheCommandDoesNotShowIsAskedForByName) {
-  EXPECT_THAT(RefusalOf({"python3", "train.py"}), HasSubstr("--deepspeed FILE.json"));
+  for (const Words& none :
+       {Words{"python3", "train.py"}, {"python3", "train.py", "--model", "other.json"}})
+    EXPECT_THAT(RefusalOf(none), HasSubstr("expected a FILE.json in it"));
   EXPECT_THAT(RefusalOf({"torchrun", "train.py", "--deepspeed", "ds.json"}),
               HasSubstr("add --nproc_per_node N"));
   const Words all = {"deepspeed", "train.py", "--deepspeed", "ds.json"};
