@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "base/error.h"
 #include "base/file_writer.h"
@@ -118,6 +119,16 @@ void WriteFileAtomic(const std::string& path, std::string_view content) {
   FileWriter writer(path);
   writer.Write(content);
   writer.Commit();
+}
+
+std::string FindProgram(const std::string& name) {
+  const char* const path = std::getenv("PATH");
+  std::istringstream folders(path == nullptr ? "" : path);
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    const std::string file = folder + "/" + name;
+    if (!folder.empty() && ::access(file.c_str(), F_OK) == 0) return file;
+  }
+  return "";
 }
 
 void MakeWritableFolder(const std::string& path) {

@@ -21,6 +21,9 @@ std::string ReadOrEmpty(const std::string& path);
 // sees either the old or the new content, even after a crash.
 void WriteFileAtomic(const std::string& path, std::string_view content);
 
+// The path of the file of this name in the first folder of PATH that has one; "" if none does.
+std::string FindProgram(const std::string& name);
+
 // Creates a folder and its parents. Throws if the folder is not writable, naming it.
 void MakeWritableFolder(const std::string& path);
 

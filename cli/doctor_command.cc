@@ -175,9 +175,9 @@ void PrintEnvironment(const Json& facts) {
                            packages["dsat"].get<std::string>()));
     }
   }
-  const Json& commands = facts.at("commands");
-  line("ssh", commands.at("ssh"), "searches on several hosts need it; install openssh-client");
-  line("Slurm", commands.at("srun"), "searches on nodes of Slurm need its srun");
+  line("ssh", facts["commands"]["ssh"],
+       "searches on several hosts need it; install openssh-client");
+  line("Slurm", facts["commands"]["srun"], "searches on nodes of Slurm need its srun");
   Line("disk", HumanBytes(facts.at("disk_free_bytes").get<int64_t>()) + " free in this folder");
 }
 

@@ -241,10 +241,11 @@ std::optional<Json> ScriptOf(const EstimateFlags& flags) {
     LogNew(warnings, {});
     request.update(DryRunRequest(spec, spec.ds_config));
   } else {
-    if (!flags.config.empty())
-      Throw(ErrorCode::kInvalidArgument, "\"{}\" and a command behind --: expected one of them",
-            flags.config);
     request["command"] = flags.command;
+  }
+  if (!flags.config.empty() && (is_model || !flags.command.empty())) {
+    Throw(ErrorCode::kInvalidArgument, "\"{}\" and {}: expected one of them", flags.config,
+          is_model ? "--model " + flags.model : "a command behind --");
   }
   if (!is_model && (flags.seq_len > 0 || !flags.model.empty())) {
     Throw(ErrorCode::kInvalidArgument,
@@ -255,9 +256,8 @@ std::optional<Json> ScriptOf(const EstimateFlags& flags) {
   Json& config = request["ds_config"];
   ApplyConfig(flags, config);
   if (is_model) {
-    const int64_t ranks = std::max<int64_t>(1, request["ranks"]);
-    config = engine::CanonicalConfig(engine::ConfigForTrial(config, {}, ranks), engine::Auto::kDrop,
-                                     "--ds-config");
+    config = engine::ConfigForTrial(config, {}, std::max<int64_t>(1, request["ranks"]));
+    config = engine::CanonicalConfig(config, engine::Auto::kDrop, "--ds-config");
   }
   return request;
 }

@@ -2,11 +2,9 @@
 #include "cli/machine_facts.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <iterator>
 #include <map>
@@ -47,17 +45,6 @@ print(json.dumps({"packages": packages, "extensions": {
     "headers": include if os.path.exists(os.path.join(include, "Python.h")) else None,
     "compiler": shutil.which(os.environ.get("CXX") or "c++"), "ninja": shutil.which("ninja")}})))";
 
-// The path of a program that PATH finds; null if there is none.
-Json PathOf(const std::string& program) {
-  const char* const path = std::getenv("PATH");
-  std::istringstream folders(path == nullptr ? "" : path);
-  for (std::string folder; std::getline(folders, folder, ':');) {
-    const fs::path file = fs::path(folder) / program;
-    if (access(file.c_str(), X_OK) == 0) return file;
-  }
-  return nullptr;
-}
-
 // The speeds of the disk that the ds_config has for offload; null if it has none, or none that can
 // be used.
 Json DiskSpeeds(const ExperimentSpec& spec) {
@@ -88,10 +75,14 @@ Json EnvironmentFacts() {
   any_script.entrypoint = {"python3"};
   any_script.model_dir = ".";
   const Json found = AskPython(any_script, {"-c", kPrintEnvironment});
+  const auto path_or_null = [](const char* program) {
+    const std::string path = FindProgram(program);
+    return path.empty() ? Json() : Json(path);
+  };
   std::error_code error;
   return {{"extensions", found.is_null() ? Json() : found.at("extensions")},
           {"packages", found.is_null() ? Json() : found.at("packages")},
-          {"commands", {{"ssh", PathOf("ssh")}, {"srun", PathOf("srun")}}},
+          {"commands", {{"ssh", path_or_null("ssh")}, {"srun", path_or_null("srun")}}},
           {"disk_free_bytes", fs::space(".", error).available}};
 }
 

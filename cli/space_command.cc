@@ -198,7 +198,8 @@ std::vector<LeftOut> LeftOutByTable(const Search& search) {
       why = fmt::format("it has no effect below stage {}", key.from_stage);
     if (may_be_alone && !HasEffect(key, search.spec(), *without.rbegin()))
       why = "it has no effect on one rank";
-    const std::string where = fmt::format(" at stage {}", fmt::join(without, ", "));
+    const std::string where =
+        fmt::format(" at stage{} {}", without.size() == 1 ? "" : "s", fmt::join(without, ", "));
     left_out.push_back({key.pointer + (with.empty() ? "" : where), why});
   }
   if (search.spec().options.space == "published")

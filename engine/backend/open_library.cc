@@ -10,6 +10,8 @@
 #include <system_error>
 #include <vector>
 
+#include "base/files.h"
+
 namespace dsat::engine {
 namespace {
 
@@ -30,19 +32,16 @@ std::vector<std::string> Split(const std::string& text) {
 
 // Where Python is installed: the virtual environment, and what its python3 links to.
 std::vector<fs::path> PythonPrefixes() {
-  for (const fs::path folder : Split(Variable("PATH"))) {
-    std::error_code error;
-    const fs::path python = folder / "python3";
-    if (!fs::exists(python, error)) continue;
-    std::vector<fs::path> prefixes = {folder.parent_path()};
-    const fs::path resolved = fs::canonical(python, error).parent_path().parent_path();
-    if (!error && resolved != prefixes[0]) prefixes.push_back(resolved);
-    if (prefixes.back() == "/usr") prefixes.emplace_back("/usr/local");
-    const std::string home = Variable("HOME");
-    if (!home.empty()) prefixes.push_back(fs::path(home) / ".local");
-    return prefixes;
-  }
-  return {};
+  const fs::path python = FindProgram("python3");
+  if (python.empty()) return {};
+  std::vector<fs::path> prefixes = {python.parent_path().parent_path()};
+  std::error_code error;
+  const fs::path resolved = fs::canonical(python, error).parent_path().parent_path();
+  if (!error && resolved != prefixes[0]) prefixes.push_back(resolved);
+  if (prefixes.back() == "/usr") prefixes.emplace_back("/usr/local");
+  const std::string home = Variable("HOME");
+  if (!home.empty()) prefixes.push_back(fs::path(home) / ".local");
+  return prefixes;
 }
 
 std::vector<std::string> Matching(const std::string& pattern) {

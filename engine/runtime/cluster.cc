@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <string_view>
 
 #include "base/error.h"
@@ -29,7 +30,6 @@ struct Preset {
   double device, link, network, copy, host, disk_read, disk_write;
 };
 
-// A name that contains another one comes before it.
 constexpr auto kPresets = std::to_array<Preset>({
     // DGX-2: 16 V100-32, 8 x 100 Gb/s. Disk: what ZeRO-Infinity (2021) measured on it.
     {"v100", 16, 32, 1.5e12, 30e12, 125, 15.7, 0.5, 900, 150, 100, 16, 256, 25, 25},
@@ -51,12 +51,14 @@ constexpr auto kPresets = std::to_array<Preset>({
     {"cpu", 2, 0, 0, 0, 0.2, 0.1, 0.8, 8, 4, 1, 8, 8, 1, 1},
 });
 
-// The preset whose name the driver's name of a GPU contains; nullptr if there is none.
+// The preset whose name stands in the driver's name of a GPU, and ends there: an L40 is no L4.
 const Preset* PresetOfGpu(const std::string& gpu) {
   std::string name = LowerCase(gpu);
-  std::erase(name, ' ');
+  if (const size_t at = name.find("rtx "); at != name.npos) name.erase(at + 3, 1);
   const auto found = std::ranges::find_if(kPresets, [&](const Preset& preset) {
-    return preset.name != std::string_view("cpu") && name.find(preset.name) != name.npos;
+    const std::string_view own = preset.name;
+    const size_t at = name.find(own);
+    return own != "cpu" && at != name.npos && !std::isalnum((name + " ")[at + own.size()]);
   });
   return found == kPresets.end() ? nullptr : &*found;
 }

@@ -47,11 +47,10 @@ struct Cluster {
 // kInvalidArgument naming them all.
 Cluster ClusterOf(const std::string& device);
 std::vector<std::string> ClusterNames();
-// Returns that of a GPU by its driver's name, such as "NVIDIA H200", or else that of an A100,
-// of which a search needs no more than the usual proportions.
+// Returns that of a GPU by its driver's name, such as "NVIDIA H200", or else that of an A100.
 Cluster ClusterOfGpu(const std::string& gpu);
 
-// The peak of matrix multiplication in FLOP/s of a GPU by its driver's name; 0 if it is unknown.
+// The peak of matrix multiplication in `dtype`, FLOP/s, by the driver's name; 0 if it is unknown.
 double PeakFlopsOf(const std::string& gpu, DType dtype);
 
 }  // namespace dsat::engine

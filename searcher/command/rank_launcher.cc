@@ -280,21 +280,13 @@ std::vector<CommandLineOf> CommandLinesOf(const ExperimentSpec& spec) {
 }  // namespace
 
 std::string FirstLineOf(const std::string& program, const ExperimentSpec& spec) {
-  std::vector<fs::path> folders = {spec.model_dir};
-  const char* const path = std::getenv("PATH");
-  if (program.find('/') == program.npos) folders.clear();
-  std::istringstream parts(path == nullptr || !folders.empty() ? "" : path);
-  for (std::string part; std::getline(parts, part, ':');)
-    folders.emplace_back(part);
-  constexpr size_t kMostBytes = 256;
-  for (const fs::path& folder : folders) {
-    char begin[kMostBytes] = {};
-    std::ifstream file(folder / program, std::ios::binary);
-    file.read(begin, kMostBytes);
-    const std::string_view read(begin, static_cast<size_t>(file.gcount()));
-    if (!read.empty()) return std::string(read.substr(0, read.find('\n')));
-  }
-  return "";
+  const bool is_name = program.find('/') == program.npos;
+  std::array<char, 256> begin{};
+  std::ifstream file(is_name ? fs::path(FindProgram(program)) : fs::path(spec.model_dir) / program,
+                     std::ios::binary);
+  file.read(begin.data(), begin.size());
+  const std::string_view read(begin.data(), static_cast<size_t>(file.gcount()));
+  return std::string(read.substr(0, read.find('\n')));
 }
 
 bool StartsRanks(const ExperimentSpec& spec) {

@@ -235,7 +235,9 @@ std::optional<std::string> DsConfigAmong(const CommandWords& command, const std:
     const fs::path path = fs::path(folder) / text;
     std::error_code error;
     if (!text.ends_with(".json") || !fs::is_regular_file(path, error)) continue;
-    const Json json = ReadJsonFile(path);
+    if (fs::file_size(path, error) > uintmax_t{kMaxFileBytes}) continue;  // It is data.
+    const Json json = Json::parse(ReadOrEmpty(path), nullptr, /*allow_exceptions=*/false,
+                                  /*ignore_comments=*/true);
     for (const char* key : {"zero_optimization", "train_batch_size", kMicroBatchKey + 1}) {
       if (json.is_object() && json.contains(key)) return text;
     }

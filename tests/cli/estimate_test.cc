@@ -245,6 +245,9 @@ TEST_F(EstimateTest, AScriptIsRunOnFakeTensors) {
 
 TEST_F(EstimateTest, AConfigOfHuggingFaceIsAModel) {
   work.Write("gpt2.json", R"({"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 2})");
+  WriteExperiment("stage_2");
+  ExpectRefused({"deepspeed.yaml", "--model", "gpt2.json"}, "--model gpt2.json: expected one of");
+  ExpectRefused({"--model", "gone.json"}, "gone.json");
   const char* const kBlock = R"({"type": "gpt2", "config": "gpt2.json"})";
   EXPECT_EQ(EstimateJson({"--model", kBlock})["parameters"], 3'382'080);
   const char* const python = std::getenv("DSAT_TEST_PYTHON");

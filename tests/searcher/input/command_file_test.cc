@@ -21,6 +21,7 @@ class CommandFileTest : public ::testing::Test {
   CommandFileTest() {
     WriteFileAtomic(folder_ / "ds.json", R"({"train_micro_batch_size_per_gpu": 2})");
     WriteFileAtomic(folder_ / "other.json", R"({"hidden_size": 2})");
+    WriteFileAtomic(folder_ / "lines.json", "{\"x\": 1}\n{\"x\": 2}\n");
     WriteFileAtomic(folder_ / "acc.yaml", "deepspeed_config:\n  deepspeed_config_file: ds.json\n");
   }
   TypedCommand Typed(const Words& words) const {
@@ -68,8 +69,9 @@ TEST_F(CommandFileTest, TheCommandShowsItsRanksAndItsConfig) {
 }
 
 TEST_F(CommandFileTest, WhatTheCommandDoesNotShowIsAskedForByName) {
-  for (const Words& none :
-       {Words{"python3", "train.py"}, {"python3", "train.py", "--model", "other.json"}})
+  for (const Words& none : {Words{"python3", "train.py"},
+                            {"python3", "train.py", "--model", "other.json"},
+                            {"python3", "train.py", "--data=lines.json"}})
     EXPECT_THAT(RefusalOf(none), HasSubstr("expected a FILE.json in it"));
   EXPECT_THAT(RefusalOf({"torchrun", "train.py", "--deepspeed", "ds.json"}),
               HasSubstr("add --nproc_per_node N"));
