@@ -7,7 +7,7 @@
 
 namespace dsat::engine {
 
-// Implements Base, whose kernels are Ops: every kernel calls Self::RunAny(op).
+// Implements the kernels Ops of Base: each calls Self::RunAny(op).
 template <typename Self, typename Base, typename Ops>
 class RunsAny;
 template <typename Self, typename Base>
@@ -16,11 +16,10 @@ template <typename Self, typename Base, typename Op, typename... Rest>
 class RunsAny<Self, Base, OpList<Op, Rest...>> : public RunsAny<Self, Base, OpList<Rest...>> {
  public:
   using RunsAny<Self, Base, OpList<Rest...>>::Run;
-  ResultOf<Op> Run(const Op& op) final { return static_cast<Self*>(this)->RunAny(op); }
+  void Run(const Op& op) final { static_cast<Self*>(this)->RunAny(op); }
 };
+// All of them.
 template <typename Self>
-using AnyLayerKernels = RunsAny<Self, LayerKernels, op::LayerOps>;
-template <typename Self>
-using AnyOptimizerKernels = RunsAny<Self, OptimizerKernels, op::OptimizerOps>;
+using AnyKernels = RunsAny<Self, RunsAny<Self, AllKernels, op::LayerOps>, op::OptimizerOps>;
 
 }  // namespace dsat::engine

@@ -8,9 +8,8 @@
 
 namespace dsat::engine {
 
-Kernels::Kernels(std::unique_ptr<Stream> stream, std::unique_ptr<LayerKernels> layers,
-                 std::unique_ptr<OptimizerKernels> optimizers)
-    : stream_(std::move(stream)), layers_(std::move(layers)), optimizers_(std::move(optimizers)) {}
+Kernels::Kernels(std::unique_ptr<Stream> stream, std::unique_ptr<AllKernels> backend)
+    : stream_(std::move(stream)), backend_(std::move(backend)), layers_(*backend_) {}
 
 Kernels::~Kernels() = default;
 

@@ -2,8 +2,8 @@
 // behind it.
 //
 // layer_ops.h and optimizer_kernels.h declare every kernel once, as a struct of its operands. A
-// call is `kernels.Run(op::Add{y, a, b})`. A backend is a folder that implements LayerKernels,
-// OptimizerKernels and Stream.
+// call is `kernels.Run(op::Add{y, a, b})`. A backend is a folder that implements AllKernels and
+// Stream.
 //
 // Tensors and pointers refer to memory of the backend's device. Only its kernels, its process group
 // and the copies of its stream touch that memory, and they accept no other. On a CPU it is host
@@ -21,21 +21,9 @@
 
 namespace dsat::engine {
 
-class OptimizerKernels;  // optimizer_kernels.h
-class Stream;            // stream.h
+class AllKernels;  // optimizer_kernels.h
+class Stream;      // stream.h
 enum class DeviceKind : uint8_t;
-
-// The type that a kernel returns: its Result, or void if it has none.
-template <typename Op>
-constexpr auto ResultTag() {
-  if constexpr (requires { typename Op::Result; }) {
-    return std::type_identity<typename Op::Result>();
-  } else {
-    return std::type_identity<void>();
-  }
-}
-template <typename Op>
-using ResultOf = typename decltype(ResultTag<Op>())::type;
 
 // "Add" for op::Add: the end of the type in the compiler's "... [with Op = dsat::engine::op::Add;
 // ...]".
@@ -75,7 +63,7 @@ int64_t OperandBytes(Op op) {
 template <typename Op>
 class RunsOp {
  public:
-  virtual ResultOf<Op> Run(const Op& op) = 0;
+  virtual void Run(const Op& op) = 0;
 
  protected:
   ~RunsOp() = default;
@@ -100,8 +88,7 @@ class LayerKernels : public Runs<op::LayerOps> {
 // One per rank. Not thread-safe, except for its stream.
 class Kernels final {
  public:
-  Kernels(std::unique_ptr<Stream> stream, std::unique_ptr<LayerKernels> layers,
-          std::unique_ptr<OptimizerKernels> optimizers);
+  Kernels(std::unique_ptr<Stream> stream, std::unique_ptr<AllKernels> backend);
   ~Kernels();
 
   Stream& stream() { return *stream_; }
@@ -110,7 +97,7 @@ class Kernels final {
   // Checks the operands, counts the kernel's FLOPs and hands it to the backend. Kernels of
   // optimizers need optimizer_kernels.h.
   template <typename Op>
-  ResultOf<Op> Run(const Op& op) {
+  void Run(const Op& op) {
     CheckOp(op);
     if constexpr (requires { op.Flops(); }) flops_ += op.Flops();
     if constexpr (requires { op.shape.Flops(); }) flops_ += op.shape.Flops();
@@ -122,9 +109,9 @@ class Kernels final {
       if (op.shape.IsEmpty()) return;
     }
     if constexpr (std::is_base_of_v<RunsOp<Op>, LayerKernels>) {
-      return layers_->Run(op);
+      layers_.Run(op);
     } else {
-      return static_cast<RunsOp<Op>&>(*optimizers_).Run(op);
+      static_cast<RunsOp<Op>&>(*backend_).Run(op);
     }
   }
 
@@ -135,9 +122,9 @@ class Kernels final {
   // few rows of their table, do not count.
   int64_t moved_bytes() const { return moved_bytes_; }
 
-  int64_t WorkspaceBytes() const { return layers_->WorkspaceBytes(); }
+  int64_t WorkspaceBytes() const { return layers_.WorkspaceBytes(); }
   int64_t AttentionScratchBytes(const AttentionShape& shape) const {
-    return layers_->AttentionScratchBytes(shape);
+    return layers_.AttentionScratchBytes(shape);
   }
 
  private:
@@ -150,8 +137,8 @@ class Kernels final {
   }
 
   const std::unique_ptr<Stream> stream_;
-  const std::unique_ptr<LayerKernels> layers_;
-  const std::unique_ptr<OptimizerKernels> optimizers_;
+  const std::unique_ptr<AllKernels> backend_;
+  LayerKernels& layers_;  // Those of `backend_`.
   int64_t flops_ = 0;
   int64_t moved_bytes_ = 0;
 };

@@ -11,8 +11,7 @@
 // and, where the default is not right,
 //   Check()        what else its caller must ensure (default: nothing);
 //   IsEmpty()      whether there is nothing to compute (false);
-//   Flops()        the floating-point operations that it counts (0);
-//   Result         what it returns (void).
+//   Flops()        the floating-point operations that it counts (0).
 // A `shape` has the first three for the kernels of that shape.
 // engine/backend/kernels.h reads all of this once, for all backends.
 #pragma once

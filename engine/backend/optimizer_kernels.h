@@ -1,5 +1,5 @@
-// The kernels of optimizers, each a struct of its operands, as in layer_ops.h, and what a backend
-// implements of them.
+// The kernels of optimizers, each a struct of its operands, as in layer_ops.h, and the interface of
+// a backend.
 //
 // Optimizer states are f32, but for AdamStep's.
 #pragma once
@@ -52,7 +52,7 @@ struct AdamArgs {
   void Check() const { CheckUpdate(param, {grad}, {master, m, v}); }
 };
 
-// Sums of squares, for LAMB's trust ratio; 0 from the counting backend.
+// Sums of squares, for LAMB's trust ratio.
 struct LambSums {
   double param = 0;
   double direction = 0;
@@ -132,9 +132,10 @@ struct LionStep {
 // parameter's norms are needed in between. The direction is m / (sqrt(v) + eps) + weight_decay
 // param, not bias-corrected. The kind of weight decay is ignored.
 //
-// Updates m and v; param is not written. Returns the sums over the operands' elements.
+// Updates m and v; param is not written. *sums, in host memory, becomes the sums over the operands'
+// elements.
 struct LambMoments : AdamArgs {
-  using Result = LambSums;
+  LambSums* sums;
 };
 // param -= step size * trust_ratio * direction, with the m and v of LambMoments; the step size is
 // lr, times sqrt(1 - beta2^step) / (1 - beta1^step) if bias_correction.
@@ -188,6 +189,11 @@ using OptimizerOps =
 
 }  // namespace op
 
-class OptimizerKernels : public Runs<op::OptimizerOps> {};
+// What a backend implements.
+class AllKernels : public LayerKernels, public Runs<op::OptimizerOps> {
+ public:
+  using LayerKernels::Run;
+  using Runs<op::OptimizerOps>::Run;
+};
 
 }  // namespace dsat::engine

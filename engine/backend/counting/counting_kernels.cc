@@ -16,9 +16,9 @@ class CountingStream final : public Stream {
   void Download(void*, const void*, int64_t) override {}
 };
 
-class CountingLayers final : public AnyLayerKernels<CountingLayers> {
+class CountingKernels final : public AnyKernels<CountingKernels> {
  public:
-  CountingLayers(int num_threads, DeviceKind kind) : num_threads_(num_threads), kind_(kind) {}
+  CountingKernels(int num_threads, DeviceKind kind) : num_threads_(num_threads), kind_(kind) {}
 
   int64_t WorkspaceBytes() const override {
     return kind_ == DeviceKind::kCuda ? kCudaWorkspaceBytes : 0;
@@ -27,30 +27,18 @@ class CountingLayers final : public AnyLayerKernels<CountingLayers> {
     return kind_ == DeviceKind::kCuda ? CudaAttentionScratchBytes(shape)
                                       : CpuAttentionScratchBytes(shape, num_threads_);
   }
-  template <typename Op>
-  ResultOf<Op> RunAny(const Op&) {
-    return ResultOf<Op>();
-  }
+  void RunAny(const auto&) {}
 
  private:
   int num_threads_;
   DeviceKind kind_;
 };
 
-class CountingOptimizers final : public AnyOptimizerKernels<CountingOptimizers> {
- public:
-  template <typename Op>
-  ResultOf<Op> RunAny(const Op&) {
-    return ResultOf<Op>();
-  }
-};
-
 }  // namespace
 
 std::unique_ptr<Kernels> MakeCountingKernels(int num_threads, DeviceKind kind) {
   return std::make_unique<Kernels>(std::make_unique<CountingStream>(),
-                                   std::make_unique<CountingLayers>(num_threads, kind),
-                                   std::make_unique<CountingOptimizers>());
+                                   std::make_unique<CountingKernels>(num_threads, kind));
 }
 
 std::unique_ptr<Kernels> MakeCountingKernels(int num_threads) {

@@ -34,26 +34,26 @@ void Map(int num_threads, const Tensor& y, const Fn& fn, const X&... x) {
 
 }  // namespace
 
-void CpuLayers::Run(const op::GeluForward& op) {
+void CpuKernels::Run(const op::GeluForward& op) {
   const auto& [y, x] = op;
   Map(
       num_threads_, y, [](float v) { return Gelu(v); }, x);
 }
 
-void CpuLayers::Run(const op::GeluBackward& op) {
+void CpuKernels::Run(const op::GeluBackward& op) {
   const auto& [dx, dy, x] = op;
   Map(
       num_threads_, dx, [](float grad, float v) { return grad * GeluDerivative(v); }, dy, x);
 }
 
-void CpuLayers::Run(const op::ReluForward& op) {
+void CpuKernels::Run(const op::ReluForward& op) {
   const auto& [y, x] = op;
   // NaN passes: it should be seen in the loss.
   Map(
       num_threads_, y, [](float v) { return v < 0.0F ? 0.0F : v; }, x);
 }
 
-void CpuLayers::Run(const op::ReluBackward& op) {
+void CpuKernels::Run(const op::ReluBackward& op) {
   const auto& [dx, dy, x] = op;
   Map(
       num_threads_, dx, [](float grad, float v) { return v > 0.0F ? grad : 0.0F; }, dy, x);

@@ -297,15 +297,15 @@ void ForEachGroup(const AttentionShape& shape, const Tensor& scratch, int num_th
 
 }  // namespace
 
-bool CpuLayers::AttendsInBf16(const Tensor& qkv) const {
+bool CpuKernels::AttendsInBf16(const Tensor& qkv) const {
   return qkv.dtype == DType::kBF16 && matmul_.bf16_native();
 }
 
-int64_t CpuLayers::AttentionScratchBytes(const AttentionShape& shape) const {
+int64_t CpuKernels::AttentionScratchBytes(const AttentionShape& shape) const {
   return CpuAttentionScratchBytes(shape, num_threads_);
 }
 
-void CpuLayers::Run(const op::AttentionForward& op) {
+void CpuKernels::Run(const op::AttentionForward& op) {
   const auto& [out, lse, qkv, scratch, shape] = op;
   const int64_t C = shape.C;
   const auto run = [&]<typename Elem>(Elem) {
@@ -325,7 +325,7 @@ void CpuLayers::Run(const op::AttentionForward& op) {
   AttendsInBf16(qkv) ? run(Bf16{}) : run(float{});
 }
 
-void CpuLayers::Run(const op::AttentionBackward& op) {
+void CpuKernels::Run(const op::AttentionBackward& op) {
   const auto& [dqkv, dout, out, qkv, lse, scratch, shape] = op;
   const int64_t C = shape.C;
   const auto run = [&]<typename Elem>(Elem) {

@@ -291,15 +291,15 @@ std::shared_ptr<ConvRunner> MakeConvRunner(int num_threads) {
   return std::make_shared<ConvRunner>(num_threads);
 }
 
-void CpuLayers::Run(const op::ConvForward& op) {
+void CpuKernels::Run(const op::ConvForward& op) {
   conv_->Map(Pass::kForward, op.y, op.x, op.weight, op.shape);
 }
 
-void CpuLayers::Run(const op::ConvInputGrad& op) {
+void CpuKernels::Run(const op::ConvInputGrad& op) {
   conv_->Map(Pass::kInputGrad, op.dx, op.dy, op.weight, op.shape);
 }
 
-void CpuLayers::Run(const op::ConvWeightGrad& op) {
+void CpuKernels::Run(const op::ConvWeightGrad& op) {
   conv_->WeightGrad(op.dweight, op.dy, op.x, op.shape);
 }
 

@@ -31,7 +31,7 @@ class CpuStream final : public Stream {
 
 }  // namespace
 
-CpuLayers::CpuLayers(int num_threads)
+CpuKernels::CpuKernels(int num_threads)
     : num_threads_(num_threads), matmul_(num_threads), conv_(MakeConvRunner(num_threads)) {}
 
 std::unique_ptr<Stream> MakeCpuStream(int num_threads) {
@@ -41,8 +41,7 @@ std::unique_ptr<Stream> MakeCpuStream(int num_threads) {
 std::unique_ptr<Kernels> MakeCpuKernels(int num_threads) {
   DSAT_CHECK(num_threads > 0, "{} threads", num_threads);
   return std::make_unique<Kernels>(MakeCpuStream(num_threads),
-                                   std::make_unique<CpuLayers>(num_threads),
-                                   std::make_unique<CpuOptimizers>(num_threads));
+                                   std::make_unique<CpuKernels>(num_threads));
 }
 
 }  // namespace dsat::engine

@@ -33,10 +33,10 @@ class RotaryTable {
   std::vector<float> values_;
 };
 
-// Results of both do not depend on num_threads. Not thread-safe: one per rank.
-class CpuLayers final : public LayerKernels {
+// Results do not depend on num_threads. Not thread-safe: one per rank.
+class CpuKernels final : public AllKernels {
  public:
-  explicit CpuLayers(int num_threads);
+  explicit CpuKernels(int num_threads);
 
   // elementwise.cc
   void Run(const op::Fill& op) override;
@@ -96,6 +96,23 @@ class CpuLayers final : public LayerKernels {
   // cross_entropy.cc
   void Run(const op::CrossEntropyInPlace& op) override;
 
+  // optimizer.cc
+  void Run(const op::FindStepScale& op) override;
+  void Run(const op::AdamStep& args) override;
+  void Run(const op::SgdStep& args) override;
+  void Run(const op::AdagradStep& args) override;
+  void Run(const op::LionStep& args) override;
+
+  // lamb.cc
+  void Run(const op::LambMoments& args) override;
+  void Run(const op::LambApply& args) override;
+
+  // one_bit.cc
+  void Run(const op::MomentumStep& args) override;
+  void Run(const op::FrozenAdamStep& args) override;
+  void Run(const op::CompressSigns& op) override;
+  void Run(const op::DecompressSigns& op) override;
+
  private:
   // sums (N) += the sums of the columns of x (M, N), of one dtype. linear.cc
   void AddColumnSums(Tensor sums, Tensor x, int64_t M, int64_t N);
@@ -107,32 +124,6 @@ class CpuLayers final : public LayerKernels {
   std::shared_ptr<ConvRunner> conv_;
   RotaryTable rotary_table_;
   Scratch scratch_;  // Partial sums and row indices of one kernel call.
-};
-
-class CpuOptimizers final : public OptimizerKernels {
- public:
-  explicit CpuOptimizers(int num_threads) : num_threads_(num_threads) {}
-
-  // optimizer.cc
-  void Run(const op::FindStepScale& op) override;
-  void Run(const op::AdamStep& args) override;
-  void Run(const op::SgdStep& args) override;
-  void Run(const op::AdagradStep& args) override;
-  void Run(const op::LionStep& args) override;
-
-  // lamb.cc
-  LambSums Run(const op::LambMoments& args) override;
-  void Run(const op::LambApply& args) override;
-
-  // one_bit.cc
-  void Run(const op::MomentumStep& args) override;
-  void Run(const op::FrozenAdamStep& args) override;
-  void Run(const op::CompressSigns& op) override;
-  void Run(const op::DecompressSigns& op) override;
-
- private:
-  int num_threads_;
-  Scratch scratch_;  // Partial sums of one kernel call.
 };
 
 }  // namespace dsat::engine

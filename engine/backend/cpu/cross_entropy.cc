@@ -37,7 +37,7 @@ double Row(T* logits, int32_t target, int64_t V, int64_t V_used, float grad_scal
 
 }  // namespace
 
-void CpuLayers::Run(const op::CrossEntropyInPlace& op) {
+void CpuKernels::Run(const op::CrossEntropyInPlace& op) {
   const auto& [loss, logits, targets, N, V, V_used, grad_scale, num_ignored] = op;
   auto* losses = scratch_.GetArray<double>(N);
   VisitDType(logits.dtype, [&](auto type) {

@@ -42,13 +42,13 @@ void Map(int num_threads, int64_t n, Out* out, const Fn& fn, const In*... in) {
 
 }  // namespace
 
-void CpuLayers::Run(const op::Fill& op) {
+void CpuKernels::Run(const op::Fill& op) {
   VisitDType(op.t.dtype, [&]<typename T>(T) {
     Map(num_threads_, op.t.num_elems, Data<T>(op.t), [value = op.value] { return value; });
   });
 }
 
-void CpuLayers::Run(const op::Cast& op) {
+void CpuKernels::Run(const op::Cast& op) {
   const int64_t n = op.dst.num_elems;
   VisitDType(op.dst.dtype, [&]<typename Dst>(Dst) {
     VisitDType(op.src.dtype, [&]<typename Src>(Src) {
@@ -65,7 +65,7 @@ void CpuLayers::Run(const op::Cast& op) {
   });
 }
 
-void CpuLayers::Run(const op::Accumulate& op) {
+void CpuKernels::Run(const op::Accumulate& op) {
   VisitDType(op.dst.dtype, [&]<typename Dst>(Dst) {
     VisitDType(op.src.dtype, [&]<typename Src>(Src) {
       Map(num_threads_, op.dst.num_elems, Data<Dst>(op.dst), std::plus<float>(), Data<Dst>(op.dst),
@@ -74,14 +74,14 @@ void CpuLayers::Run(const op::Accumulate& op) {
   });
 }
 
-void CpuLayers::Run(const op::Scale& op) {
+void CpuKernels::Run(const op::Scale& op) {
   VisitDType(op.t.dtype, [&]<typename T>(T) {
     const auto scaled = [factor = op.factor](float x) { return x * factor; };
     Map(num_threads_, op.t.num_elems, Data<T>(op.t), scaled, Data<T>(op.t));
   });
 }
 
-void CpuLayers::Run(const op::SumOfSquares& op) {
+void CpuKernels::Run(const op::SumOfSquares& op) {
   const auto& [sum, t] = op;
   const int64_t num_blocks = (t.num_elems + kBlockElems - 1) / kBlockElems;
   auto* sums = scratch_.GetArray<double>(num_blocks);
@@ -97,7 +97,7 @@ void CpuLayers::Run(const op::SumOfSquares& op) {
   *sum = total;
 }
 
-void CpuLayers::Run(const op::Add& op) {
+void CpuKernels::Run(const op::Add& op) {
   VisitDType(op.y.dtype, [&]<typename T>(T) {
     Map(num_threads_, op.y.num_elems, Data<T>(op.y), std::plus<float>(), Data<T>(op.a),
         Data<T>(op.b));

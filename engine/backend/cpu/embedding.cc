@@ -40,7 +40,7 @@ void SortRowsByToken(int32_t* order, const int32_t* tokens, int64_t N) {
 
 }  // namespace
 
-void CpuLayers::Run(const op::EmbeddingForward& op) {
+void CpuKernels::Run(const op::EmbeddingForward& op) {
   const auto& [y, tokens, wte, wpe, B, T, C] = op;
   const int64_t V = wte.num_elems / C;
   VisitDType(y.dtype, [&]<typename Elem>(Elem) {
@@ -63,7 +63,7 @@ void CpuLayers::Run(const op::EmbeddingForward& op) {
   });
 }
 
-void CpuLayers::Run(const op::EmbeddingBackward& op) {
+void CpuKernels::Run(const op::EmbeddingBackward& op) {
   const auto& [dwte, dwpe, dy, tokens, B, T, C] = op;
   const int64_t N = B * T;
   const int64_t V = dwte.num_elems / C;
@@ -91,7 +91,7 @@ void CpuLayers::Run(const op::EmbeddingBackward& op) {
   });
 }
 
-void CpuLayers::Run(const op::TokenWindows& op) {
+void CpuKernels::Run(const op::TokenWindows& op) {
   const auto& [windows, tokens, B, T, context] = op;
   ParallelFor(num_threads_, B * T, B * T * context, [&](int64_t row) {
     const int64_t num_known = std::min(context, row % T + 1);

@@ -123,7 +123,7 @@ void BackwardImage(const GroupNormShape& s, T* dx, float* dw, float* db, const T
 
 }  // namespace
 
-void CpuLayers::Run(const op::GroupNormForward& op) {
+void CpuKernels::Run(const op::GroupNormForward& op) {
   const auto& [y, mean, rstd, x, weight, bias, shape] = op;
   auto* work = scratch_.GetArray<double>(shape.N * Workspace::Doubles(shape.C));
   VisitDType(x.dtype, [&]<typename T>(T) {
@@ -136,7 +136,7 @@ void CpuLayers::Run(const op::GroupNormForward& op) {
   });
 }
 
-void CpuLayers::Run(const op::GroupNormBackward& op) {
+void CpuKernels::Run(const op::GroupNormBackward& op) {
   const auto& [dx, dweight, dbias, dy, x, weight, mean, rstd, shape] = op;
   const int64_t C = shape.C;
   const int64_t work_doubles = shape.N * Workspace::Doubles(C);

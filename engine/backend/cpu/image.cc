@@ -12,7 +12,7 @@ constexpr int64_t kColumns = 256;  // Channels that are summed at a time.
 
 }  // namespace
 
-void CpuLayers::Run(const op::MeanPoolForward& op) {
+void CpuKernels::Run(const op::MeanPoolForward& op) {
   const auto& [y, x, N, P, C] = op;
   VisitDType(x.dtype, [&]<typename T>(T) {
     ParallelFor(num_threads_, N, N * P * C, [&](int64_t n) {
@@ -31,7 +31,7 @@ void CpuLayers::Run(const op::MeanPoolForward& op) {
   });
 }
 
-void CpuLayers::Run(const op::MeanPoolBackward& op) {
+void CpuKernels::Run(const op::MeanPoolBackward& op) {
   const auto& [dx, dy, N, P, C] = op;
   const float factor = 1.0F / static_cast<float>(P);
   VisitDType(dx.dtype, [&]<typename T>(T) {

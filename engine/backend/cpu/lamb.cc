@@ -23,8 +23,9 @@ float StepSize(const AdamArgs& args) {
 
 }  // namespace
 
-LambSums CpuOptimizers::Run(const op::LambMoments& args) {
-  if (Skips(args)) return {};
+void CpuKernels::Run(const op::LambMoments& args) {
+  *args.sums = {};
+  if (Skips(args)) return;
   const float grad_scale = GradScale(args);
   float* m = args.m.f32();
   float* v = args.v.f32();
@@ -48,15 +49,13 @@ LambSums CpuOptimizers::Run(const op::LambMoments& args) {
       sums[begin / kBlockElems] = {params, directions};
     });
   });
-  LambSums total;
   for (int64_t i = 0; i < num_blocks; ++i) {
-    total.param += sums[i].param;
-    total.direction += sums[i].direction;
+    args.sums->param += sums[i].param;
+    args.sums->direction += sums[i].direction;
   }
-  return total;
 }
 
-void CpuOptimizers::Run(const op::LambApply& args) {
+void CpuKernels::Run(const op::LambApply& args) {
   const float step_size = StepSize(args) * args.trust_ratio;
   const float *m = args.m.f32(), *v = args.v.f32();
   Update(num_threads_, args,

@@ -66,7 +66,7 @@ void BackwardRow(T* dx, float* dw, float* db, const T* dy, const T* x, const flo
 
 }  // namespace
 
-void CpuLayers::Run(const op::LayerNormForward& op) {
+void CpuKernels::Run(const op::LayerNormForward& op) {
   const auto& [y, mean, rstd, x, weight, bias, N, C] = op;
   auto* space = scratch_.GetArray<float>(2 * C);
   VisitDType(x.dtype, [&]<typename T>(T) {
@@ -79,7 +79,7 @@ void CpuLayers::Run(const op::LayerNormForward& op) {
   });
 }
 
-void CpuLayers::Run(const op::LayerNormBackward& op) {
+void CpuKernels::Run(const op::LayerNormBackward& op) {
   const auto& [dx, dweight, dbias, dy, x, weight, mean, rstd, N, C, accumulate_dx] = op;
   VisitDType(x.dtype, [&]<typename T>(T) {
     const auto add_row = accumulate_dx ? BackwardRow<true, T> : BackwardRow<false, T>;

@@ -32,7 +32,7 @@ void AddPieceSums(T* out, const T* x, int64_t M, int64_t N, int64_t num_cols) {
 }  // namespace
 
 // A tile goes to memory before GELU: it is no faster in the tile, whose rows are short.
-void CpuLayers::Run(const op::Matmul& args) {
+void CpuKernels::Run(const op::Matmul& args) {
   const Tensor c = args.c.Slice(0, args.M * args.N);
   op::Matmul product = args;
   if (args.before_gelu.num_elems > 0) product.c = args.before_gelu.Slice(0, c.num_elems);
@@ -43,7 +43,7 @@ void CpuLayers::Run(const op::Matmul& args) {
   if (args.column_sums.num_elems > 0) AddColumnSums(args.column_sums, args.b, args.K, args.N);
 }
 
-void CpuLayers::AddColumnSums(Tensor sums, Tensor x, int64_t M, int64_t N) {
+void CpuKernels::AddColumnSums(Tensor sums, Tensor x, int64_t M, int64_t N) {
   VisitDType(x.dtype, [&]<typename T>(T) {
     T* out = Data<T>(sums);
     const T* in = Data<T>(x);

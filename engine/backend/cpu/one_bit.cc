@@ -34,7 +34,7 @@ uint8_t CompressByte(float* error, const float* values, float scale) {
 
 }  // namespace
 
-void CpuOptimizers::Run(const op::MomentumStep& args) {
+void CpuKernels::Run(const op::MomentumStep& args) {
   float* m = args.m.f32();
   const float keep = args.beta1;
   const float take = (1.0F - args.beta1) * GradScale(args);
@@ -47,7 +47,7 @@ void CpuOptimizers::Run(const op::MomentumStep& args) {
   });
 }
 
-void CpuOptimizers::Run(const op::FrozenAdamStep& args) {
+void CpuKernels::Run(const op::FrozenAdamStep& args) {
   const float *m = args.m.f32(), *v = args.v.f32();
   Update(num_threads_, args, [m, v, f = AdamArgs(args)](int64_t i, float, float before) {
     const float direction = v[i] > 0.0F ? m[i] / (std::sqrt(v[i]) + f.eps) : 0.0F;
@@ -55,7 +55,7 @@ void CpuOptimizers::Run(const op::FrozenAdamStep& args) {
   });
 }
 
-void CpuOptimizers::Run(const op::CompressSigns& op) {
+void CpuKernels::Run(const op::CompressSigns& op) {
   const auto& [error, signs, scale, values] = op;
   const int64_t n = values.num_elems;
   const float* in = values.f32();
@@ -76,7 +76,7 @@ void CpuOptimizers::Run(const op::CompressSigns& op) {
   });
 }
 
-void CpuOptimizers::Run(const op::DecompressSigns& op) {
+void CpuKernels::Run(const op::DecompressSigns& op) {
   const auto& [values, signs, scale, factor, accumulate] = op;
   float* out = values.f32();
   const float keep = accumulate ? 1.0F : 0.0F;

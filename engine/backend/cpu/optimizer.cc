@@ -55,7 +55,7 @@ struct AtRandom {
 
 }  // namespace
 
-void CpuOptimizers::Run(const op::FindStepScale& op) {
+void CpuKernels::Run(const op::FindStepScale& op) {
   double sum = 0;
   for (int64_t row = 0; row < op.rows; ++row) {
     double row_sum = 0;
@@ -66,7 +66,7 @@ void CpuOptimizers::Run(const op::FindStepScale& op) {
   *op.scale = StepScaleOf(sum, op.settings);
 }
 
-void CpuOptimizers::Run(const op::AdamStep& args) {
+void CpuKernels::Run(const op::AdamStep& args) {
   if (Skips(args)) return;
   const auto update = [&]<typename Param>(const auto& step, Param* param, auto* master,
                                           const auto* grad) {
@@ -90,7 +90,7 @@ void CpuOptimizers::Run(const op::AdamStep& args) {
   });
 }
 
-void CpuOptimizers::Run(const op::SgdStep& args) {
+void CpuKernels::Run(const op::SgdStep& args) {
   float* buffer = args.momentum == 0 ? nullptr : args.momentum_buffer.f32();
   // The buffer starts as the first gradient, undampened, as in PyTorch.
   const bool first = args.step == 1;
@@ -106,7 +106,7 @@ void CpuOptimizers::Run(const op::SgdStep& args) {
   });
 }
 
-void CpuOptimizers::Run(const op::AdagradStep& args) {
+void CpuKernels::Run(const op::AdagradStep& args) {
   float* sum = args.sum.f32();
   Update(num_threads_, args, [sum, f = args](int64_t i, float grad, float before) {
     const float g = grad + f.weight_decay * before;
@@ -116,7 +116,7 @@ void CpuOptimizers::Run(const op::AdagradStep& args) {
   });
 }
 
-void CpuOptimizers::Run(const op::LionStep& args) {
+void CpuKernels::Run(const op::LionStep& args) {
   float* m = args.m.f32();
   const float shrink = 1.0F - args.lr * args.weight_decay;
   Update(num_threads_, args, [m, shrink, f = args](int64_t i, float g, float before) {

@@ -47,7 +47,7 @@ void BackwardRow(T* dx, float* dw, const T* dy, const T* x, const float* weight,
 
 }  // namespace
 
-void CpuLayers::Run(const op::RmsNormForward& op) {
+void CpuKernels::Run(const op::RmsNormForward& op) {
   const auto& [y, rstd, x, weight, N, C, eps] = op;
   auto* space = scratch_.GetArray<float>(C);
   VisitDType(x.dtype, [&]<typename T>(T) {
@@ -58,7 +58,7 @@ void CpuLayers::Run(const op::RmsNormForward& op) {
   });
 }
 
-void CpuLayers::Run(const op::RmsNormBackward& op) {
+void CpuKernels::Run(const op::RmsNormBackward& op) {
   const auto& [dx, dweight, dy, x, weight, rstd, N, C, accumulate_dx] = op;
   VisitDType(x.dtype, [&]<typename T>(T) {
     const auto add_row = accumulate_dx ? BackwardRow<true, T> : BackwardRow<false, T>;

@@ -46,7 +46,7 @@ void RotaryTable::Prepare(std::span<const float> frequencies, int64_t T) {
   }
 }
 
-void CpuLayers::Run(const op::RotateInPlace& op) {
+void CpuKernels::Run(const op::RotateInPlace& op) {
   const auto& [x, frequencies, negative, shape] = op;
   const int64_t half = shape.head_channels / 2;
   const int64_t rows = shape.B * shape.T;

@@ -6,7 +6,7 @@
 
 namespace dsat::engine {
 
-void CpuLayers::Run(const op::SwigluForward& op) {
+void CpuKernels::Run(const op::SwigluForward& op) {
   const auto& [y, x, N, F] = op;
   VisitDType(x.dtype, [&]<typename T>(T) {
     ParallelFor(num_threads_, N, N * F, [&](int64_t row) {
@@ -19,7 +19,7 @@ void CpuLayers::Run(const op::SwigluForward& op) {
   });
 }
 
-void CpuLayers::Run(const op::SwigluBackward& op) {
+void CpuKernels::Run(const op::SwigluBackward& op) {
   const auto& [dx, dy, x, N, F] = op;
   VisitDType(x.dtype, [&]<typename T>(T) {
     ParallelFor(num_threads_, N, N * F, [&](int64_t row) {

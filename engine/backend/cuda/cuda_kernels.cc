@@ -3,7 +3,6 @@
 
 #include <mutex>
 #include <type_traits>
-#include <utility>
 
 #include "engine/backend/any_kernels.h"
 #include "engine/backend/cost.h"
@@ -25,10 +24,9 @@ void CheckLaunch(std::string_view kernel) {
   CheckCuda(error, kernel);
 }
 
-class CudaLayers final : public AnyLayerKernels<CudaLayers> {
+class CudaKernels final : public AnyKernels<CudaKernels> {
  public:
-  explicit CudaLayers(std::shared_ptr<CudaWorkspace> workspace)
-      : workspace_(std::move(workspace)) {}
+  CudaKernels(int gpu, CudaStream& stream) : workspace_(gpu, stream) {}
 
   int64_t WorkspaceBytes() const override { return kCudaWorkspaceBytes; }
   int64_t AttentionScratchBytes(const AttentionShape& shape) const override {
@@ -40,17 +38,13 @@ class CudaLayers final : public AnyLayerKernels<CudaLayers> {
       if (IsFusible(op) && matmul_.IsNew(FusedOf(op))) Choose(op);
       if (!MultiplyFused(op)) MultiplyApart(op);
     } else {
-      cuda::RunOp(op, *workspace_);
+      Launch(op);
     }
     CheckLaunch(NameOf<Op>());
   }
 
  private:
-  void* Workspace(int64_t bytes) { return workspace_->Get(bytes); }
-  template <typename Op>
-  void Launch(const Op& op) {
-    cuda::RunOp(op, *workspace_);
-  }
+  void Launch(const auto& op) { cuda::RunOp(op, workspace_); }
   // The parts of Matmul.
   static bool IsFusible(const op::Matmul& args) {
     const DType from = args.a.dtype, to = args.c.dtype;
@@ -66,13 +60,14 @@ class CudaLayers final : public AnyLayerKernels<CudaLayers> {
   op::Matmul FusedOf(const op::Matmul& args) {
     op::Matmul fused = args;
     if (args.column_sums.num_elems > 0) {
-      fused.column_sums = {Workspace(args.N * BytesPerElem(args.c.dtype)), args.N, args.c.dtype};
+      fused.column_sums = {workspace_.Get(args.N * BytesPerElem(args.c.dtype)), args.N,
+                           args.c.dtype};
     }
     return fused;
   }
   void FinishProduct(const op::Matmul& args);
 
-  const std::shared_ptr<CudaWorkspace> workspace_;
+  CudaWorkspace workspace_;
   CudaMatmul matmul_;
 };
 
@@ -87,10 +82,10 @@ op::Matmul ProductOf(const op::Matmul& args) {
 // Measures all of it by one call of cuBLASLt, and by as many as it takes, unless another thread of
 // the process has. What is added to is another buffer meanwhile; if the GPU has no memory for that,
 // nothing is measured.
-void CudaLayers::Choose(const op::Matmul& args) {
+void CudaKernels::Choose(const op::Matmul& args) {
   constexpr int64_t kSlack = 64;
   static std::mutex choosing;
-  workspace_->stream().WaitWatched();  // Not while others wait: it may be for what they do next.
+  workspace_.stream().WaitWatched();  // Not while others wait: it may be for what they do next.
   const std::lock_guard lock(choosing);
   if (!matmul_.IsNew(FusedOf(args))) return;
   op::Matmul trial = args;
@@ -126,7 +121,7 @@ void CudaLayers::Choose(const op::Matmul& args) {
 }
 
 // All of it by one call of cuBLASLt, where that can.
-bool CudaLayers::MultiplyFused(const op::Matmul& args) {
+bool CudaKernels::MultiplyFused(const op::Matmul& args) {
   if (!IsFusible(args)) return false;
   const op::Matmul fused = FusedOf(args);
   if (matmul_.TryRun(fused) != 0) return false;
@@ -135,13 +130,13 @@ bool CudaLayers::MultiplyFused(const op::Matmul& args) {
   return true;
 }
 
-void CudaLayers::MultiplyApart(const op::Matmul& args) {
+void CudaKernels::MultiplyApart(const op::Matmul& args) {
   Multiply(ProductOf(args));
   FinishProduct(args);
 }
 
 // A product, its bias and its addend, by as many calls as it takes.
-void CudaLayers::Multiply(op::Matmul args) {
+void CudaKernels::Multiply(op::Matmul args) {
   const DType from = args.a.dtype, to = args.c.dtype;
   const Tensor bias = args.bias;
   const bool apart = bias.num_elems > 0 && bias.dtype != to;
@@ -153,12 +148,12 @@ void CudaLayers::Multiply(op::Matmul args) {
   if (apart) cuda::AddBias(args.c, bias, args.M, args.N);
 }
 
-void CudaLayers::MultiplyInF32(const op::Matmul& args) {
+void CudaKernels::MultiplyInF32(const op::Matmul& args) {
   constexpr int64_t kAlignment = 256 / BytesPerElem(DType::kF32);
   const auto rounded = [](int64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; };
   const int64_t sizes[] = {args.M * args.K, args.K * args.N, args.M * args.N};
   const int64_t total = rounded(sizes[0]) + rounded(sizes[1]) + rounded(sizes[2]);
-  auto* next = static_cast<float*>(Workspace(total * BytesPerElem(DType::kF32)));
+  auto* next = static_cast<float*>(workspace_.Get(total * BytesPerElem(DType::kF32)));
   op::Matmul in_f32 = args;
   Tensor* const copies[] = {&in_f32.a, &in_f32.b, &in_f32.c};
   const Tensor originals[] = {args.a, args.b, args.addend};
@@ -173,52 +168,20 @@ void CudaLayers::MultiplyInF32(const op::Matmul& args) {
 }
 
 // Runs the operations that follow a product.
-void CudaLayers::FinishProduct(const op::Matmul& args) {
+void CudaKernels::FinishProduct(const op::Matmul& args) {
   const auto matrix = [&](const Tensor& t) { return t.Slice(0, args.M * args.N); };
   if (args.before_gelu.num_elems > 0)
     Launch(op::GeluForward{{matrix(args.c), matrix(args.before_gelu)}});
   if (args.gelu_input.num_elems > 0)
     Launch(op::GeluBackward{{matrix(args.c), matrix(args.c), matrix(args.gelu_input)}});
   if (args.column_sums.num_elems > 0)
-    cuda::BiasGrad(args.column_sums, args.b, args.K, args.N, *workspace_);
+    cuda::BiasGrad(args.column_sums, args.b, args.K, args.N, workspace_);
 }
-
-class CudaOptimizers final : public AnyOptimizerKernels<CudaOptimizers> {
- public:
-  explicit CudaOptimizers(std::shared_ptr<CudaWorkspace> workspace)
-      : workspace_(std::move(workspace)) {}
-
-  template <typename Op>
-  ResultOf<Op> RunAny(const Op& op) {
-    if constexpr (std::is_void_v<ResultOf<Op>>) {
-      cuda::RunOp(op, *workspace_);
-      CheckLaunch(NameOf<Op>());
-    } else {
-      const ResultOf<Op> result = cuda::RunOp(op, *workspace_);
-      CheckLaunch(NameOf<Op>());
-      return result;
-    }
-  }
-
- private:
-  const std::shared_ptr<CudaWorkspace> workspace_;
-};
 
 }  // namespace
 
-std::string FindCublas(std::string& path) {
-  cublaslt::Api api;
-  const std::string problem = cublaslt::Load(api);
-  path = api.path;
-  return problem;
-}
-
-std::unique_ptr<LayerKernels> MakeCudaLayers(std::shared_ptr<CudaWorkspace> workspace) {
-  return std::make_unique<CudaLayers>(std::move(workspace));
-}
-
-std::unique_ptr<OptimizerKernels> MakeCudaOptimizers(std::shared_ptr<CudaWorkspace> workspace) {
-  return std::make_unique<CudaOptimizers>(std::move(workspace));
+std::unique_ptr<AllKernels> MakeCudaKernels(int gpu, CudaStream& stream) {
+  return std::make_unique<CudaKernels>(gpu, stream);
 }
 
 }  // namespace dsat::engine

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "engine/backend/cuda/cuda_stream.h"
 #include "engine/backend/kernels.h"
@@ -13,10 +12,7 @@
 
 namespace dsat::engine {
 
-// Finds the library that multiplies matrices. Returns why there is none, or "".
-std::string FindCublas(std::string& path);
-
-std::unique_ptr<LayerKernels> MakeCudaLayers(std::shared_ptr<CudaWorkspace> workspace);
-std::unique_ptr<OptimizerKernels> MakeCudaOptimizers(std::shared_ptr<CudaWorkspace> workspace);
+// `stream` must outlive them.
+std::unique_ptr<AllKernels> MakeCudaKernels(int gpu, CudaStream& stream);
 
 }  // namespace dsat::engine

@@ -11,8 +11,6 @@
 namespace dsat::engine {
 namespace {
 
-constexpr int64_t kHeadBytes = 256;  // cudaMalloc's alignment.
-
 // A stream that does not wait for the legacy stream, nor that for it.
 class CudaQueue final : public Queue {
  public:
@@ -147,23 +145,11 @@ void* CudaWorkspace::Get(int64_t bytes) {
     CheckCuda(cudaFree(data_), "cudaFree");
     data_ = nullptr;
     bytes_ = 0;
-    const int64_t all_bytes = std::max(kHeadBytes + bytes, kCudaScratchBytes);
-    data_ =
-        static_cast<char*>(AllocateOnGpu(static_cast<size_t>(all_bytes), "a kernel's workspace"));
-    bytes_ = all_bytes - kHeadBytes;
+    const int64_t all_bytes = std::max(bytes, kCudaScratchBytes);
+    data_ = AllocateOnGpu(static_cast<size_t>(all_bytes), "a kernel's workspace");
+    bytes_ = all_bytes;
   }
-  return data_ + kHeadBytes;
-}
-
-double* CudaWorkspace::sums() {
-  Get(1);
-  return reinterpret_cast<double*>(data_);
-}
-
-CudaWorkspace::Sums CudaWorkspace::DownloadSums() {
-  Sums sums;
-  stream_.Download(&sums, data_, sizeof(sums));
-  return sums;
+  return data_;
 }
 
 }  // namespace dsat::engine

@@ -94,16 +94,10 @@ class CudaWorkspace {
   CudaStream& stream() { return stream_; }
   // At least `bytes` that the next kernel may use.
   void* Get(int64_t bytes);
-  // Two numbers on the device that LambMoments gives the host, and their values when it has run.
-  double* sums();
-  struct Sums {
-    double first = 0, second = 0;
-  };
-  Sums DownloadSums();
 
  private:
   CudaStream& stream_;
-  char* data_ = nullptr;  // kHeadBytes for the sums, and bytes_.
+  void* data_ = nullptr;
   int64_t bytes_ = 0;
 };
 

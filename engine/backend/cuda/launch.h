@@ -13,7 +13,7 @@ namespace dsat::engine::cuda {
 // thread's stream, in the order of its calls. cudaGetLastError returns any error of the launch. The
 // .cu file of each family has the specializations of its kernels; op::Matmul has none (matmul.h).
 template <typename Op>
-ResultOf<Op> RunOp(const Op& op, CudaWorkspace& workspace);
+void RunOp(const Op& op, CudaWorkspace& workspace);
 
 // linear.cu: db (N) += the sums of the columns of dy (M, N), and y (M, N) += bias (N).
 void BiasGrad(const Tensor& db, const Tensor& dy, int64_t M, int64_t N, CudaWorkspace& workspace);

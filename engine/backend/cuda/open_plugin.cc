@@ -13,7 +13,7 @@ namespace {
 
 // It counts up when plugin.h, or an interface that it names, changes: a library of another build is
 // not taken.
-constexpr char kCudaPluginSymbol[] = "DsatCudaPlugin7";
+constexpr char kCudaPluginSymbol[] = "DsatCudaPlugin8";
 
 constexpr char kCudaLibrary[] = "libdsat-cuda.so";
 

@@ -300,9 +300,10 @@ void RunOp(const op::LionStep& op, CudaWorkspace&) {
 }
 
 template <>
-LambSums RunOp(const op::LambMoments& op, CudaWorkspace& workspace) {
-  double* sums = workspace.sums();
-  auto* parts = static_cast<double*>(workspace.Get(2 * kSumWorkspaceBytes));
+void RunOp(const op::LambMoments& op, CudaWorkspace& workspace) {
+  constexpr int64_t kPartBytes = 2 * kSumWorkspaceBytes;
+  auto* parts = static_cast<double*>(workspace.Get(kPartBytes + int64_t{sizeof(LambSums)}));
+  double* sums = parts + kPartBytes / sizeof(double);
   const int num_parts = NumSumBlocks(op.param.num_elems);
   Visit(op.grad.dtype, [&]<typename G>(G) {
     Launch(LambMomentsKernel<G>, {num_parts, kThreads}, parts, op.master,
@@ -310,8 +311,7 @@ LambSums RunOp(const op::LambMoments& op, CudaWorkspace& workspace) {
            op.scale, LambFactors{op.beta1, op.beta2, op.eps, op.weight_decay});
   });
   Launch(SumPairsKernel, {2, kThreads}, sums, parts, num_parts);
-  const auto [param, direction] = workspace.DownloadSums();
-  return {param, direction};
+  workspace.stream().Download(op.sums, sums, sizeof(LambSums));
 }
 
 template <>

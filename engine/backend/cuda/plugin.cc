@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/backend/cost.h"
+#include "engine/backend/cuda/cublaslt.h"
 #include "engine/backend/cuda/cuda_error.h"
 #include "engine/backend/cuda/cuda_kernels.h"
 
@@ -134,15 +135,18 @@ CudaStatus Probe() {
                                  gpu.name, gpu.capability / 10, gpu.capability % 10,
                                  count == 1 ? "" : ", or only the others in CUDA_VISIBLE_DEVICES");
   }
-  if (status.problem.empty()) status.problem = FindCublas(status.cublas_path);
+  if (status.problem.empty()) {
+    cublaslt::Api cublas;
+    status.problem = cublaslt::Load(cublas);
+    status.cublas_path = cublas.path;
+  }
   return status;
 }
 
 std::unique_ptr<Kernels> MakeKernels(int gpu, std::shared_ptr<Watches> watches) {
   auto stream = std::make_unique<CudaStream>(gpu, std::move(watches));
-  const auto workspace = std::make_shared<CudaWorkspace>(gpu, *stream);
-  return std::make_unique<Kernels>(std::move(stream), MakeCudaLayers(workspace),
-                                   MakeCudaOptimizers(workspace));
+  auto kernels = MakeCudaKernels(gpu, *stream);
+  return std::make_unique<Kernels>(std::move(stream), std::move(kernels));
 }
 
 constexpr CudaPlugin kPlugin = {.probe = Probe,
@@ -158,6 +162,6 @@ constexpr CudaPlugin kPlugin = {.probe = Probe,
 }  // namespace
 }  // namespace dsat::engine
 
-extern "C" const dsat::engine::CudaPlugin* DsatCudaPlugin7() {
+extern "C" const dsat::engine::CudaPlugin* DsatCudaPlugin8() {
   return &dsat::engine::kPlugin;
 }

@@ -89,8 +89,9 @@ void Lamb::Prepare(const OptimizerConfig& config, int64_t step, const StepScales
     view.param = view.master;  // Not written, and not always here.
     for (const ParamPiece& piece : pieces_[g]) {
       const OptimizerView part = view.Slice(piece.begin, piece.num_elems);
-      const LambSums sums = kernels.Run(
-          op::LambMoments{MakeAdamArgs(SettingsOf(config, piece), part, step, scales.of(tier))});
+      LambSums sums;
+      kernels.Run(op::LambMoments{
+          MakeAdamArgs(SettingsOf(config, piece), part, step, scales.of(tier)), &sums});
       LambSums& row = rows[static_cast<size_t>(piece.param * num_rows + piece.row)];
       row.param += sums.param;
       row.direction += sums.direction;

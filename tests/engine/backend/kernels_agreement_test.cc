@@ -233,7 +233,8 @@ class Everything {
                         .m = New(DType::kF32, kMany),
                         .v = v,
                         .lr = 0.1F};
-    const LambSums sums = kernels_.Run(op::LambMoments{args});
+    LambSums sums;
+    kernels_.Run(op::LambMoments{args, &sums});
     numbers_.push_back(sums.param);
     numbers_.push_back(sums.direction);
     kernels_.Run(op::LambApply{args, 0.5F});

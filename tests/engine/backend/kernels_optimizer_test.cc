@@ -381,7 +381,8 @@ TEST_P(KernelsTest, LambFollowsTheFormulaForFiveSteps) {
     for (args.step = 1; args.step <= kSteps; ++args.step) {
       operands.Next(args);
       const LambSums expected = LambReference(operands.reference(), operands.grad(), args);
-      const LambSums sums = kernels().Run(op::LambMoments{args});
+      LambSums sums;
+      kernels().Run(op::LambMoments{args, &sums});
       EXPECT_NEAR(sums.param / expected.param, 1, 1e-6);
       EXPECT_NEAR(sums.direction / expected.direction, 1, 1e-5);
       kernels().Run(
@@ -398,7 +399,8 @@ TEST_P(KernelsTest, LambMomentsLeaveTheParameters) {
   const Doubles grad = operands.grad();
   for (size_t i = 0; i < grad.size(); ++i)
     MomentsReference(operands.reference(), i, grad[i], args);
-  kernels().Run(op::LambMoments{args});
+  LambSums sums;
+  kernels().Run(op::LambMoments{args, &sums});
   kernels().Run(op::LambApply{args, 0});  // Writes what it read.
   operands.ExpectAsReference();
 }

@@ -70,7 +70,8 @@ TEST_P(KernelsTest, UpdatesOfASkippedStepWriteNothing) {
   update.ExpectUntouched();
   kernels().Run(op::MomentumStep{a});
   update.ExpectUntouched();
-  kernels().Run(op::LambMoments{a});
+  LambSums sums;
+  kernels().Run(op::LambMoments{a, &sums});
   update.ExpectUntouched();
   op::SgdStep sgd{.param = a.param, .master = a.master, .grad = a.grad, .momentum_buffer = a.m};
   sgd.lr = sgd.momentum = 0.5F;

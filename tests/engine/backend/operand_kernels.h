@@ -43,19 +43,16 @@ class OperandHook {
   virtual void Leave(Operands operands) = 0;
 };
 
-// Base is AnyLayerKernels or AnyOptimizerKernels.
-template <template <typename> typename Base>
-class HookedKernels final : public Base<HookedKernels<Base>> {
+class HookedKernels final : public AnyKernels<HookedKernels> {
  public:
   HookedKernels(std::shared_ptr<Kernels> inner, std::shared_ptr<OperandHook> hook)
       : hook_(std::move(hook)), inner_(std::move(inner)) {}
 
-  int64_t WorkspaceBytes() const { return inner_->WorkspaceBytes(); }
-  int64_t AttentionScratchBytes(const AttentionShape& shape) const {
+  int64_t WorkspaceBytes() const override { return inner_->WorkspaceBytes(); }
+  int64_t AttentionScratchBytes(const AttentionShape& shape) const override {
     return inner_->AttentionScratchBytes(shape);
   }
-  template <typename Op>
-  ResultOf<Op> RunAny(Op op) {
+  void RunAny(auto op) {
     std::vector<Operand> operands;
     op.Visit([&](const char*, auto& operand, int64_t n) { operands.emplace_back(operand, n); });
     const struct Scope {
@@ -64,7 +61,7 @@ class HookedKernels final : public Base<HookedKernels<Base>> {
       ~Scope() { hook.Leave(operands); }
     } scope{*hook_, operands};
     hook_->Enter(operands);
-    return inner_->Run(op);
+    inner_->Run(op);
   }
 
  private:
@@ -77,8 +74,7 @@ inline std::unique_ptr<Kernels> MakeHookedKernels(std::unique_ptr<Stream> stream
                                                   std::shared_ptr<Kernels> inner,
                                                   std::shared_ptr<OperandHook> hook) {
   return std::make_unique<Kernels>(
-      std::move(stream), std::make_unique<HookedKernels<AnyLayerKernels>>(inner, hook),
-      std::make_unique<HookedKernels<AnyOptimizerKernels>>(inner, hook));
+      std::move(stream), std::make_unique<HookedKernels>(std::move(inner), std::move(hook)));
 }
 
 }  // namespace dsat::engine
