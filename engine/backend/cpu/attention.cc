@@ -13,6 +13,7 @@
 
 #include "engine/backend/cost.h"
 #include "engine/backend/cpu/cpu_kernels.h"
+#include "engine/backend/cpu/matmul.h"
 #include "engine/backend/cpu/vec.h"
 
 namespace dsat::engine {
@@ -28,14 +29,9 @@ void Convert(To* out, const From* in, int64_t n) {
   }
 }
 
-// The (T, hd) part of a tensor that belongs to one head, with `stride` elements a row.
+// The (T, hd) part of a tensor that belongs to one head.
 template <typename Elem>
-struct Slice {
-  Elem* data = nullptr;
-  int64_t stride = 0;
-
-  Elem* row(int64_t t) const { return data + t * stride; }
-};
+using Slice = Strided<Elem>;
 
 // Query rows [begin, end); they see keys [0, end).
 struct Rows {
@@ -115,24 +111,18 @@ struct Head {
   void RowsTimesKeys(const Rows& rows, const Slice<const Elem>& a, const Slice<const Elem>& b,
                      float* tile) const {
     GemmArgs<Elem> gemm{.transpose_b = true, .M = rows.count(), .N = rows.end, .K = hd};
-    gemm.a = a.row(rows.begin);
-    gemm.lda = a.stride;
-    gemm.b = b.data;
-    gemm.ldb = b.stride;
-    gemm.c = tile;
-    gemm.ldc = rows.end;
+    gemm.a = a.From(rows.begin);
+    gemm.b = b;
+    gemm.c = {tile, rows.end};
     Gemm(gemm);
   }
   // out[rows] (rows, hd) = tile (rows, keys) * b (keys, hd).
   void TileTimesKeys(const Rows& rows, const Elem* tile, const Slice<const Elem>& b,
                      const Slice<float>& out) const {
     GemmArgs<Elem> gemm{.M = rows.count(), .N = hd, .K = rows.end};
-    gemm.a = tile;
-    gemm.lda = rows.end;
-    gemm.b = b.data;
-    gemm.ldb = b.stride;
-    gemm.c = out.row(rows.begin);
-    gemm.ldc = out.stride;
+    gemm.a = {tile, rows.end};
+    gemm.b = b;
+    gemm.c = out.From(rows.begin);
     Gemm(gemm);
   }
   // out (keys, hd) += tile (rows, keys)^T * b[rows] (rows, hd).
@@ -142,12 +132,9 @@ struct Head {
     gemm.M = rows.end;
     gemm.N = hd;
     gemm.K = rows.count();
-    gemm.a = tile;
-    gemm.lda = rows.end;
-    gemm.b = b.row(rows.begin);
-    gemm.ldb = b.stride;
-    gemm.c = out.data;
-    gemm.ldc = out.stride;
+    gemm.a = {tile, rows.end};
+    gemm.b = b.From(rows.begin);
+    gemm.c = out;
     Gemm(gemm);
   }
 };
@@ -295,11 +282,12 @@ void ForEachGroup(const AttentionShape& shape, const Tensor& scratch, int num_th
   }
 }
 
-}  // namespace
-
-bool CpuKernels::AttendsInBf16(const Tensor& qkv) const {
-  return qkv.dtype == DType::kBF16 && matmul_.bf16_native();
+// Whether the matrix multiplications of attention over `qkv` have bf16 operands.
+bool AttendsInBf16(const Tensor& qkv, const MatmulRunner& matmul) {
+  return qkv.dtype == DType::kBF16 && matmul.bf16_native();
 }
+
+}  // namespace
 
 int64_t CpuKernels::AttentionScratchBytes(const AttentionShape& shape) const {
   return CpuAttentionScratchBytes(shape, num_threads_);
@@ -320,9 +308,9 @@ void CpuKernels::Run(const op::AttentionForward& op) {
         head.Store(out, group.out + h * head.hd, C, s.out);
       }
     };
-    ForEachGroup<Elem>(shape, scratch, num_threads_, &matmul_, work);
+    ForEachGroup<Elem>(shape, scratch, num_threads_, matmul_.get(), work);
   };
-  AttendsInBf16(qkv) ? run(Bf16{}) : run(float{});
+  AttendsInBf16(qkv, *matmul_) ? run(Bf16{}) : run(float{});
 }
 
 void CpuKernels::Run(const op::AttentionBackward& op) {
@@ -353,9 +341,9 @@ void CpuKernels::Run(const op::AttentionBackward& op) {
       head.Store(dqkv, group.k, group.stride, s.dk);
       head.Store(dqkv, group.v, group.stride, s.dv);
     };
-    ForEachGroup<Elem>(shape, scratch, num_threads_, &matmul_, work);
+    ForEachGroup<Elem>(shape, scratch, num_threads_, matmul_.get(), work);
   };
-  AttendsInBf16(qkv) ? run(Bf16{}) : run(float{});
+  AttendsInBf16(qkv, *matmul_) ? run(Bf16{}) : run(float{});
 }
 
 }  // namespace dsat::engine

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "engine/backend/cpu/matmul.h"
 #include "engine/backend/cpu/parallel.h"
 #include "engine/backend/stream.h"
 
@@ -32,7 +33,9 @@ class CpuStream final : public Stream {
 }  // namespace
 
 CpuKernels::CpuKernels(int num_threads)
-    : num_threads_(num_threads), matmul_(num_threads), conv_(MakeConvRunner(num_threads)) {}
+    : num_threads_(num_threads),
+      matmul_(std::make_shared<MatmulRunner>(num_threads)),
+      conv_(MakeConvRunner(num_threads)) {}
 
 std::unique_ptr<Stream> MakeCpuStream(int num_threads) {
   return std::make_unique<CpuStream>(num_threads);

@@ -6,14 +6,14 @@
 #include <span>
 #include <vector>
 
-#include "engine/backend/cpu/matmul.h"
 #include "engine/backend/cpu/scratch.h"
 #include "engine/backend/kernels.h"
 #include "engine/backend/optimizer_kernels.h"
 
 namespace dsat::engine {
 
-class ConvRunner;  // convolution.cc
+class MatmulRunner;  // matmul.h
+class ConvRunner;    // convolution.cc
 std::shared_ptr<ConvRunner> MakeConvRunner(int num_threads);
 
 // The cosines and sines of the rotary position embedding, kept from call to call: every block of a
@@ -114,13 +114,8 @@ class CpuKernels final : public AllKernels {
   void Run(const op::DecompressSigns& op) override;
 
  private:
-  // sums (N) += the sums of the columns of x (M, N), of one dtype. linear.cc
-  void AddColumnSums(Tensor sums, Tensor x, int64_t M, int64_t N);
-  // Whether the matrix multiplications of attention over `qkv` have bf16 operands.
-  bool AttendsInBf16(const Tensor& qkv) const;
-
   int num_threads_;
-  MatmulRunner matmul_;
+  std::shared_ptr<MatmulRunner> matmul_;
   std::shared_ptr<ConvRunner> conv_;
   RotaryTable rotary_table_;
   Scratch scratch_;  // Partial sums and row indices of one kernel call.

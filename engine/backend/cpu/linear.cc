@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "engine/backend/cpu/cpu_kernels.h"
+#include "engine/backend/cpu/matmul.h"
 #include "engine/backend/cpu/parallel.h"
 #include "engine/backend/cpu/vec.h"
 
@@ -29,6 +30,18 @@ void AddPieceSums(T* out, const T* x, int64_t M, int64_t N, int64_t num_cols) {
     out[c] = FromFloat<T>(ToFloat(out[c]) + sums[c]);
 }
 
+// sums (N) += the sums of the columns of x (M, N), of one dtype.
+void AddColumnSums(int num_threads, const Tensor& sums, const Tensor& x, int64_t M, int64_t N) {
+  VisitDType(x.dtype, [&]<typename T>(T) {
+    T* out = Data<T>(sums);
+    const T* in = Data<T>(x);
+    ParallelFor(num_threads, (N + kColumns - 1) / kColumns, M * N, [=](int64_t piece) {
+      const int64_t col = piece * kColumns;
+      AddPieceSums(out + col, in + col, M, N, std::min(kColumns, N - col));
+    });
+  });
+}
+
 }  // namespace
 
 // A tile goes to memory before GELU: it is no faster in the tile, whose rows are short.
@@ -36,22 +49,12 @@ void CpuKernels::Run(const op::Matmul& args) {
   const Tensor c = args.c.Slice(0, args.M * args.N);
   op::Matmul product = args;
   if (args.before_gelu.num_elems > 0) product.c = args.before_gelu.Slice(0, c.num_elems);
-  matmul_.Run(product);
+  matmul_->Run(product);
   if (args.before_gelu.num_elems > 0) Run(op::GeluForward{c, product.c});
   if (args.gelu_input.num_elems > 0)
     Run(op::GeluBackward{c, c, args.gelu_input.Slice(0, c.num_elems)});
-  if (args.column_sums.num_elems > 0) AddColumnSums(args.column_sums, args.b, args.K, args.N);
-}
-
-void CpuKernels::AddColumnSums(Tensor sums, Tensor x, int64_t M, int64_t N) {
-  VisitDType(x.dtype, [&]<typename T>(T) {
-    T* out = Data<T>(sums);
-    const T* in = Data<T>(x);
-    ParallelFor(num_threads_, (N + kColumns - 1) / kColumns, M * N, [=](int64_t piece) {
-      const int64_t col = piece * kColumns;
-      AddPieceSums(out + col, in + col, M, N, std::min(kColumns, N - col));
-    });
-  });
+  if (args.column_sums.num_elems > 0)
+    AddColumnSums(num_threads_, args.column_sums, args.b, args.K, args.N);
 }
 
 }  // namespace dsat::engine

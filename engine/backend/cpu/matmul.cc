@@ -6,14 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
-#include <mutex>
-#include <optional>
-#include <unordered_map>
-#include <vector>
 
-#include "engine/backend/cpu/onednn.h"
-#include "engine/backend/cpu/scratch.h"
 #include "engine/backend/cpu/vec.h"
 
 namespace dsat::engine {
@@ -30,10 +23,7 @@ int64_t PartSize(int64_t extent, int64_t max_part) {
   return std::min(extent, (part + 15) / 16 * 16);
 }
 
-// One tile of c: rows [row, row + rows), columns [col, col + cols).
-struct Tile {
-  int64_t row = 0, rows = 0, col = 0, cols = 0;
-};
+using Tile = MatmulTile;
 
 int64_t RowStrideA(const op::Matmul& args) {
   return args.transpose_a ? args.M : args.K;
@@ -92,18 +82,18 @@ char* At(const Tensor& t, int64_t offset) {
   return static_cast<char*>(t.data) + offset * BytesPerElem(t.dtype);
 }
 
-// The tile of sums (rows, cols, row stride ld) that a product is added to = bias + addend. False if
-// it has neither: then nothing is written.
-bool StartFromAddends(float* sums, int64_t ld, const op::Matmul& args, const Tile& tile) {
+// The tile of sums (rows, cols) that a product is added to = bias + addend. False if it has
+// neither: then nothing is written.
+bool StartFromAddends(const Strided<float>& sums, const op::Matmul& args, const Tile& tile) {
   const bool has_addend = args.addend.num_elems > 0;
   const int64_t offset = OffsetC(args, tile);
-  if (has_addend && At(args.addend, offset) != reinterpret_cast<char*>(sums))
-    LoadBlock(sums, ld, args.addend, offset, args.N, tile.rows, tile.cols);
+  if (has_addend && At(args.addend, offset) != reinterpret_cast<char*>(sums.data))
+    LoadBlock(sums.data, sums.stride, args.addend, offset, args.N, tile.rows, tile.cols);
   if (args.bias.num_elems == 0) return has_addend;
   VisitDType(args.bias.dtype, [&](auto type) {
     const auto* bias = Data<decltype(type)>(args.bias) + tile.col;
     for (int64_t row = 0; row < tile.rows; ++row) {
-      float* out = sums + row * ld;
+      float* out = sums.row(row);
       for (int64_t col = 0; col < tile.cols; ++col)
         out[col] = (has_addend ? out[col] : 0.0F) + ToFloat(bias[col]);
     }
@@ -121,63 +111,33 @@ void CopyRows(char* to, const char* from, const op::Matmul& args, const Tile& ti
   }
 }
 
+// c = the tile of args.c, from tiles of args.a and args.b.
+void MultiplyTile(const op::Matmul& args, const Tile& tile, const Strided<const float>& a,
+                  const Strided<const float>& b, const Strided<float>& c) {
+  GemmArgs<float> gemm{.transpose_a = args.transpose_a, .transpose_b = args.transpose_b};
+  gemm.M = tile.rows;
+  gemm.N = tile.cols;
+  gemm.K = args.K;
+  gemm.a = a;
+  gemm.b = b;
+  gemm.c = c;
+  gemm.accumulate = StartFromAddends(c, args, tile);
+  SgemmOnThisThread(gemm);
+}
+
 }  // namespace
 
 void SgemmOnThisThread(const GemmArgs<float>& args) {
   const OneThread one_thread;
-  const dnnl_status_t status = dnnl_sgemm(
-      args.transpose_a ? 'T' : 'N', args.transpose_b ? 'T' : 'N', args.M, args.N, args.K, 1.0F,
-      args.a, args.lda, args.b, args.ldb, args.accumulate ? 1.0F : 0.0F, args.c, args.ldc);
+  const dnnl_status_t status =
+      dnnl_sgemm(args.transpose_a ? 'T' : 'N', args.transpose_b ? 'T' : 'N', args.M, args.N, args.K,
+                 1.0F, args.a.data, args.a.stride, args.b.data, args.b.stride,
+                 args.accumulate ? 1.0F : 0.0F, args.c.data, args.c.stride);
   DSAT_CHECK(status == dnnl_success, "dnnl_sgemm: status {}", static_cast<int>(status));
 }
 
-class MatmulRunner::Impl : private OneDnnThreads {
- public:
-  using OneDnnThreads::OneDnnThreads;
-
-  void Run(const op::Matmul& args);
-  bool bf16_native() const { return bf16_native_; }
-  void RunGemm(const GemmArgs<Bf16>& args, int thread);
-
- private:
-  // The properties that a primitive depends on.
-  struct Shape {
-    int64_t M = 0, N = 0, K = 0, lda = 0, ldb = 0, ldc = 0;
-    bool transpose_a = false, transpose_b = false, accumulate = false;
-    DType c = DType::kF32;
-    std::optional<DType> bias = std::nullopt;
-    auto operator<=>(const Shape&) const = default;
-  };
-  struct Primitive {
-    int64_t scratch_bytes = 0;
-    dnnl::matmul matmul;
-    // One per thread; only where the data are differs from run to run.
-    std::vector<std::unordered_map<int, dnnl::memory>> args;
-  };
-  struct Operands {
-    const void* a;
-    const void* b;
-    const void* bias;
-    void* c;
-  };
-
-  void RunPrimitive(const Shape& shape, const Operands& operands, int thread);
-  Primitive& FindPrimitive(const Shape& shape);
-  Primitive MakePrimitive(const Shape& shape) const;
-  void RunBf16Tile(const op::Matmul& args, const Tile& tile, int thread);
-  static void RunF32Tile(const op::Matmul& args, const Tile& tile);
-  void RunConvertedTile(const op::Matmul& args, const Tile& tile, int thread);
-  // Calls fn(tile, thread) for every tile of c.
-  template <typename Fn>
-  void ForEachTile(const op::Matmul& args, const Fn& fn);
-
-  std::mutex mutex_;
-  // Making a primitive generates code (milliseconds). Guarded by mutex_.
-  std::map<Shape, Primitive> primitives_;
-};
-
 template <typename Fn>
-void MatmulRunner::Impl::ForEachTile(const op::Matmul& args, const Fn& fn) {
+void MatmulRunner::ForEachTile(const op::Matmul& args, const Fn& fn) {
   const int64_t tile_rows = PartSize(args.M, kMaxTileRows);
   const int64_t tile_cols = PartSize(args.N, kMaxTileCols);
   const int64_t num_down = (args.M + tile_rows - 1) / tile_rows;
@@ -195,9 +155,13 @@ void MatmulRunner::Impl::ForEachTile(const op::Matmul& args, const Fn& fn) {
   }
 }
 
-void MatmulRunner::Impl::Run(const op::Matmul& args) {
+void MatmulRunner::Run(const op::Matmul& args) {
   if (IsF32(args.a) && IsF32(args.b) && IsF32(args.c)) {
-    ForEachTile(args, [&](const Tile& tile, int) { RunF32Tile(args, tile); });
+    ForEachTile(args, [&](const Tile& tile, int) {
+      MultiplyTile(args, tile, {args.a.f32() + OffsetA(args, tile), RowStrideA(args)},
+                   {args.b.f32() + OffsetB(args, tile), RowStrideB(args)},
+                   {args.c.f32() + OffsetC(args, tile), args.N});
+    });
   } else if (bf16_native_ && IsBf16Product(args)) {
     ForEachTile(args, [&](const Tile& tile, int thread) { RunBf16Tile(args, tile, thread); });
   } else {
@@ -205,46 +169,22 @@ void MatmulRunner::Impl::Run(const op::Matmul& args) {
   }
 }
 
-void MatmulRunner::Impl::RunF32Tile(const op::Matmul& args, const Tile& tile) {
-  GemmArgs<float> gemm{.transpose_a = args.transpose_a, .transpose_b = args.transpose_b};
-  gemm.M = tile.rows;
-  gemm.N = tile.cols;
-  gemm.K = args.K;
-  gemm.a = args.a.f32() + OffsetA(args, tile);
-  gemm.lda = RowStrideA(args);
-  gemm.b = args.b.f32() + OffsetB(args, tile);
-  gemm.ldb = RowStrideB(args);
-  gemm.c = args.c.f32() + OffsetC(args, tile);
-  gemm.ldc = args.N;
-  gemm.accumulate = StartFromAddends(gemm.c, gemm.ldc, args, tile);
-  SgemmOnThisThread(gemm);
-}
-
-void MatmulRunner::Impl::RunConvertedTile(const op::Matmul& args, const Tile& tile, int thread) {
+void MatmulRunner::RunConvertedTile(const op::Matmul& args, const Tile& tile, int thread) {
   float* a = scratch_[static_cast<size_t>(thread)].GetArray<float>(
       tile.rows * args.K + args.K * tile.cols + tile.rows * tile.cols);
   float* b = a + tile.rows * args.K;
   float* c = b + args.K * tile.cols;
-  GemmArgs<float> gemm{.transpose_a = args.transpose_a, .transpose_b = args.transpose_b};
-  gemm.M = tile.rows;
-  gemm.N = tile.cols;
-  gemm.K = args.K;
-  gemm.a = a;
-  gemm.lda = args.transpose_a ? tile.rows : args.K;
-  LoadBlock(a, gemm.lda, args.a, OffsetA(args, tile), RowStrideA(args),
-            args.transpose_a ? args.K : tile.rows, gemm.lda);
-  gemm.b = b;
-  gemm.ldb = args.transpose_b ? args.K : tile.cols;
-  LoadBlock(b, gemm.ldb, args.b, OffsetB(args, tile), RowStrideB(args),
-            args.transpose_b ? tile.cols : args.K, gemm.ldb);
-  gemm.c = c;
-  gemm.ldc = tile.cols;
-  gemm.accumulate = StartFromAddends(c, gemm.ldc, args, tile);
-  SgemmOnThisThread(gemm);
+  const int64_t lda = args.transpose_a ? tile.rows : args.K;
+  LoadBlock(a, lda, args.a, OffsetA(args, tile), RowStrideA(args),
+            args.transpose_a ? args.K : tile.rows, lda);
+  const int64_t ldb = args.transpose_b ? args.K : tile.cols;
+  LoadBlock(b, ldb, args.b, OffsetB(args, tile), RowStrideB(args),
+            args.transpose_b ? tile.cols : args.K, ldb);
+  MultiplyTile(args, tile, {a, lda}, {b, ldb}, {c, tile.cols});
   StoreBlock(args.c, OffsetC(args, tile), args.N, c, tile.rows, tile.cols);
 }
 
-void MatmulRunner::Impl::RunBf16Tile(const op::Matmul& args, const Tile& tile, int thread) {
+void MatmulRunner::RunBf16Tile(const op::Matmul& args, const Tile& tile, int thread) {
   Shape shape{.M = tile.rows, .N = tile.cols, .K = args.K};
   shape.lda = RowStrideA(args);
   shape.ldb = RowStrideB(args);
@@ -261,25 +201,25 @@ void MatmulRunner::Impl::RunBf16Tile(const op::Matmul& args, const Tile& tile, i
                thread);
 }
 
-void MatmulRunner::Impl::RunGemm(const GemmArgs<Bf16>& args, int thread) {
+void MatmulRunner::GemmOnThisThread(const GemmArgs<Bf16>& args, int thread) {
   Shape shape{.M = args.M, .N = args.N, .K = args.K};
-  shape.lda = args.lda;
-  shape.ldb = args.ldb;
-  shape.ldc = args.ldc;
+  shape.lda = args.a.stride;
+  shape.ldb = args.b.stride;
+  shape.ldc = args.c.stride;
   shape.transpose_a = args.transpose_a;
   shape.transpose_b = args.transpose_b;
   shape.accumulate = args.accumulate;
-  RunPrimitive(shape, {args.a, args.b, nullptr, args.c}, thread);
+  RunPrimitive(shape, {args.a.data, args.b.data, nullptr, args.c.data}, thread);
 }
 
-MatmulRunner::Impl::Primitive& MatmulRunner::Impl::FindPrimitive(const Shape& shape) {
+MatmulRunner::Primitive& MatmulRunner::FindPrimitive(const Shape& shape) {
   std::lock_guard lock(mutex_);
   const auto it = primitives_.find(shape);
   if (it != primitives_.end()) return it->second;
   return primitives_.emplace(shape, MakePrimitive(shape)).first->second;
 }
 
-MatmulRunner::Impl::Primitive MatmulRunner::Impl::MakePrimitive(const Shape& shape) const {
+MatmulRunner::Primitive MatmulRunner::MakePrimitive(const Shape& shape) const {
   using dnnl::memory;
   const OneThread one_thread;  // The blocking is chosen for this many threads.
   const auto bf16 = memory::data_type::bf16;
@@ -318,7 +258,7 @@ MatmulRunner::Impl::Primitive MatmulRunner::Impl::MakePrimitive(const Shape& sha
   return primitive;
 }
 
-void MatmulRunner::Impl::RunPrimitive(const Shape& shape, const Operands& operands, int thread) {
+void MatmulRunner::RunPrimitive(const Shape& shape, const Operands& operands, int thread) {
   Primitive& primitive = FindPrimitive(shape);
   const OneThread one_thread;
   const auto index = static_cast<size_t>(thread);
@@ -332,18 +272,6 @@ void MatmulRunner::Impl::RunPrimitive(const Shape& shape, const Operands& operan
   set(DNNL_ARG_SCRATCHPAD, scratch_[index].Get(primitive.scratch_bytes));
   if (shape.bias) set(DNNL_ARG_BIAS, operands.bias);
   primitive.matmul.execute(streams_[index], args);
-}
-
-MatmulRunner::MatmulRunner(int num_threads) : impl_(std::make_unique<Impl>(num_threads)) {}
-MatmulRunner::~MatmulRunner() = default;
-void MatmulRunner::Run(const op::Matmul& args) {
-  impl_->Run(args);
-}
-bool MatmulRunner::bf16_native() const {
-  return impl_->bf16_native();
-}
-void MatmulRunner::GemmOnThisThread(const GemmArgs<Bf16>& args, int thread) {
-  impl_->RunGemm(args, thread);
 }
 
 }  // namespace dsat::engine
