@@ -17,6 +17,7 @@
 #pragma once
 
 #include <algorithm>
+#include <compare>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -68,6 +69,7 @@ struct ConvShape {
   void Check() const {
     DSAT_CHECK(kernel % 2 == 1 && stride > 0, "kernel {}, stride {}", kernel, stride);
   }
+  auto operator<=>(const ConvShape&) const = default;
 };
 
 // Normalization of images (N, P, C), P pixels: over each image's pixels and C / G channels.

@@ -5,12 +5,13 @@
 // of the weights are summed over the pieces in order. bf16 is multiplied natively if the processor
 // supports it; otherwise, and for f16, pieces are converted to f32.
 #include <algorithm>
-#include <array>
 #include <map>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
 #include "engine/backend/cpu/cpu_kernels.h"
+#include "engine/backend/cpu/float_tiles.h"
 #include "engine/backend/cpu/onednn.h"
 #include "engine/backend/cpu/partial_sums.h"
 #include "engine/backend/cpu/scratch.h"
@@ -51,11 +52,7 @@ int64_t NumPieces(int64_t N) {
 }
 
 void ToF32(float* out, const Tensor& t) {
-  VisitDType(t.dtype, [&](auto type) {
-    const auto* in = Data<decltype(type)>(t);
-    for (int64_t i = 0; i < t.num_elems; ++i)
-      out[i] = ToFloat(in[i]);
-  });
+  VisitDType(t.dtype, [&]<typename T>(T) { Widen(out, Data<T>(t), t.num_elems); });
 }
 
 void FromF32(const Tensor& t, const float* in) {
@@ -82,7 +79,7 @@ class ConvRunner : private OneDnnThreads {
     int64_t index = 0, begin = 0, end = 0;
     int64_t count() const { return end - begin; }
   };
-  using Key = std::array<int64_t, 9>;
+  using Key = std::tuple<Pass, DType, ConvShape>;
 
   DType ComputeType(DType dtype) const {
     return dtype == DType::kBF16 && bf16_native_ ? DType::kBF16 : DType::kF32;
@@ -90,8 +87,9 @@ class ConvRunner : private OneDnnThreads {
   memory::desc OihwDesc(DType dtype, const ConvShape& s) const {
     return {{s.out, s.in, s.kernel, s.kernel}, ToDnnl(dtype), memory::format_tag::oihw};
   }
-  const Primitive& Find(Pass pass, DType dtype, int64_t images, const ConvShape& shape);
-  Primitive Make(Pass pass, DType dtype, int64_t images, const ConvShape& shape) const;
+  // The primitive for `images` images of such a batch.
+  const Primitive& Find(Pass pass, DType dtype, int64_t images, ConvShape shape);
+  Primitive Make(Pass pass, DType dtype, const ConvShape& piece) const;
   template <typename Fn>
   void ForEachPiece(Pass pass, DType dtype, const ConvShape& shape, const Fn& fn);
   void Reorder(const memory::desc& to, void* dst, const memory::desc& from, void* src, int thread);
@@ -111,12 +109,12 @@ class ConvRunner : private OneDnnThreads {
   std::map<Key, Primitive> primitives_;
 };
 
-Primitive ConvRunner::Make(Pass pass, DType dtype, int64_t images, const ConvShape& s) const {
+Primitive ConvRunner::Make(Pass pass, DType dtype, const ConvShape& s) const {
   const OneThread one_thread;  // The blocking is chosen for this many threads.
   const auto type = ToDnnl(dtype);
   const auto nhwc = memory::format_tag::nhwc;
-  const memory::desc x({images, s.in, s.H, s.W}, type, nhwc);
-  const memory::desc y({images, s.out, s.OutH(), s.OutW()}, type, nhwc);
+  const memory::desc x({s.N, s.in, s.H, s.W}, type, nhwc);
+  const memory::desc y({s.N, s.out, s.OutH(), s.OutW()}, type, nhwc);
   const memory::dims weight_dims = {s.out, s.in, s.kernel, s.kernel};
   const memory::desc weights(weight_dims, type, memory::format_tag::any);
   const memory::dims strides = {s.stride, s.stride};
@@ -144,20 +142,13 @@ Primitive ConvRunner::Make(Pass pass, DType dtype, int64_t images, const ConvSha
           desc.scratchpad_desc()};
 }
 
-const Primitive& ConvRunner::Find(Pass pass, DType dtype, int64_t images, const ConvShape& s) {
-  const Key key = {static_cast<int64_t>(pass),
-                   static_cast<int64_t>(dtype),
-                   images,
-                   s.H,
-                   s.W,
-                   s.in,
-                   s.out,
-                   s.kernel,
-                   s.stride};
+const Primitive& ConvRunner::Find(Pass pass, DType dtype, int64_t images, ConvShape shape) {
+  shape.N = images;
+  const Key key = {pass, dtype, shape};
   const auto it = primitives_.find(key);
   if (it != primitives_.end()) return it->second;
-  Primitive made = Make(pass, dtype, images, s);
-  made.overrun = OverrunOf(s);
+  Primitive made = Make(pass, dtype, shape);
+  made.overrun = OverrunOf(shape);
   return primitives_.emplace(key, std::move(made)).first->second;
 }
 
