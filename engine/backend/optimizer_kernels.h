@@ -56,6 +56,9 @@ struct AdamArgs {
 struct LambSums {
   double param = 0;
   double direction = 0;
+  LambSums operator+(const LambSums& other) const {
+    return {param + other.param, direction + other.direction};
+  }
 };
 
 namespace op {

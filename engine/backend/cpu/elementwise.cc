@@ -83,18 +83,12 @@ void CpuKernels::Run(const op::Scale& op) {
 
 void CpuKernels::Run(const op::SumOfSquares& op) {
   const auto& [sum, t] = op;
-  const int64_t num_blocks = (t.num_elems + kBlockElems - 1) / kBlockElems;
-  auto* sums = scratch_.GetArray<double>(num_blocks);
   VisitDType(t.dtype, [&](auto type) {
     const auto* data = Data<decltype(type)>(t);
-    ParallelBlocks(num_threads_, t.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
-      sums[begin / kBlockElems] = SumOfSquaresOfBlock(data + begin, end - begin);
-    });
+    *sum = SumOverBlocks<double>(
+        scratch_, num_threads_, t.num_elems,
+        [=](int64_t begin, int64_t end) { return SumOfSquaresOfBlock(data + begin, end - begin); });
   });
-  double total = 0;
-  for (int64_t i = 0; i < num_blocks; ++i)
-    total += sums[i];
-  *sum = total;
 }
 
 void CpuKernels::Run(const op::Add& op) {

@@ -25,15 +25,12 @@ float StepSize(const AdamArgs& args) {
 
 void CpuKernels::Run(const op::LambMoments& args) {
   *args.sums = {};
-  if (Skips(args)) return;
   const float grad_scale = GradScale(args);
   float* m = args.m.f32();
   float* v = args.v.f32();
   const AdamArgs f = args;  // By value: through a reference it would be loaded in every turn.
-  const int64_t num_blocks = (f.param.num_elems + kBlockElems - 1) / kBlockElems;
-  auto* sums = scratch_.GetArray<LambSums>(num_blocks);
   VisitUpdate(args, [&](auto*, float* master, const auto* grad) {
-    ParallelBlocks(num_threads_, f.param.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
+    const auto update = [=](int64_t begin, int64_t end) {
       double params = 0;
       double directions = 0;
 #pragma omp simd reduction(+ : params, directions)
@@ -46,13 +43,10 @@ void CpuKernels::Run(const op::LambMoments& args) {
         params += param * param;
         directions += direction * direction;
       }
-      sums[begin / kBlockElems] = {params, directions};
-    });
+      return LambSums{params, directions};
+    };
+    *args.sums = SumOverBlocks<LambSums>(scratch_, num_threads_, f.param.num_elems, update);
   });
-  for (int64_t i = 0; i < num_blocks; ++i) {
-    args.sums->param += sums[i].param;
-    args.sums->direction += sums[i].direction;
-  }
 }
 
 void CpuKernels::Run(const op::LambApply& args) {

@@ -60,14 +60,10 @@ void CpuKernels::Run(const op::CompressSigns& op) {
   const int64_t n = values.num_elems;
   const float* in = values.f32();
   float* rest = error.f32();
-  const int64_t num_blocks = (n + kBlockElems - 1) / kBlockElems;
-  auto* sums = scratch_.GetArray<double>(num_blocks);
-  ParallelBlocks(num_threads_, n, kBlockElems, [=](int64_t begin, int64_t end) {
-    sums[begin / kBlockElems] = SumOfSquaresOfSums(in + begin, rest + begin, end - begin);
-  });
-  double sum = 0;
-  for (int64_t i = 0; i < num_blocks; ++i)
-    sum += sums[i];
+  const auto sum =
+      SumOverBlocks<double>(scratch_, num_threads_, n, [=](int64_t begin, int64_t end) {
+        return SumOfSquaresOfSums(in + begin, rest + begin, end - begin);
+      });
   const auto mean = static_cast<float>(std::sqrt(sum / static_cast<double>(n)));
   *scale = mean;
   ParallelBlocks(num_threads_, n, kBlockElems, [=](int64_t begin, int64_t end) {

@@ -93,8 +93,7 @@ void Lamb::Prepare(const OptimizerConfig& config, int64_t step, const StepScales
       kernels.Run(op::LambMoments{
           MakeAdamArgs(SettingsOf(config, piece), part, step, scales.of(tier)), &sums});
       LambSums& row = rows[static_cast<size_t>(piece.param * num_rows + piece.row)];
-      row.param += sums.param;
-      row.direction += sums.direction;
+      row = row + sums;
     }
   }
   sums_.assign(2 * ratios_.size(), 0.0F);
