@@ -1,7 +1,6 @@
 // Finds the properties of this machine that training depends on.
 #include "engine/backend/machine.h"
 
-#include <dlfcn.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -47,10 +46,10 @@ std::vector<std::string> InstructionSets() {
   return found;
 }
 
-int VersionOf(const OpenedLibrary& nccl) {
-  if (nccl.handle == nullptr) return 0;
+int VersionOf(OpenedLibrary nccl) {
+  int (*get)(int*) = nullptr;
+  if (nccl.handle != nullptr) nccl.Find("ncclGetVersion", get);
   int version = 0;
-  const auto get = reinterpret_cast<int (*)(int*)>(dlsym(nccl.handle, "ncclGetVersion"));
   return get == nullptr || get(&version) != 0 ? 0 : version;
 }
 

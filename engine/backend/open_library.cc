@@ -22,14 +22,6 @@ std::string Variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-std::vector<std::string> Split(const std::string& text) {
-  std::vector<std::string> parts;
-  std::istringstream stream(text);
-  for (std::string part; std::getline(stream, part, ':');)
-    if (!part.empty()) parts.push_back(part);
-  return parts;
-}
-
 // Where Python is installed: the virtual environment, and what its python3 links to.
 std::vector<fs::path> PythonPrefixes() {
   const fs::path python = FindProgram("python3");
@@ -53,10 +45,12 @@ std::vector<std::string> Matching(const std::string& pattern) {
   return paths;
 }
 
+// The loader's first.
 std::vector<std::string> PathsOf(const std::string& name) {
-  std::vector<std::string> paths;
-  for (const std::string& folder : Split(Variable("DSAT_CUDA_LIBRARIES")))
-    paths.push_back(folder + "/" + name);
+  std::vector<std::string> paths = {name};
+  std::istringstream folders(Variable("DSAT_CUDA_LIBRARIES"));
+  for (std::string folder; std::getline(folders, folder, ':');)
+    if (!folder.empty()) paths.push_back(folder + "/" + name);
   for (const fs::path& prefix : PythonPrefixes()) {
     for (const char* packages : {"site-packages", "dist-packages"}) {
       for (const std::string& path :
@@ -71,15 +65,13 @@ std::vector<std::string> PathsOf(const std::string& name) {
 
 OpenedLibrary OpenLibrary(const std::string& name) {
   OpenedLibrary library;
-  library.handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library.handle == nullptr) {
+  for (const std::string& path : PathsOf(name)) {
+    library.handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library.handle != nullptr) break;
+    if (!library.problem.empty()) continue;
     library.problem =
         std::string(dlerror()) +
         "; nor is it in DSAT_CUDA_LIBRARIES or nvidia/*/lib beside python3's packages";
-  }
-  for (const std::string& path : PathsOf(name)) {
-    if (library.handle != nullptr) break;
-    library.handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   }
   if (library.handle == nullptr) return library;
   library.problem = "";
