@@ -1,27 +1,11 @@
 // LAMB's two halves. The direction is computed twice rather than kept: it would take as much memory
 // as a moment, and reading that would cost more than the division.
-#include <cmath>
-
 #include "engine/backend/cpu/cpu_kernels.h"
 #include "engine/backend/cpu/parallel.h"
 #include "engine/backend/cpu/vec.h"
 #include "engine/backend/cpu/visit_update.h"
 
 namespace dsat::engine {
-namespace {
-
-float Direction(float m, float v, float param, float eps, float weight_decay) {
-  return m / (std::sqrt(v) + eps) + weight_decay * param;
-}
-
-float StepSize(const AdamArgs& args) {
-  if (!args.bias_correction) return args.lr;
-  const auto step = static_cast<double>(args.step);
-  return static_cast<float>(args.lr * std::sqrt(1 - std::pow(double{args.beta2}, step)) /
-                            (1 - std::pow(double{args.beta1}, step)));
-}
-
-}  // namespace
 
 void CpuKernels::Run(const op::LambMoments& args) {
   *args.sums = {};
@@ -39,7 +23,7 @@ void CpuKernels::Run(const op::LambMoments& args) {
         m[i] = f.beta1 * m[i] + (1.0F - f.beta1) * g;
         v[i] = f.beta2 * v[i] + (1.0F - f.beta2) * g * g;
         const double param = master[i];
-        const double direction = Direction(m[i], v[i], master[i], f.eps, f.weight_decay);
+        const double direction = LambDirection(m[i], v[i], master[i], f.eps, f.weight_decay);
         params += param * param;
         directions += direction * direction;
       }
@@ -50,12 +34,7 @@ void CpuKernels::Run(const op::LambMoments& args) {
 }
 
 void CpuKernels::Run(const op::LambApply& args) {
-  const float step_size = StepSize(args) * args.trust_ratio;
-  const float *m = args.m.f32(), *v = args.v.f32();
-  Update(num_threads_, args,
-         [=, eps = args.eps, weight_decay = args.weight_decay](int64_t i, float, float before) {
-           return before - step_size * Direction(m[i], v[i], before, eps, weight_decay);
-         });
+  Update(num_threads_, args, LambRule(args), MomentsOf(args.m), MomentsOf(args.v));
 }
 
 }  // namespace dsat::engine

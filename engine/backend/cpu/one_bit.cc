@@ -48,11 +48,7 @@ void CpuKernels::Run(const op::MomentumStep& args) {
 }
 
 void CpuKernels::Run(const op::FrozenAdamStep& args) {
-  const float *m = args.m.f32(), *v = args.v.f32();
-  Update(num_threads_, args, [m, v, f = AdamArgs(args)](int64_t i, float, float before) {
-    const float direction = v[i] > 0.0F ? m[i] / (std::sqrt(v[i]) + f.eps) : 0.0F;
-    return before - f.lr * (direction + f.weight_decay * before);
-  });
+  Update(num_threads_, args, FrozenAdamRule(args), MomentsOf(args.m), MomentsOf(args.v));
 }
 
 void CpuKernels::Run(const op::CompressSigns& op) {

@@ -1,8 +1,8 @@
 // Optimizer updates: one pass that reads and writes every state once.
-#include <cmath>
 #include <type_traits>
 
 #include "engine/backend/cuda/octet.h"
+#include "engine/backend/update_rules.h"
 
 namespace dsat::engine::cuda {
 namespace {
@@ -71,23 +71,22 @@ __device__ float GradScale(const StepScale* scale) {
   return scale == nullptr ? 1.0F : scale->grad_scale;
 }
 
-// step(gradient, master, m, v) for every element gives the new master. A Step says whether it reads
-// the gradient and whether it writes the moments. round(x, i) is what is stored of element i in the
-// type of the parameter.
-template <typename P, typename W, typename G, typename M, typename Step, typename Round>
+// Applies a rule of update_rules.h to every element. round(x, i) is what is stored of element i in
+// the type of the parameter.
+template <typename P, typename W, typename G, typename M, typename Rule, typename Round>
 __global__ void UpdateKernel(P* param, W* master, States<G, M> states, int64_t n,
-                             const StepScale* scale, Step step, Round round) {
+                             const StepScale* scale, Rule rule, Round round) {
   if (Skips(scale)) return;
   const float grad_scale = GradScale(scale);
   for (int64_t i = FirstOctet(); i < n; i += OctetStride()) {
     Octet grad = {}, m = {}, v = {}, weights = LoadOctet(master, i, n);
-    if constexpr (Step::kReadsGrad) grad = LoadOctet(states.grad, i, n);
+    if constexpr (Rule::kReadsGrad) grad = LoadOctet(states.grad, i, n);
     if (states.m != nullptr) m = LoadOctet(states.m, i, n);
     if (states.v != nullptr) v = LoadOctet(states.v, i, n);
 #pragma unroll
     for (int j = 0; j < kOctet; ++j)
-      weights[j] = step(grad[j] * grad_scale, weights[j], m[j], v[j]);
-    if constexpr (Step::kWritesMoments) {
+      weights[j] = rule(grad[j] * grad_scale, weights[j], m[j], v[j]);
+    if constexpr (Rule::kWritesMoments) {
       if (states.m != nullptr) StoreOctet(states.m, i, n, m);
       if (states.v != nullptr) StoreOctet(states.v, i, n, v);
     }
@@ -100,98 +99,20 @@ __global__ void UpdateKernel(P* param, W* master, States<G, M> states, int64_t n
   }
 }
 
-template <typename P, typename W, typename G, typename M, typename Step, typename Round = Nearest>
-void LaunchUpdate(const Update& u, const Step& step, const Round& round = {}) {
+template <typename P, typename W, typename G, typename M, typename Rule, typename Round = Nearest>
+void LaunchUpdate(const Update& u, const Rule& rule, const Round& round = {}) {
   const int64_t n = u.param.num_elems;
-  Launch(UpdateKernel<P, W, G, M, Step, Round>, {NumOctetBlocks(n), kThreads}, u.param, u.master,
-         States<G, M>{Data<M>(u.m), Data<M>(u.v), Data<G>(u.grad)}, n, u.scale, step, round);
+  Launch(UpdateKernel<P, W, G, M, Rule, Round>, {NumOctetBlocks(n), kThreads}, u.param, u.master,
+         States<G, M>{Data<M>(u.m), Data<M>(u.v), Data<G>(u.grad)}, n, u.scale, rule, round);
 }
 
 // Runs an update with an f32 master copy and f32 moments.
-template <typename Step>
-void Run(const Update& u, const Step& step) {
+template <typename Rule>
+void Run(const Update& u, const Rule& rule) {
   Visit(u.param.dtype, [&]<typename P>(P) {
-    Visit(u.grad.dtype, [&]<typename G>(G) { LaunchUpdate<P, float, G, float>(u, step); });
+    Visit(u.grad.dtype, [&]<typename G>(G) { LaunchUpdate<P, float, G, float>(u, rule); });
   });
 }
-
-// An update that changes its moments by the gradient.
-struct Learns {
-  static constexpr bool kReadsGrad = true, kWritesMoments = true;
-};
-// One by moments that rest.
-struct Applies {
-  static constexpr bool kReadsGrad = false, kWritesMoments = false;
-};
-
-// Kingma and Ba 2015; Loshchilov and Hutter 2019. Decoupled decay multiplies by `shrink`, the other
-// adds `l2`.
-struct Adam : Learns {
-  float beta1, beta2, eps;
-  float shrink, l2, step_size, v_scale;
-
-  __device__ float operator()(float grad, float before, float& m, float& v) const {
-    const float g = grad + l2 * before;
-    m = beta1 * m + (1.0F - beta1) * g;
-    v = beta2 * v + (1.0F - beta2) * g * g;
-    return shrink * before - step_size * m / (sqrtf(v) * v_scale + eps);
-  }
-};
-
-struct Sgd : Learns {
-  float lr, weight_decay, momentum, dampening;
-  bool nesterov, first;
-
-  __device__ float operator()(float grad, float before, float& buffer, float&) const {
-    const float g = grad + weight_decay * before;
-    if (momentum == 0.0F) return before - lr * g;
-    // It starts as the first gradient, undampened, as in PyTorch.
-    buffer = first ? g : momentum * buffer + (1.0F - dampening) * g;
-    return before - lr * (nesterov ? g + momentum * buffer : buffer);
-  }
-};
-
-struct Adagrad : Learns {
-  float lr, eps, weight_decay;
-
-  __device__ float operator()(float grad, float before, float& sum, float&) const {
-    const float g = grad + weight_decay * before;
-    sum += g * g;
-    return before - lr * g / (sqrtf(sum) + eps);
-  }
-};
-
-struct Lion : Learns {
-  float lr, beta1, beta2, shrink;
-
-  __device__ float operator()(float g, float before, float& m, float&) const {
-    const float c = beta1 * m + (1.0F - beta1) * g;
-    const float step = c > 0.0F ? lr : (c < 0.0F ? -lr : 0.0F);
-    m = beta2 * m + (1.0F - beta2) * g;
-    return shrink * before - step;
-  }
-};
-
-__device__ float LambDirection(float m, float v, float param, float eps, float weight_decay) {
-  return m / (sqrtf(v) + eps) + weight_decay * param;
-}
-
-struct Lamb : Applies {
-  float eps, weight_decay, step_size;
-
-  __device__ float operator()(float, float before, float m, float v) const {
-    return before - step_size * LambDirection(m, v, before, eps, weight_decay);
-  }
-};
-
-struct FrozenAdam : Applies {
-  float lr, eps, weight_decay;
-
-  __device__ float operator()(float, float before, float m, float v) const {
-    const float direction = v > 0.0F ? m / (sqrtf(v) + eps) : 0.0F;
-    return before - lr * (direction + weight_decay * before);
-  }
-};
 
 struct LambFactors {
   float beta1, beta2, eps, weight_decay;
@@ -256,28 +177,18 @@ void RunOp(const op::FindStepScale& op, CudaWorkspace&) {
 template <>
 void RunOp(const op::AdamStep& op, CudaWorkspace&) {
   using B = __nv_bfloat16;
-  const auto correction = [&](float beta) {
-    return op.bias_correction ? 1 - std::pow(double{beta}, static_cast<double>(op.step)) : 1;
-  };
-  const Adam step{{},
-                  op.beta1,
-                  op.beta2,
-                  op.eps,
-                  op.decoupled_weight_decay ? 1.0F - op.lr * op.weight_decay : 1.0F,
-                  op.decoupled_weight_decay ? 0.0F : op.weight_decay,
-                  static_cast<float>(op.lr / correction(op.beta1)),
-                  static_cast<float>(1 / std::sqrt(correction(op.beta2)))};
+  const AdamRule rule(op);
   const Update u = UpdateOf(op);
   const bool has_copy = op.master.dtype == DType::kF32;
-  if (has_copy && !op.rounding) return Run(u, step);
+  if (has_copy && !op.rounding) return Run(u, rule);
   if (has_copy) {
     return Visit(op.grad.dtype, [&]<typename G>(G) {
-      LaunchUpdate<B, float, G, float>(u, step, AtRandom{*op.rounding});
+      LaunchUpdate<B, float, G, float>(u, rule, AtRandom{*op.rounding});
     });
   }
   const auto run = [&](const auto& round) {
-    op.m.dtype == DType::kF32 ? LaunchUpdate<B, B, B, float>(u, step, round)
-                              : LaunchUpdate<B, B, B, B>(u, step, round);
+    op.m.dtype == DType::kF32 ? LaunchUpdate<B, B, B, float>(u, rule, round)
+                              : LaunchUpdate<B, B, B, B>(u, rule, round);
   };
   op.rounding ? run(AtRandom{*op.rounding}) : run(Nearest());
 }
@@ -285,18 +196,17 @@ void RunOp(const op::AdamStep& op, CudaWorkspace&) {
 template <>
 void RunOp(const op::SgdStep& op, CudaWorkspace&) {
   const Tensor buffer = op.momentum == 0 ? Tensor{} : op.momentum_buffer;
-  Run(UpdateOf(op, buffer),
-      Sgd{{}, op.lr, op.weight_decay, op.momentum, op.dampening, op.nesterov, op.step == 1});
+  Run(UpdateOf(op, buffer), SgdRule(op));
 }
 
 template <>
 void RunOp(const op::AdagradStep& op, CudaWorkspace&) {
-  Run(UpdateOf(op, op.sum), Adagrad{{}, op.lr, op.eps, op.weight_decay});
+  Run(UpdateOf(op, op.sum), AdagradRule(op));
 }
 
 template <>
 void RunOp(const op::LionStep& op, CudaWorkspace&) {
-  Run(UpdateOf(op, op.m), Lion{{}, op.lr, op.beta1, op.beta2, 1.0F - op.lr * op.weight_decay});
+  Run(UpdateOf(op, op.m), LionRule(op));
 }
 
 template <>
@@ -316,14 +226,7 @@ void RunOp(const op::LambMoments& op, CudaWorkspace& workspace) {
 
 template <>
 void RunOp(const op::LambApply& op, CudaWorkspace&) {
-  const auto step = static_cast<double>(op.step);
-  double step_size = op.lr;
-  if (op.bias_correction) {
-    step_size *=
-        std::sqrt(1 - std::pow(double{op.beta2}, step)) / (1 - std::pow(double{op.beta1}, step));
-  }
-  Run(UpdateOf(op),
-      Lamb{{}, op.eps, op.weight_decay, static_cast<float>(step_size) * op.trust_ratio});
+  Run(UpdateOf(op), LambRule(op));
 }
 
 template <>
@@ -336,7 +239,7 @@ void RunOp(const op::MomentumStep& op, CudaWorkspace&) {
 
 template <>
 void RunOp(const op::FrozenAdamStep& op, CudaWorkspace&) {
-  Run(UpdateOf(op), FrozenAdam{{}, op.lr, op.eps, op.weight_decay});
+  Run(UpdateOf(op), FrozenAdamRule(op));
 }
 
 }  // namespace dsat::engine::cuda
