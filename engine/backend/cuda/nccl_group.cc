@@ -106,14 +106,9 @@ class NcclGroup final : public ProcessGroup {
     const bool sends = call.kind != Call::Kind::kRecv, receives = call.kind != Call::Kind::kSend;
     if (!memory_.Holds(sends ? sent : received)) return host()->Pass(call, sent, received);
     MeetPeer(call);
-    const auto count = static_cast<size_t>(call.count);
-    const nccl::Api& api = device_.api;
-    const nccl::Stream stream = device_.queue->handle();
-    comm_->Run(call.ToString(), call.rank, [&](nccl::Comm comm) {
-      return Together([&](const auto& check) {
-        if (sends) check(api.send(sent, count, nccl::kUint8, call.rank, comm, stream));
-        if (receives) check(api.receive(received, count, nccl::kUint8, call.rank, comm, stream));
-      });
+    RunTogether(call, call.rank, [&](const auto& send, const auto& receive) {
+      if (sends) send(sent, call.count, call.rank);
+      if (receives) receive(received, call.count, call.rank);
     });
   }
 
@@ -180,39 +175,41 @@ class NcclGroup final : public ProcessGroup {
   void AllToAll(const Call& call, const CommBuffer& buffer) {
     const int64_t row_bytes = call.RowBytes(), bytes = size() * row_bytes;
     if (exchanged_.bytes < bytes) exchanged_ = Allocate(bytes);
-    const auto count = static_cast<size_t>(row_bytes);
-    const nccl::Api& api = device_.api;
-    const nccl::Stream stream = device_.queue->handle();
     Meet(call);
-    comm_->Run(call.ToString(), kAllPeers, [&](nccl::Comm comm) {
-      return Together([&](const auto& check) {
-        for (int peer = 0; peer < size(); ++peer) {
-          check(api.send(buffer.Row(peer, row_bytes), count, nccl::kUint8, peer, comm, stream));
-          check(api.receive(exchanged_.Row(peer, row_bytes), count, nccl::kUint8, peer, comm,
-                            stream));
-        }
-      });
+    RunTogether(call, kAllPeers, [&](const auto& send, const auto& receive) {
+      for (int peer = 0; peer < size(); ++peer) {
+        send(buffer.Row(peer, row_bytes), row_bytes, peer);
+        receive(exchanged_.Row(peer, row_bytes), row_bytes, peer);
+      }
     });
-    comm_->Run(call.ToString(), kAllPeers, [&](nccl::Comm comm) {
-      return Together([&](const auto& check) {
-        check(api.send(exchanged_.data, static_cast<size_t>(bytes), nccl::kUint8, rank(), comm,
-                       stream));
-        check(api.receive(buffer.data, static_cast<size_t>(bytes), nccl::kUint8, rank(), comm,
-                          stream));
-      });
+    RunTogether(call, kAllPeers, [&](const auto& send, const auto& receive) {
+      send(exchanged_.data, bytes, rank());
+      receive(buffer.data, bytes, rank());
     });
   }
 
-  // Moves are sends and receives between any ranks, all at once.
-  int Together(const std::function<void(const std::function<void(int)>& check)>& moves) const {
-    int first_error = nccl::kSuccess;
-    const auto check = [&](int result) {
-      if (first_error == nccl::kSuccess && result != nccl::kInProgress) first_error = result;
-    };
-    check(device_.api.group_start());
-    moves(check);
-    const int end = device_.api.group_end();
-    return first_error == nccl::kSuccess ? end : first_error;
+  // Calls moves(send, receive) once, for sends and receives (data, bytes, peer) between any ranks,
+  // all at once. `peer` as for NcclComm::Run.
+  template <typename Moves>
+  void RunTogether(const Call& call, int peer, const Moves& moves) {
+    const nccl::Api& api = device_.api;
+    const nccl::Stream stream = device_.queue->handle();
+    comm_->Run(call.ToString(), peer, [&](nccl::Comm comm) {
+      int first_error = nccl::kSuccess;
+      const auto check = [&](int result) {
+        if (first_error == nccl::kSuccess && result != nccl::kInProgress) first_error = result;
+      };
+      check(api.group_start());
+      moves(
+          [&](const void* data, int64_t bytes, int to) {
+            check(api.send(data, static_cast<size_t>(bytes), nccl::kUint8, to, comm, stream));
+          },
+          [&](void* data, int64_t bytes, int from) {
+            check(api.receive(data, static_cast<size_t>(bytes), nccl::kUint8, from, comm, stream));
+          });
+      const int end = api.group_end();
+      return first_error == nccl::kSuccess ? end : first_error;
+    });
   }
 
   std::unique_ptr<ProcessGroup> host_;
@@ -244,7 +241,6 @@ std::string WhyNoNccl(ProcessGroup& host, const std::string& machine, const std:
                       const std::string& missing) {
   constexpr size_t kGpuBytes = 64;
   constexpr size_t kNameBytes = 2 * kGpuBytes;  // The GPU, then the machine.
-  if (host.size() == 1) return "there is one rank";
   const CommBuffer rows = host.Allocate(host.size() * static_cast<int64_t>(kNameBytes));
   char* names = static_cast<char*>(rows.data);
   char* own = names + static_cast<size_t>(host.rank()) * kNameBytes;
