@@ -25,7 +25,7 @@ class StagedGroup final : public ProcessGroup {
   ~StagedGroup() override {
     for (const Staged& staged : buffers_) {
       if (staged.bytes == 0) continue;
-      memory_.UnpinHost(staged.host.data);
+      if (staged.is_pinned) memory_.UnpinHost(staged.host.data);
       memory_.Free(staged.device, staged.bytes);
     }
   }
@@ -40,7 +40,7 @@ class StagedGroup final : public ProcessGroup {
         throw OutOfMemory(ErrorCode::kResourceExhausted,
                           fmt::format("device memory: no {} bytes for communication", bytes));
       }
-      LockForCopies(staged.host);
+      staged.is_pinned = PinForCopies(staged.host);
       copies_->Upload(staged.device, staged.host.data, bytes);  // Zeros.
     }
     buffers_.push_back(staged);
@@ -64,13 +64,17 @@ class StagedGroup final : public ProcessGroup {
     void* device = nullptr;
     int64_t bytes = 0;  // The size of `device`.
     CommBuffer host;
+    bool is_pinned = false;  // The host's.
   };
 
-  void LockForCopies(const CommBuffer& host) {
-    if (size() == 1 || memory_.PinHost(host.data, host.bytes) || std::exchange(has_warned_, true))
-      return;
-    Log(LogLevel::kWarn, "communication memory cannot be page-locked: copies will be slower",
-        {{"rank", rank()}, {"bytes", host.bytes}});
+  bool PinForCopies(const CommBuffer& host) {
+    if (size() == 1) return false;
+    if (memory_.PinHost(host.data, host.bytes)) return true;
+    if (!std::exchange(has_warned_, true)) {
+      Log(LogLevel::kWarn, "communication memory cannot be page-locked: copies will be slower",
+          {{"rank", rank()}, {"bytes", host.bytes}});
+    }
+    return false;
   }
 
   // With one rank all is in place.

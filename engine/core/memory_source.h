@@ -26,7 +26,7 @@ class MemorySource {
   virtual bool Holds(const void* data) = 0;
   // Asks for full speed of copies between such blocks and [data, data + bytes) of this process's
   // memory: a GPU wants these pages pinned. Returns false if the pages cannot be pinned; copies
-  // work then as well. Pinned pages are unpinned before they are unmapped.
+  // work then as well. Pinned pages, and no others, are unpinned, before they are unmapped.
   virtual bool PinHost(void* /*data*/, int64_t /*bytes*/) { return true; }
   virtual void UnpinHost(void* /*data*/) {}
 };

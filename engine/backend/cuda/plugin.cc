@@ -3,8 +3,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <mutex>
-#include <set>
 #include <utility>
 
 #include "engine/backend/cost.h"
@@ -40,21 +38,15 @@ class CudaMemory final : public MemorySource {
     const auto size = static_cast<size_t>(bytes);
     const bool locked = cudaHostRegister(data, size, cudaHostRegisterDefault) == cudaSuccess;
     if (!locked) cudaGetLastError();
-    const std::lock_guard lock(mutex_);
-    if (locked) locked_.insert(data);
     return locked;
   }
   void UnpinHost(void* data) override {
-    const std::lock_guard lock(mutex_);
-    if (locked_.erase(data) == 0) return;
     cudaSetDevice(gpu_);
     cudaHostUnregister(data);
   }
 
  private:
   int gpu_;
-  std::mutex mutex_;
-  std::set<void*> locked_;
 };
 
 class LockedHostMemory final : public MemorySource {
@@ -149,15 +141,16 @@ std::unique_ptr<Kernels> MakeKernels(int gpu, std::shared_ptr<Watches> watches) 
   return std::make_unique<Kernels>(std::move(stream), std::move(kernels));
 }
 
+template <typename Memory>
+std::unique_ptr<MemorySource> MakeMemory(int gpu) {
+  return std::make_unique<Memory>(gpu);
+}
+
 constexpr CudaPlugin kPlugin = {.probe = Probe,
                                 .free_bytes = FreeBytes,
                                 .make_kernels = MakeKernels,
-                                .make_memory = [](int gpu) -> std::unique_ptr<MemorySource> {
-                                  return std::make_unique<CudaMemory>(gpu);
-                                },
-                                .make_host_memory = [](int gpu) -> std::unique_ptr<MemorySource> {
-                                  return std::make_unique<LockedHostMemory>(gpu);
-                                }};
+                                .make_memory = MakeMemory<CudaMemory>,
+                                .make_host_memory = MakeMemory<LockedHostMemory>};
 
 }  // namespace
 }  // namespace dsat::engine
