@@ -148,9 +148,8 @@ std::unique_ptr<Kernels> MakeCpuKernels(int num_threads);
 // Copies by `num_threads` OpenMP threads.
 std::unique_ptr<Stream> MakeCpuStream(int num_threads);
 // Computes nothing and counts FLOPs. Scratch and workspace sizes are those of the backend that it
-// predicts: the CPU's with `num_threads`, or CUDA's, and then it throws kUnimplemented for the same
-// attention as CUDA.
-std::unique_ptr<Kernels> MakeCountingKernels(int num_threads, DeviceKind kind);
-std::unique_ptr<Kernels> MakeCountingKernels(int num_threads);  // As the CPU's.
+// predicts: the CPU's with `num_threads` (the default), or CUDA's, and then it throws
+// kUnimplemented for the same attention as CUDA.
+std::unique_ptr<Kernels> MakeCountingKernels(int num_threads, DeviceKind kind = {});
 
 }  // namespace dsat::engine

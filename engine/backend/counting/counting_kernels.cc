@@ -41,8 +41,4 @@ std::unique_ptr<Kernels> MakeCountingKernels(int num_threads, DeviceKind kind) {
                                    std::make_unique<CountingKernels>(num_threads, kind));
 }
 
-std::unique_ptr<Kernels> MakeCountingKernels(int num_threads) {
-  return MakeCountingKernels(num_threads, DeviceKind::kCpu);
-}
-
 }  // namespace dsat::engine

@@ -51,25 +51,21 @@ class CpuKernels final : public AllKernels {
   void Run(const op::GeluBackward& op) override;
   void Run(const op::ReluForward& op) override;
   void Run(const op::ReluBackward& op) override;
+  void Run(const op::SwigluForward& op) override;
+  void Run(const op::SwigluBackward& op) override;
 
   // linear.cc
   void Run(const op::Matmul& args) override;
 
-  // layer_norm.cc
+  // norm.cc
   void Run(const op::LayerNormForward& op) override;
   void Run(const op::LayerNormBackward& op) override;
-
-  // rms_norm.cc
   void Run(const op::RmsNormForward& op) override;
   void Run(const op::RmsNormBackward& op) override;
 
   // group_norm.cc
   void Run(const op::GroupNormForward& op) override;
   void Run(const op::GroupNormBackward& op) override;
-
-  // swiglu.cc
-  void Run(const op::SwigluForward& op) override;
-  void Run(const op::SwigluBackward& op) override;
 
   // rotary.cc
   void Run(const op::RotateInPlace& op) override;
@@ -102,8 +98,6 @@ class CpuKernels final : public AllKernels {
   void Run(const op::SgdStep& args) override;
   void Run(const op::AdagradStep& args) override;
   void Run(const op::LionStep& args) override;
-
-  // lamb.cc
   void Run(const op::LambMoments& args) override;
   void Run(const op::LambApply& args) override;
 
