@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <type_traits>
-#include <utility>
 
 #include "engine/backend/stream.h"
 
@@ -23,15 +22,14 @@ void MakeRoom(Arena& arena, Buffer& buffer, int64_t num_elems) {
 
 BatchLoader::BatchLoader(const Dataset* dataset, Arena& arena, Kernels& kernels,
                          const BatchSizes& sizes, int64_t seq_len, int rank, int world_size,
-                         const ImageShape& image, int prefetch)
+                         const ImageShape& image)
     : dataset_(dataset),
       arena_(arena),
       kernels_(kernels),
       sizes_(sizes),
       rank_(rank),
       world_size_(world_size),
-      image_elems_(image.NumElems()),
-      prefetch_(static_cast<size_t>(prefetch)) {
+      image_elems_(image.NumElems()) {
   batch_.B = sizes.micro_batch_size;
   batch_.T = seq_len;
   ToDevice(batch_);
@@ -50,62 +48,30 @@ BatchLoader::HostBatch BatchLoader::Read(const Position& position) const {
   batch.targets.resize(static_cast<size_t>(batch_.B * batch_.T));
   batch.pixels.resize(static_cast<size_t>(batch_.B * image_elems_));
   if (image_elems_ == 0) batch.tokens.resize(batch.targets.size());
-  try {
-    for (int64_t b = 0; b < batch_.B; ++b) {
-      int32_t* targets = batch.targets.data() + b * batch_.T;
-      const int64_t sample = std::min(first + b, last_sample_);
-      if (image_elems_ > 0) {
-        dataset_->Image(sample, batch.pixels.data() + b * image_elems_, targets);
-      } else {
-        dataset_->Sample(sample, batch_.T, batch.tokens.data() + b * batch_.T, targets);
-      }
+  for (int64_t b = 0; b < batch_.B; ++b) {
+    int32_t* targets = batch.targets.data() + b * batch_.T;
+    const int64_t sample = std::min(first + b, last_sample_);
+    if (image_elems_ > 0) {
+      dataset_->Image(sample, batch.pixels.data() + b * image_elems_, targets);
+    } else {
+      dataset_->Sample(sample, batch_.T, batch.tokens.data() + b * batch_.T, targets);
     }
-  } catch (...) {
-    batch.error = std::current_exception();
   }
   return batch;
 }
 
-// Runs on a thread of its own.
-void BatchLoader::ReadAhead(const std::stop_token& stop) {
-  std::unique_lock lock(mutex_);
-  while (true) {
-    changed_.wait(lock, stop, [this] { return ahead_.size() < prefetch_; });
-    if (stop.stop_requested()) return;
-    const Position position = next_;
-    lock.unlock();
-    HostBatch batch = Read(position);
-    lock.lock();
-    if (next_ != position) continue;  // Load was called for another one.
-    ahead_.push_back(std::move(batch));
-    next_ = After(position);
-    changed_.notify_all();
-  }
-}
-
-BatchLoader::HostBatch BatchLoader::Take(const Position& position) {
-  if (prefetch_ == 0) return Read(position);
-  std::unique_lock lock(mutex_);
-  if (!reader_.joinable() || position != taken_) {
-    ahead_.clear();
-    taken_ = next_ = position;
-    changed_.notify_all();
-  }
-  if (!reader_.joinable())
-    reader_ = std::jthread([this](const std::stop_token& stop) { ReadAhead(stop); });
-  changed_.wait(lock, [this] { return !ahead_.empty(); });
-  HostBatch batch = std::move(ahead_.front());
-  ahead_.pop_front();
-  taken_ = After(position);
-  changed_.notify_all();
-  return batch;
+std::future<BatchLoader::HostBatch> BatchLoader::StartToRead(const Position& position) const {
+  return std::async(std::launch::async, [this, position] { return Read(position); });
 }
 
 const Batch& BatchLoader::Load(int64_t first_sample, int64_t micro_batch) {
   if (device_inputs_.data() == nullptr) return batch_;
   DSAT_CHECK(dataset_ != nullptr);
-  host_batch_ = Take({first_sample, micro_batch});
-  if (host_batch_.error) std::rethrow_exception(host_batch_.error);
+  const Position position = {first_sample, micro_batch};
+  if (!ahead_.valid() || position != next_) ahead_ = StartToRead(position);
+  next_ = After(position);
+  host_batch_ = ahead_.get();
+  ahead_ = StartToRead(next_);
   batch_.targets = host_batch_.targets.data();
   if (image_elems_ > 0) {
     batch_.pixels = host_batch_.pixels.data();

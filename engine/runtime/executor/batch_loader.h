@@ -1,14 +1,9 @@
 // Chooses the samples that a rank trains on and copies them to the device.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
-#include <exception>
+#include <future>
 #include <limits>
-#include <mutex>
-#include <stop_token>
-#include <thread>
 #include <vector>
 
 #include "engine/backend/kernels.h"
@@ -21,23 +16,19 @@ namespace dsat::engine {
 
 class BatchLoader {
  public:
-  // The number of batches that a thread reads ahead.
-  static constexpr int kPrefetch = 2;
-
   // `dataset` may be nullptr if Load is not called, or with a counting arena, which has no memory
   // to fill. Allocates one batch in `arena`, the memory of `kernels`. All three must outlive this.
-  // `image` is the model's; if it is not all 0, batches are images and seq_len is 1. With prefetch
-  // 0 there is no thread; the batches are the same. Throws OutOfMemory.
+  // `image` is the model's; if it is not all 0, batches are images and seq_len is 1. Throws
+  // OutOfMemory.
   BatchLoader(const Dataset* dataset, Arena& arena, Kernels& kernels, const BatchSizes& sizes,
-              int64_t seq_len, int rank, int world_size, const ImageShape& image = {},
-              int prefetch = kPrefetch);
+              int64_t seq_len, int rank, int world_size, const ImageShape& image = {});
   BatchLoader(const BatchLoader&) = delete;
   BatchLoader& operator=(const BatchLoader&) = delete;
 
   // Reads sample `first_sample + (micro_batch * P + rank) * B + b` into row b: the samples of a
   // step, whose first one is `first_sample`, are the same set however they are split into ranks and
-  // micro-batches. The batch is in host memory and valid until the next call. Throws as the data
-  // set.
+  // micro-batches. The batch is in host memory and valid until the next call. A thread reads the
+  // batch after it meanwhile. Throws as the data set.
   const Batch& Load(int64_t first_sample, int64_t micro_batch);
   // Load reads `last` in place of later samples, which do not exist. REQUIRES: no Load came before.
   void set_last_sample(int64_t last) { last_sample_ = last; }
@@ -52,18 +43,15 @@ class BatchLoader {
     int64_t micro_batch = 0;
     bool operator==(const Position&) const = default;
   };
-  // A batch in host memory, or the reason why it could not be read.
   struct HostBatch {
     std::vector<int32_t> tokens;
     std::vector<float> pixels;
     std::vector<int32_t> targets;
-    std::exception_ptr error;
   };
 
   Position After(const Position& position) const;
   HostBatch Read(const Position& position) const;
-  HostBatch Take(const Position& position);
-  void ReadAhead(const std::stop_token& stop);
+  std::future<HostBatch> StartToRead(const Position& position) const;
 
   const Dataset* dataset_;
   Arena& arena_;
@@ -73,19 +61,13 @@ class BatchLoader {
   int world_size_;
   int64_t image_elems_;
   int64_t last_sample_ = std::numeric_limits<int64_t>::max();
-  size_t prefetch_;
   HostBatch host_batch_;
   Batch batch_;
   Buffer device_inputs_;  // Tokens, or pixels.
   Buffer device_targets_;
   Batch device_batch_;
-
-  std::mutex mutex_;  // Guards what follows, except reader_.
-  std::condition_variable_any changed_;
-  std::deque<HostBatch> ahead_;  // The batches from taken_ on.
-  Position taken_;               // The next one that Load is expected to take.
-  Position next_;                // The one behind ahead_.
-  std::jthread reader_;          // Runs from the first Load on.
+  Position next_;                 // The position of ahead_.
+  std::future<HostBatch> ahead_;  // Last: its end waits for the thread, which uses the others.
 };
 
 }  // namespace dsat::engine
