@@ -385,7 +385,7 @@ std::vector<float> Engine::Predict(const Batch& batch) {
   Tensor logits;
   parts_->Infer(batch, "Predict", [&](Executor& executor) {
     buffer = memory.device.Allocate(DType::kF32, batch.B * num_classes, "logits");
-    logits = buffer.AsTensor(DType::kF32).Slice(0, batch.B * num_classes);
+    logits = buffer.AsTensor(DType::kF32);
     executor.PredictInto(logits);
   });
   std::vector<float> values(static_cast<size_t>(logits.num_elems));

@@ -46,15 +46,14 @@ void CompressedAverage::Unpack(const Tensor& values, int row, float factor, bool
 
 void CompressedAverage::Run(Tensor values) {
   const int num_ranks = group_.size();
-  const Tensor worker_error =
-      worker_error_.AsTensor(DType::kF32).Slice(0, num_ranks * share_elems_);
-  const Tensor mean = mean_.AsTensor(DType::kF32).Slice(0, share_elems_);
+  const Tensor worker_error = worker_error_.AsTensor(DType::kF32);
+  const Tensor mean = mean_.AsTensor(DType::kF32);
   for (int q = 0; q < num_ranks; ++q)
     Pack(q, Share(worker_error, q), Share(values, q));
   group_.AllToAll(bucket_, row_bytes_);
   for (int q = 0; q < num_ranks; ++q)
     Unpack(mean, q, 1.0F / static_cast<float>(num_ranks), q > 0);
-  Pack(group_.rank(), owner_error_.AsTensor(DType::kF32).Slice(0, share_elems_), mean);
+  Pack(group_.rank(), owner_error_.AsTensor(DType::kF32), mean);
   group_.AllGather(bucket_, row_bytes_);
   for (int q = 0; q < num_ranks; ++q)
     Unpack(Share(values, q), q, 1, false);

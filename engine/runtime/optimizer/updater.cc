@@ -198,7 +198,7 @@ void Updater::Update(int sub_group) {
     view.param = view.master;
   } else {
     staged = memory.arena(tier).Allocate(target.dtype, target.num_elems, "updated parameters");
-    view.param = staged.AsTensor(target.dtype).Slice(0, target.num_elems);
+    view.param = staged.AsTensor(target.dtype);
   }
   Step(kernels, sub_group, view);
   if (!crosses) return;

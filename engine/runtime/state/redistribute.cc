@@ -188,8 +188,8 @@ void Redistributor::KeepGrad(const Transfer& transfer, const Segment& segment, c
   };
   if (plan_.units[segment.unit].reduced_grad_tier() == Tier::kDevice)
     return keep(memory.kernels, row);
-  Buffer staged = memory.host.Allocate(row.dtype, row.num_elems, "gradients on their way");
-  const Tensor on_host = staged.AsTensor(row.dtype).Slice(0, row.num_elems);
+  const Buffer staged = memory.host.Allocate(row.dtype, row.num_elems, "gradients on their way");
+  const Tensor on_host = staged.AsTensor(row.dtype);
   CopyToHost(on_host, row);
   keep(memory.host_kernels, on_host);
 }

@@ -150,7 +150,7 @@ void UnitStates::InitUnit(int u) {
     });
   }
   const auto clear = [&](const Buffer& buffer, DType dtype, Placement home, Tier tier) {
-    const Tensor data = buffer.AsTensor(dtype).Slice(0, HomeElems(home, u));
+    const Tensor data = buffer.AsTensor(dtype);
     memory_.kernels_of(tier).Run(op::Fill{data, 0});
     return RestingPart{BeginOf(home, u), data, tier};
   };
@@ -207,11 +207,9 @@ void UnitStates::Visit(int u, Access access, const Visitor& visitor) {
   if (!plan_.units[u].trained) return;
   if (plan_.units[u].optimizer_tier == Tier::kNvme) return VisitSwapped(u, access, visitor);
   const Unit& unit = units_[u];
-  const int64_t num_elems = HomeElems(plan_.optimizer_home, u);
   const int64_t begin = BeginOf(plan_.optimizer_home, u);
   const auto show = [&](const std::string& name, const Buffer& buffer, DType dtype) {
-    Show({name, begin, buffer.AsTensor(dtype).Slice(0, num_elems)}, plan_.units[u].optimizer_tier,
-         access, visitor);
+    Show({name, begin, buffer.AsTensor(dtype)}, plan_.units[u].optimizer_tier, access, visitor);
   };
   if (unit.master) show("master", unit.master, options_.master_dtype);
   for (size_t i = 0; i < unit.moments.size(); ++i)
@@ -236,16 +234,15 @@ void UnitStates::Show(const StatePart& part, Tier tier, Access access, const Vis
 }
 
 void UnitStates::VisitParams(int u, Access access, const Visitor& visitor) {
-  const Placement home = plan_.units[u].param.placement;
-  const StatePart shape = {"param", BeginOf(home, u), {nullptr, HomeElems(home, u), dtype()}};
-  if (access == Access::kShape) return visitor(shape);
+  const Home& home = plan_.units[u].param;
+  const int64_t begin = BeginOf(home.placement, u);
   if (!OnDisk(u)) {
-    const Tensor all = units_[u].param.AsTensor(dtype()).Slice(0, shape.data.num_elems);
-    return Show({shape.state, shape.begin, all}, plan_.units[u].param.tier, access, visitor);
+    return Show({"param", begin, units_[u].param.AsTensor(dtype())}, home.tier, access, visitor);
   }
+  if (access == Access::kShape) return visitor({"param", begin, {nullptr, SliceElems(u), dtype()}});
   slice_swap_->Read(u);
   slice_swap_->Await(u);
-  visitor({shape.state, shape.begin, ParamSlice(u)});
+  visitor({"param", begin, ParamSlice(u)});
   if (access == Access::kRead) return slice_swap_->Free(u);
   slice_swap_->Write(u);
   slice_swap_->Await(u);
@@ -262,7 +259,7 @@ void UnitStates::VisitSwapped(int u, Access access, const Visitor& visitor) {
       continue;
     }
     buffers.push_back(memory_.host.Allocate(dtype, num_elems, "swap buffers"));
-    tensors.push_back(buffers.back().AsTensor(dtype).Slice(0, num_elems));
+    tensors.push_back(buffers.back().AsTensor(dtype));
   }
   if (access != Access::kShape) MoveSwapped(u, Access::kRead, tensors);
   const int64_t begin = BeginOf(plan_.optimizer_home, u);
@@ -296,8 +293,7 @@ void UnitStates::MoveSwapped(int u, Access access, const std::vector<Tensor>& te
 
 Tensor UnitStates::Param(int u) const {
   const Unit& unit = units_[u];
-  const Buffer& whole = IsSharded(u) ? unit.gathered : unit.param;
-  return whole.AsTensor(options_.dtype).Slice(0, unit.layout.num_elems);
+  return (IsSharded(u) ? unit.gathered : unit.param).AsTensor(options_.dtype);
 }
 
 Tensor UnitStates::ParamSlice(int u) const {
@@ -325,13 +321,12 @@ Tensor UnitStates::GradSum(int u) {
 }
 
 Tensor UnitStates::WholeGrad(int u, Buffer Unit::*grad, DType dtype, const char* use) {
-  const int64_t num_elems = units_[u].layout.num_elems;
   Buffer& buffer = units_[u].*grad;
-  const bool fresh = !buffer;
-  if (fresh) buffer = memory_.device.Allocate(dtype, num_elems, use);
-  const Tensor whole = buffer.AsTensor(dtype).Slice(0, num_elems);
-  if (fresh) memory_.kernels.Run(op::Fill{whole, 0});
-  return whole;
+  if (!buffer) {
+    buffer = memory_.device.Allocate(dtype, units_[u].layout.num_elems, use);
+    memory_.kernels.Run(op::Fill{buffer.AsTensor(dtype), 0});
+  }
+  return buffer.AsTensor(dtype);
 }
 
 void UnitStates::FoldGrad(int u) {
@@ -345,7 +340,7 @@ Tensor UnitStates::GradSlice(int u) {
     unit.grad_slice = memory_.arena(plan_.units[u].reduced_grad_tier())
                           .Allocate(options_.grad_dtype, SliceElems(u), "gradient slices");
   }
-  return unit.grad_slice.AsTensor(options_.grad_dtype).Slice(0, SliceElems(u));
+  return unit.grad_slice.AsTensor(options_.grad_dtype);
 }
 
 Tensor UnitStates::ReducedGrad(int u) const {
@@ -354,7 +349,7 @@ Tensor UnitStates::ReducedGrad(int u) const {
   const Buffer& buffer = shard ? unit.grad_slice : FoldsGrads() ? unit.grad_sum : unit.grad;
   const DType dtype = shard || FoldsGrads() ? options_.grad_dtype : options_.dtype;
   DSAT_CHECK(buffer, "unit {} has no gradient", u);
-  return buffer.AsTensor(dtype).Slice(0, HomeElems(plan_.optimizer_home, u));
+  return buffer.AsTensor(dtype);
 }
 
 void UnitStates::FreeWholeGrad(int u) {
