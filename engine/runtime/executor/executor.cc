@@ -24,44 +24,19 @@ ProcessGroup* NormGroup(const Plan& plan, const Communicators& communicators) {
 // Whole numbers of elements of any type are whole numbers of these.
 constexpr DType kAny = DType::kBF16;
 
-}  // namespace
-
-Activations::Activations(size_t num_units, const Memory& memory)
-    : memory_(&memory), inputs_(num_units + 1), inputs_on_host_(num_units), saved_(num_units) {}
-
-void Activations::Forward(const Layer& layer, int unit, const LayerContext& context) {
-  inputs_[unit + 1] = layer.Forward(context, inputs_[unit], saved_[unit]);
-}
-
-void Activations::Backward(const Layer& layer, int unit, const LayerContext& context) {
-  grad_ = layer.Backward(context, inputs_[unit], std::move(grad_), saved_[unit]);
-  inputs_[unit].Free();
-  saved_[unit].clear();
-}
-
-void Activations::StoreInput(int unit) {
-  Buffer& input = inputs_[unit];
-  Buffer& on_host = inputs_on_host_[unit];
-  on_host = memory_->host.Allocate(input.bytes(), "activation checkpoints");
-  memory_->kernels.stream().CopyToHost(on_host.AsTensor(kAny), input.AsTensor(kAny));
+void StoreInput(Buffer& input, Buffer& on_host, const Memory& memory) {
+  on_host = memory.host.Allocate(input.bytes(), "activation checkpoints");
+  memory.kernels.stream().CopyToHost(on_host.AsTensor(kAny), input.AsTensor(kAny));
   input.Free();
 }
 
-void Activations::FetchInput(int unit) {
-  Buffer& input = inputs_[unit];
-  Buffer& on_host = inputs_on_host_[unit];
-  input = memory_->device.Allocate(on_host.bytes(), "activation checkpoint");
-  memory_->kernels.stream().CopyToDevice(input.AsTensor(kAny), on_host.AsTensor(kAny));
+void FetchInput(Buffer& input, Buffer& on_host, const Memory& memory) {
+  input = memory.device.Allocate(on_host.bytes(), "activation checkpoint");
+  memory.kernels.stream().CopyToDevice(input.AsTensor(kAny), on_host.AsTensor(kAny));
   on_host.Free();
 }
 
-Buffer& Activations::NewInput(int unit, int64_t bytes) {
-  return inputs_[unit] = memory_->device.Allocate(bytes, "input from the stage before");
-}
-
-Buffer& Activations::NewGrad(int64_t bytes) {
-  return grad_ = memory_->device.Allocate(bytes, "gradient from the stage after");
-}
+}  // namespace
 
 Executor::Executor(const Model& model, const Plan& plan, const DsConfig& config, UnitStates& states,
                    Redistributor& redistributor, BatchLoader& loader,
@@ -86,7 +61,7 @@ Executor::Executor(const Model& model, const Plan& plan, const DsConfig& config,
   // On other stages than the last, nobody writes a loss.
   memory.kernels.Run(op::Fill{numbers_.AsTensor(DType::kF32), 0});
   for (int i = 0; i < plan.num_in_flight; ++i)
-    activations_.emplace_back(model.layers.size(), states.memory());
+    activations_.emplace_back(model.layers.size());
 }
 
 void Executor::Begin(const StepInputs& inputs) {
@@ -97,7 +72,8 @@ void Executor::Begin(const StepInputs& inputs) {
   spans_.clear();
   messages_.clear();
   next_ = 0;
-  live_bytes_.assign(activations_.size(), 0);
+  for (Activations& activations : activations_)
+    activations.live_bytes = 0;
 }
 
 int Executor::micro_batch() const {
@@ -192,19 +168,19 @@ void Executor::ExecuteCompute(const Instruction& i) {
       break;
     }
     case Op::kDropSaved:
-      activations.DropSaved(i.unit);
+      activations.saved[i.unit].clear();
       break;
     case Op::kDropInput:
-      activations.DropInput(i.unit);
+      activations.inputs[i.unit].Free();
       break;
     case Op::kDropGrad:
-      activations.DropGrad();
+      activations.grad.Free();
       break;
     case Op::kStoreInput:
-      activations.StoreInput(i.unit);
+      StoreInput(activations.inputs[i.unit], activations.inputs_on_host[i.unit], states_.memory());
       break;
     case Op::kFetchInput:
-      activations.FetchInput(i.unit);
+      FetchInput(activations.inputs[i.unit], activations.inputs_on_host[i.unit], states_.memory());
       break;
     default:
       DSAT_CHECK(false, "{}", ToString(i));
@@ -239,18 +215,23 @@ void Executor::ExecuteMessage(const Instruction& i) {
 }
 
 Buffer& Executor::NewReceived(const Instruction& i) {
+  Arena& arena = states_.memory().device;
   Activations& activations = ActivationsOf(i.micro_batch);
-  return StageOffset(i.op) > 0 ? activations.NewGrad(communicators_.output_bytes)
-                               : activations.NewInput(i.unit, communicators_.input_bytes);
+  if (StageOffset(i.op) > 0) {
+    return activations.grad =
+               arena.Allocate(communicators_.output_bytes, "gradient from the stage after");
+  }
+  return activations.inputs[i.unit] =
+             arena.Allocate(communicators_.input_bytes, "input from the stage before");
 }
 
 Buffer& Executor::SentBy(int micro_batch, const Instruction& i) {
   Activations& activations = ActivationsOf(micro_batch);
-  return StageOffset(i.op) > 0 ? activations.Output(i.unit) : activations.Grad();
+  return StageOffset(i.op) > 0 ? activations.inputs[i.unit + 1] : activations.grad;
 }
 
 void Executor::Count(int micro_batch, int64_t bytes) {
-  int64_t& live_bytes = live_bytes_[InFlight(micro_batch)];
+  int64_t& live_bytes = ActivationsOf(micro_batch).live_bytes;
   live_bytes += bytes;
   result_.activation_bytes = std::max(result_.activation_bytes, live_bytes);
 }
@@ -342,8 +323,9 @@ float Executor::LossGradScale() const {
 void Executor::Forward(const Instruction& i) {
   const int64_t flops_before = states_.memory().kernels.flops();
   const std::vector<Tensor> params = states_.LayerParams(i.unit);
-  ActivationsOf(i.micro_batch)
-      .Forward(*model_.layers[i.unit], i.unit, Context(i.micro_batch, params, {}));
+  Activations& activations = ActivationsOf(i.micro_batch);
+  activations.inputs[i.unit + 1] = model_.layers[i.unit]->Forward(
+      Context(i.micro_batch, params, {}), activations.inputs[i.unit], activations.saved[i.unit]);
   if (i.op == Op::kRecompute) return;
   last_forward_ = i.micro_batch;
   if (i.unit + 1 == std::ssize(model_.layers)) {
@@ -396,8 +378,13 @@ std::vector<Tensor> Executor::WholeGrads(int unit) {
 
 void Executor::Backward(const Instruction& i, const std::vector<Tensor>& grads) {
   const std::vector<Tensor> params = states_.LayerParams(i.unit);
-  ActivationsOf(i.micro_batch)
-      .Backward(*model_.layers[i.unit], i.unit, Context(i.micro_batch, params, grads));
+  Activations& activations = ActivationsOf(i.micro_batch);
+  Buffer& input = activations.inputs[i.unit];
+  Saved& saved = activations.saved[i.unit];
+  activations.grad = model_.layers[i.unit]->Backward(Context(i.micro_batch, params, grads), input,
+                                                     std::move(activations.grad), saved);
+  input.Free();
+  saved.clear();
 }
 
 double* Executor::DeviceLoss(int micro_batch) const {

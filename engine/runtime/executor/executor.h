@@ -41,34 +41,15 @@ struct Communicators {
 };
 
 // The tensors that one micro-batch keeps on this pipeline stage from its forward to its backward.
-class Activations {
- public:
-  // `memory` must outlive this.
-  Activations(size_t num_units, const Memory& memory);
+struct Activations {
+  explicit Activations(size_t num_units)
+      : inputs(num_units + 1), inputs_on_host(num_units), saved(num_units) {}
 
-  // Runs the unit's forward; its output becomes the input of the next unit.
-  void Forward(const Layer& layer, int unit, const LayerContext& context);
-  void Backward(const Layer& layer, int unit, const LayerContext& context);
-
-  void DropSaved(int unit) { saved_[unit].clear(); }
-  void DropInput(int unit) { inputs_[unit].Free(); }
-  void DropGrad() { grad_.Free(); }
-  // Move the unit's input to host memory, and back.
-  void StoreInput(int unit);
-  void FetchInput(int unit);
-
-  // The messages to the adjacent pipeline stages, and memory for the messages from them.
-  Buffer& Output(int unit) { return inputs_[unit + 1]; }
-  Buffer& Grad() { return grad_; }
-  Buffer& NewInput(int unit, int64_t bytes);
-  Buffer& NewGrad(int64_t bytes);
-
- private:
-  const Memory* memory_;
-  std::vector<Buffer> inputs_;  // Per unit; the last is the output of the last unit.
-  std::vector<Buffer> inputs_on_host_;
-  std::vector<Saved> saved_;
-  Buffer grad_;  // The gradient of the output of the unit whose backward comes next.
+  std::vector<Buffer> inputs;  // Per unit; the last is the output of the last unit.
+  std::vector<Buffer> inputs_on_host;
+  std::vector<Saved> saved;
+  Buffer grad;             // The gradient of the output of the unit whose backward comes next.
+  int64_t live_bytes = 0;  // Device memory of this step, that of recomputed units included.
 };
 
 // Called in place of every instruction, which it runs by calling `run` once.
@@ -147,10 +128,9 @@ class Executor {
   // The factor that turns a reduced gradient into the mean (or sum) over the ranks of the gradients
   // of the unscaled loss.
   double MeanFactor() const;
-  size_t InFlight(int micro_batch) const {
-    return static_cast<size_t>(micro_batch % plan_.num_in_flight);
+  Activations& ActivationsOf(int micro_batch) {
+    return activations_[static_cast<size_t>(micro_batch % plan_.num_in_flight)];
   }
-  Activations& ActivationsOf(int micro_batch) { return activations_[InFlight(micro_batch)]; }
   // Memory for the message that the instruction receives, and the message that it sends.
   Buffer& NewReceived(const Instruction& i);
   Buffer& SentBy(int micro_batch, const Instruction& i);
@@ -187,7 +167,6 @@ class Executor {
   std::vector<double> losses_;            // by micro-batch.
   std::vector<double> num_counted_;       // The targets that count; by micro-batch.
   std::vector<Activations> activations_;  // By micro-batch in flight.
-  std::vector<int64_t> live_bytes_;       // As activations_; those computed again included.
   AroundInstruction around_;
   std::function<void()> on_work_;
 };
