@@ -78,6 +78,7 @@ class Engine::Parts {
   BatchLoader loader;
   Redistributor redistributor;
   std::optional<TiedUnits> tied;
+  Observers observers;
   Executor executor;
   std::optional<Plan> unreduced_plan;  // This and the next one: with 1-bit Adam only.
   std::optional<Executor> unreduced_executor;
@@ -89,8 +90,6 @@ class Engine::Parts {
   int64_t num_steps = 0;
   int64_t num_samples = 0;
   int64_t num_skipped_steps = 0;
-  Trace* trace = nullptr;
-  std::function<void()> on_work;
   LossScaler loss_scaler;
 
  private:
@@ -111,12 +110,13 @@ Engine::Parts::Parts(const Resources& given_resources, const DsConfig& given_con
              resources.seq_len, groups.data().rank(), groups.data().size(), resources.model.image),
       redistributor(plan, states, groups.data(), config.communication_dtype(groups.data().size()),
                     config.predivision(groups.data().size())),
-      executor(resources.model, plan, config, states, redistributor, loader, MakeCommunicators()),
+      executor(resources.model, plan, config, states, redistributor, loader, MakeCommunicators(),
+               observers),
       loss_scaler(config.fp16) {
   if (!IsOneBit(config.optimizer)) return;
   unreduced_plan = UnreducedPlanFor(resources.model, config, resources.group.size());
   unreduced_executor.emplace(resources.model, *unreduced_plan, config, states, redistributor,
-                             loader, executor.communicators());
+                             loader, executor.communicators(), observers);
 }
 
 Communicators Engine::Parts::MakeCommunicators() {
@@ -170,12 +170,12 @@ StepResult Engine::Parts::EndStep() {
   loss_scaler.Update(result.skipped);
   const auto end = std::chrono::steady_clock::now();
   result.latency_ms = std::chrono::duration<double, std::milli>(end - step_start).count();
-  if (trace != nullptr) {
-    trace->Add({.lane = Trace::kSteps,
-                .name = "step",
-                .begin = step_start,
-                .end = end,
-                .step = num_steps});
+  if (observers.trace != nullptr) {
+    observers.trace->Add({.lane = Trace::kSteps,
+                          .name = "step",
+                          .begin = step_start,
+                          .end = end,
+                          .step = num_steps});
   }
   return result;
 }
@@ -220,9 +220,7 @@ StepResult Engine::TrainBatch() {
 }
 
 void Engine::set_trace(Trace* trace) {
-  parts_->trace = trace;
-  parts_->executor.set_trace(trace);
-  if (parts_->unreduced_executor) parts_->unreduced_executor->set_trace(trace);
+  parts_->observers.trace = trace;
   parts_->states.set_trace(trace);
   parts_->redistributor.set_trace(trace);
   const Memory& memory = parts_->resources.memory;
@@ -231,9 +229,9 @@ void Engine::set_trace(Trace* trace) {
 }
 
 void Engine::set_on_work(std::function<void()> on_work) {
-  parts_->on_work = on_work;
-  parts_->executor.set_on_work(on_work);
-  if (parts_->unreduced_executor) parts_->unreduced_executor->set_on_work(on_work);
+  parts_->observers.on_done = [on_work = std::move(on_work)](const Instruction&) {
+    if (on_work) on_work();
+  };
 }
 
 void Engine::Parts::Forward(const Batch& batch, const char* call, std::vector<float>* logits) {
@@ -343,9 +341,7 @@ void Engine::Parts::ForEachBatch(const Dataset& data, const BatchSizes& sizes, i
   Communicators communicators = executor.communicators();
   if (groups.num_stages() > 1) SetMessageBytes(sizes.micro_batch_size, communicators);
   Executor evaluator(resources.model, evaluation, config, states, redistributor, batches,
-                     communicators);
-  evaluator.set_trace(trace);
-  evaluator.set_on_work(on_work);
+                     communicators, observers);
   for (int64_t batch = begin; batch < end; ++batch) {
     evaluator.Begin({.first_sample = batch * sizes.train_batch_size});
     evaluator.RunToEnd();
@@ -365,8 +361,9 @@ void Engine::Parts::Infer(const Batch& batch, const char* call,
   const Plan inference = EvaluationPlanFor(resources.model, config, plan, /*stage=*/0, 1);
   BatchLoader batches(nullptr, memory.device, memory.kernels, {.micro_batch_size = batch.B},
                       batch.T, 0, 1, resources.model.image);
+  const Observers nobody;
   Executor predictor(resources.model, inference, config, states, redistributor, batches,
-                     executor.communicators());
+                     executor.communicators(), nobody);
   set_up(predictor);
   predictor.Begin({});
   predictor.RunToEnd(&batch);
@@ -485,15 +482,8 @@ UnitStates& EngineInternals::states() const {
   return engine_.parts_->states;
 }
 
-AioTraffic EngineInternals::disk_traffic() const {
-  return states().disk_traffic();
-}
-
-void EngineInternals::set_around(
-    std::function<void(const Instruction&, const std::function<void()>& run)> around) const {
-  Engine::Parts& parts = *engine_.parts_;
-  if (parts.unreduced_executor) parts.unreduced_executor->set_around(around);
-  parts.executor.set_around(std::move(around));
+void EngineInternals::set_on_done(std::function<void(const Instruction&)> on_done) const {
+  engine_.parts_->observers.on_done = std::move(on_done);
 }
 
 }  // namespace dsat::engine

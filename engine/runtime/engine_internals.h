@@ -3,7 +3,6 @@
 
 #include <functional>
 
-#include "engine/io/async_file.h"
 #include "engine/plan/plan.h"
 #include "engine/runtime/engine.h"
 #include "engine/runtime/state/unit_state.h"
@@ -16,12 +15,8 @@ class EngineInternals {
 
   const Plan& plan() const;
   UnitStates& states() const;
-  // The bytes that this rank has moved to and from disk so far.
-  AioTraffic disk_traffic() const;
-  // From the next step on `around` is called in place of every instruction, which it runs by
-  // calling `run` once. nullptr: no longer. It replaces a trace, and a trace replaces it.
-  void set_around(
-      std::function<void(const Instruction&, const std::function<void()>& run)> around) const;
+  // Calls `on_done` after each instruction, in place of Engine::set_on_work.
+  void set_on_done(std::function<void(const Instruction&)> on_done) const;
 
  private:
   const Engine& engine_;

@@ -53,7 +53,7 @@ struct Moved {
 
 Moved MovedSoFar(const Engine& engine, const CountingResources& resources) {
   return {engine.traffic(), resources.kernels->stream().tier_traffic(),
-          EngineInternals(engine).disk_traffic()};
+          EngineInternals(engine).states().disk_traffic()};
 }
 
 void StoreMoved(const Moved& before, const Moved& after, Prediction& prediction) {
@@ -96,10 +96,8 @@ Prediction Predict(const Model& model, const DsConfig& config, int64_t seq_len, 
   resources.host.ResetPeak();
   const int64_t flops_before = resources.kernels->flops();
   Timeline timeline(engine, *resources.kernels, config, speeds);
-  EngineInternals(engine).set_around([&](const Instruction& instruction, const auto& run) {
-    run();
-    timeline.Ran(instruction);
-  });
+  EngineInternals(engine).set_on_done(
+      [&](const Instruction& instruction) { timeline.Ran(instruction); });
   const StepResult step = engine.TrainBatch();
   prediction.step_time = timeline.time();
   prediction.computed_flops = resources.kernels->flops() - flops_before;

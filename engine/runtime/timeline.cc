@@ -34,7 +34,7 @@ Timeline::Timeline(const Engine& engine, const Kernels& kernels, const DsConfig&
 
 Timeline::Counts Timeline::CountsNow() const {
   const TierTraffic tiers = kernels_.stream().tier_traffic();
-  const AioTraffic disk = EngineInternals(engine_).disk_traffic();
+  const AioTraffic disk = EngineInternals(engine_).states().disk_traffic();
   Counts counts = {.flops = kernels_.flops(),
                    .moved_bytes = kernels_.moved_bytes(),
                    .copied_bytes = tiers.to_host_bytes + tiers.to_device_bytes,

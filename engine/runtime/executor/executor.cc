@@ -40,7 +40,7 @@ void FetchInput(Buffer& input, Buffer& on_host, const Memory& memory) {
 
 Executor::Executor(const Model& model, const Plan& plan, const DsConfig& config, UnitStates& states,
                    Redistributor& redistributor, BatchLoader& loader,
-                   const Communicators& communicators)
+                   const Communicators& communicators, const Observers& observers)
     : model_(model),
       plan_(plan),
       config_(config),
@@ -48,6 +48,7 @@ Executor::Executor(const Model& model, const Plan& plan, const DsConfig& config,
       redistributor_(redistributor),
       loader_(loader),
       communicators_(communicators),
+      observers_(observers),
       updater_(model, plan, states, communicators.data),
       next_(plan.instructions.size()),
       losses_(static_cast<size_t>(config.batch.accumulation_steps)),
@@ -98,9 +99,9 @@ void Executor::Run(const Batch* batch) {
     const int64_t flops_before = kernels.flops();
     const bool is_message = StageOffset(instruction.op) != 0;
     if (is_message) messages_.emplace_back(kernels.stream().RecordTime(), nullptr);
-    around_ ? around_(instruction, [&] { Execute(instruction); }) : Execute(instruction);
+    Execute(instruction);
     if (is_message) messages_.back().second = kernels.stream().RecordTime();
-    if (on_work_) on_work_();
+    if (observers_.on_done) observers_.on_done(instruction);
     if (instruction.op != Op::kRecompute) result_.flops += kernels.flops() - flops_before;
   }
   if (!AtEnd()) {
@@ -111,15 +112,6 @@ void Executor::Run(const Batch* batch) {
     result_.*kPhaseMs[static_cast<size_t>(its_phase)] += kernels.stream().MsBetween(begin, end);
   for (const auto& [begin, end] : messages_)
     result_.idle_ms += kernels.stream().MsBetween(begin, end);
-}
-
-void Executor::set_trace(Trace* trace) {
-  if (trace == nullptr) return set_around(nullptr);
-  set_around([this, trace](const Instruction& i, const auto& run) {
-    Stream& stream = states_.memory().kernels.stream();
-    const TraceSpan span(trace, EventOf(i), AsksDevice(i, plan_) ? &stream : nullptr);
-    run();
-  });
 }
 
 TraceEvent Executor::EventOf(const Instruction& i) const {
@@ -141,6 +133,10 @@ TraceEvent Executor::EventOf(const Instruction& i) const {
 
 // In the order of Op.
 void Executor::Execute(const Instruction& i) {
+  Trace* const trace = observers_.trace;
+  Stream& stream = states_.memory().kernels.stream();
+  const TraceSpan span(trace, trace != nullptr ? EventOf(i) : TraceEvent{},
+                       AsksDevice(i, plan_) ? &stream : nullptr);
   if (i.op < Op::kReceiveInput) return ExecuteCompute(i);
   if (i.op < Op::kPack) return ExecuteMessage(i);
   if (i.op < Op::kSumTied) return ExecuteMove(i);

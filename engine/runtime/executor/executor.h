@@ -52,14 +52,18 @@ struct Activations {
   int64_t live_bytes = 0;  // Device memory of this step, that of recomputed units included.
 };
 
-// Called in place of every instruction, which it runs by calling `run` once.
-using AroundInstruction = std::function<void(const Instruction&, const std::function<void()>& run)>;
+// Those who watch the instructions of all executors of an engine.
+struct Observers {
+  Trace* trace = nullptr;
+  std::function<void(const Instruction&)> on_done;  // Called after each instruction.
+};
 
 class Executor {
  public:
   // All arguments must outlive this.
   Executor(const Model& model, const Plan& plan, const DsConfig& config, UnitStates& states,
-           Redistributor& redistributor, BatchLoader& loader, const Communicators& communicators);
+           Redistributor& redistributor, BatchLoader& loader, const Communicators& communicators,
+           const Observers& observers);
 
   // Begin starts the plan from its first instruction. Every Run interprets instructions up to the
   // end of a phase. `batch`, in host memory, replaces the loader's and is copied. Throws
@@ -91,13 +95,8 @@ class Executor {
   // The micro-batch whose instructions come next; the last micro-batch if none come.
   int micro_batch() const;
   const Communicators& communicators() const { return communicators_; }
-  void set_around(AroundInstruction around) { around_ = std::move(around); }
-  // Tells the trace of all instructions from now on, in place of set_around. nullptr ends it.
-  void set_trace(Trace* trace);
   // Forgets what the compression of earlier steps has left over.
   void ResetCompressionErrors() { updater_.ResetCompressionErrors(); }
-  // Calls `on_work` after each instruction.
-  void set_on_work(std::function<void()> on_work) { on_work_ = std::move(on_work); }
 
  private:
   // The instructions that one call of Run has interpreted.
@@ -148,6 +147,7 @@ class Executor {
   Redistributor& redistributor_;
   BatchLoader& loader_;
   const Communicators communicators_;
+  const Observers& observers_;
   Updater updater_;
   std::optional<GradNorm> grad_norm_;  // None in an evaluation.
   Buffer numbers_;  // In device memory: a StepScale, then the losses of the micro-batches, f64.
@@ -167,8 +167,6 @@ class Executor {
   std::vector<double> losses_;            // by micro-batch.
   std::vector<double> num_counted_;       // The targets that count; by micro-batch.
   std::vector<Activations> activations_;  // By micro-batch in flight.
-  AroundInstruction around_;
-  std::function<void()> on_work_;
 };
 
 }  // namespace dsat::engine

@@ -142,7 +142,7 @@ inline RankRun RunRank(const Model& model, const DsConfig& config, int num_steps
     memory.host().ResetPeak();
     const Traffic sent = engine.traffic();
     const TierTraffic tiers = kernels.stream().tier_traffic();
-    const AioTraffic disk = EngineInternals(engine).disk_traffic();
+    const AioTraffic disk = EngineInternals(engine).states().disk_traffic();
     run.steps.push_back(engine.TrainBatch());
     const Traffic all = engine.traffic();
     run.step_traffic = {.num_collectives = all.num_collectives - sent.num_collectives,
@@ -152,9 +152,11 @@ inline RankRun RunRank(const Model& model, const DsConfig& config, int num_steps
         .to_host_bytes = kernels.stream().tier_traffic().to_host_bytes - tiers.to_host_bytes,
         .to_device_bytes = kernels.stream().tier_traffic().to_device_bytes - tiers.to_device_bytes};
     run.disk_traffic = {
-        .num_requests = EngineInternals(engine).disk_traffic().num_requests - disk.num_requests,
-        .read_bytes = EngineInternals(engine).disk_traffic().read_bytes - disk.read_bytes,
-        .written_bytes = EngineInternals(engine).disk_traffic().written_bytes - disk.written_bytes};
+        .num_requests =
+            EngineInternals(engine).states().disk_traffic().num_requests - disk.num_requests,
+        .read_bytes = EngineInternals(engine).states().disk_traffic().read_bytes - disk.read_bytes,
+        .written_bytes =
+            EngineInternals(engine).states().disk_traffic().written_bytes - disk.written_bytes};
     run.peak_bytes = memory.device().peak_bytes();
     run.host_peak_bytes = memory.host().peak_bytes();
   }

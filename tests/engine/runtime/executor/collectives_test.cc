@@ -84,9 +84,7 @@ Calls StepOf(const Model& model, const DsConfig& config, int rank, int world_siz
   const Plan plan = frozen ? UnreducedPlanFor(model, config, world_size)
                            : PlanFor(model, config, world_size, stage);
   Calls all;
-  EngineInternals(engine).set_around([&](const Instruction& i, const std::function<void()>& run) {
-    calls.clear();
-    run();
+  EngineInternals(engine).set_on_done([&](const Instruction& i) {
     const auto belongs = [&](const std::string& call) {
       return (call == "scalar" && i.op == Op::kMeanLoss) ||
              (call.starts_with("all-gather") && i.op == Op::kNorm) ||
@@ -96,7 +94,9 @@ Calls StepOf(const Model& model, const DsConfig& config, int rank, int world_siz
     EXPECT_EQ(calls, Listed(plan, i)) << ToString(i);
     for (const std::string& call : calls)
       all.push_back(ToString(i) + ": " + call);
+    calls.clear();
   });
+  calls.clear();
   engine.TrainBatch();
   return all;
 }

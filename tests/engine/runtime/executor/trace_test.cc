@@ -63,16 +63,17 @@ void RunTraced(const DsConfig& config, bool traces, ProcessGroup& group, TracedR
   for (int step = 1; step <= kNumSteps; ++step) {
     const bool traced = traces && step == kTracedStep;
     const TierTraffic copied = kernels.stream().tier_traffic();
-    const AioTraffic disk = EngineInternals(engine).disk_traffic();
+    const AioTraffic disk = EngineInternals(engine).states().disk_traffic();
     if (traced) engine.set_trace(&rank.trace);
     rank.losses.push_back(engine.TrainBatch().loss);
     if (!traced) continue;
     engine.set_trace(nullptr);
     rank.copied = {kernels.stream().tier_traffic().to_host_bytes - copied.to_host_bytes,
                    kernels.stream().tier_traffic().to_device_bytes - copied.to_device_bytes};
-    rank.disk.read_bytes = EngineInternals(engine).disk_traffic().read_bytes - disk.read_bytes;
+    rank.disk.read_bytes =
+        EngineInternals(engine).states().disk_traffic().read_bytes - disk.read_bytes;
     rank.disk.written_bytes =
-        EngineInternals(engine).disk_traffic().written_bytes - disk.written_bytes;
+        EngineInternals(engine).states().disk_traffic().written_bytes - disk.written_bytes;
   }
   if (traces) rank.text = GatherTraces(rank.trace, group);
 }
