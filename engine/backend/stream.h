@@ -21,6 +21,9 @@ class Watches;  // cuda/watches.h
 struct TierTraffic {
   int64_t to_host_bytes = 0;
   int64_t to_device_bytes = 0;
+  TierTraffic operator-(const TierTraffic& before) const {
+    return {to_host_bytes - before.to_host_bytes, to_device_bytes - before.to_device_bytes};
+  }
   bool operator==(const TierTraffic&) const = default;
 };
 

@@ -40,6 +40,10 @@ struct Traffic {
     num_messages += other.num_messages;
     return *this;
   }
+  Traffic operator-(const Traffic& before) const {
+    return {num_collectives - before.num_collectives, sent_bytes - before.sent_bytes,
+            num_messages - before.num_messages};
+  }
   bool operator==(const Traffic&) const = default;
 };
 

@@ -41,6 +41,14 @@ struct AioTraffic {
   int64_t num_requests = 0;
   int64_t read_bytes = 0;
   int64_t written_bytes = 0;
+  AioTraffic operator+(const AioTraffic& more) const {
+    return {num_requests + more.num_requests, read_bytes + more.read_bytes,
+            written_bytes + more.written_bytes};
+  }
+  AioTraffic operator-(const AioTraffic& before) const {
+    return {num_requests - before.num_requests, read_bytes - before.read_bytes,
+            written_bytes - before.written_bytes};
+  }
   bool operator==(const AioTraffic&) const = default;
 };
 

@@ -44,31 +44,6 @@ int64_t ReservedBytes(const BufferPlan& plan) {
   return (plan.total_bytes + kCudaGranuleBytes - 1) / kCudaGranuleBytes * kCudaGranuleBytes;
 }
 
-// The bytes that moved since `before`.
-struct Moved {
-  Traffic sent;
-  TierTraffic tiers;
-  AioTraffic disk;
-};
-
-Moved MovedSoFar(const Engine& engine, const CountingResources& resources) {
-  return {engine.traffic(), resources.kernels->stream().tier_traffic(),
-          EngineInternals(engine).states().disk_traffic()};
-}
-
-void StoreMoved(const Moved& before, const Moved& after, Prediction& prediction) {
-  prediction.step_traffic = {
-      .num_collectives = after.sent.num_collectives - before.sent.num_collectives,
-      .sent_bytes = after.sent.sent_bytes - before.sent.sent_bytes,
-      .num_messages = after.sent.num_messages - before.sent.num_messages};
-  prediction.tier_traffic = {
-      .to_host_bytes = after.tiers.to_host_bytes - before.tiers.to_host_bytes,
-      .to_device_bytes = after.tiers.to_device_bytes - before.tiers.to_device_bytes};
-  prediction.disk_traffic = {.num_requests = after.disk.num_requests - before.disk.num_requests,
-                             .read_bytes = after.disk.read_bytes - before.disk.read_bytes,
-                             .written_bytes = after.disk.written_bytes - before.disk.written_bytes};
-}
-
 }  // namespace
 
 BufferPlan BufferPlanOf(const Resources& resources, const DsConfig& config) {
@@ -86,23 +61,28 @@ Prediction Predict(const Model& model, const DsConfig& config, int64_t seq_len, 
   Engine engine(resources.For(model, seq_len), config, 0);
   engine.TrainBatch();
 
+  const EngineInternals internals(engine);
+  const auto tier_traffic = [&] { return resources.kernels->stream().tier_traffic(); };
   Prediction prediction;
   prediction.state_bytes = resources.device.live_bytes();
   prediction.host_state_bytes = resources.host.live_bytes();
-  const Moved before = MovedSoFar(engine, resources);
+  const Traffic sent_before = engine.traffic();
+  const TierTraffic tiers_before = tier_traffic();
+  const AioTraffic disk_before = internals.states().disk_traffic();
   const int64_t first_peak = resources.device.peak_bytes();
   const int64_t first_host_peak = resources.host.peak_bytes();
   resources.device.ResetPeak();
   resources.host.ResetPeak();
   const int64_t flops_before = resources.kernels->flops();
   Timeline timeline(engine, *resources.kernels, config, speeds);
-  EngineInternals(engine).set_on_done(
-      [&](const Instruction& instruction) { timeline.Ran(instruction); });
+  internals.set_on_done([&](const Instruction& instruction) { timeline.Ran(instruction); });
   const StepResult step = engine.TrainBatch();
   prediction.step_time = timeline.time();
   prediction.computed_flops = resources.kernels->flops() - flops_before;
-  prediction.disk_bytes = EngineInternals(engine).states().disk_bytes();
-  StoreMoved(before, MovedSoFar(engine, resources), prediction);
+  prediction.disk_bytes = internals.states().disk_bytes();
+  prediction.step_traffic = engine.traffic() - sent_before;
+  prediction.tier_traffic = tier_traffic() - tiers_before;
+  prediction.disk_traffic = internals.states().disk_traffic() - disk_before;
   prediction.peak_bytes = resources.device.peak_bytes();
   prediction.host_peak_bytes = resources.host.peak_bytes();
   if (kind == DeviceKind::kCuda) {

@@ -2,10 +2,8 @@
 #include "engine/runtime/timeline.h"
 
 #include <algorithm>
+#include <utility>
 
-#include "engine/backend/stream.h"
-#include "engine/comm/process_group.h"
-#include "engine/io/async_file.h"
 #include "engine/runtime/engine_internals.h"
 #include "engine/runtime/optimizer/optimizer.h"
 
@@ -33,35 +31,21 @@ Timeline::Timeline(const Engine& engine, const Kernels& kernels, const DsConfig&
       slice_done_ms_(plan_.units.size()) {}
 
 Timeline::Counts Timeline::CountsNow() const {
-  const TierTraffic tiers = kernels_.stream().tier_traffic();
-  const AioTraffic disk = EngineInternals(engine_).states().disk_traffic();
-  Counts counts = {.flops = kernels_.flops(),
-                   .moved_bytes = kernels_.moved_bytes(),
-                   .copied_bytes = tiers.to_host_bytes + tiers.to_device_bytes,
-                   .read_bytes = disk.read_bytes,
-                   .written_bytes = disk.written_bytes};
-  // With overlap it is another thread's to count; TransferMs knows what a transfer sends.
-  if (plan_.overlap) return counts;
-  const Traffic traffic = engine_.traffic();
-  counts.sent_bytes = traffic.sent_bytes;
-  counts.num_calls = traffic.num_collectives + traffic.num_messages;
-  return counts;
-}
-
-Timeline::Counts Timeline::Since(const Counts& before) const {
-  const Counts now = CountsNow();
-  return {.flops = now.flops - before.flops,
-          .moved_bytes = now.moved_bytes - before.moved_bytes,
-          .copied_bytes = now.copied_bytes - before.copied_bytes,
-          .read_bytes = now.read_bytes - before.read_bytes,
-          .written_bytes = now.written_bytes - before.written_bytes,
-          .sent_bytes = now.sent_bytes - before.sent_bytes,
-          .num_calls = now.num_calls - before.num_calls};
+  return {.flops = kernels_.flops(),
+          .moved_bytes = kernels_.moved_bytes(),
+          .tiers = kernels_.stream().tier_traffic(),
+          .disk = EngineInternals(engine_).states().disk_traffic(),
+          // With overlap it is another thread's to count; TransferMs knows what a transfer sends.
+          .sent = plan_.overlap ? Traffic{} : engine_.traffic()};
 }
 
 void Timeline::Ran(const Instruction& instruction) {
-  const Counts counts = Since(counts_);
-  counts_ = CountsNow();
+  const Counts before = std::exchange(counts_, CountsNow());
+  const Counts counts = {.flops = counts_.flops - before.flops,
+                         .moved_bytes = counts_.moved_bytes - before.moved_bytes,
+                         .tiers = counts_.tiers - before.tiers,
+                         .disk = counts_.disk - before.disk,
+                         .sent = counts_.sent - before.sent};
   const double before_ms = now_ms_;
   Compute(instruction, counts);
   Communicate(instruction, counts);
@@ -75,7 +59,8 @@ void Timeline::Compute(const Instruction& instruction, const Counts& counts) {
   if (instruction.phase != Phase::kStep)
     compute_ms += MsFor(static_cast<double>(counts.moved_bytes), speeds_.device_bytes);
   Spend(&StepTime::compute_ms, speeds_.compute_times * compute_ms);
-  Spend(&StepTime::copy_ms, MsFor(static_cast<double>(counts.copied_bytes), speeds_.copy_bytes));
+  const int64_t copied_bytes = counts.tiers.to_host_bytes + counts.tiers.to_device_bytes;
+  Spend(&StepTime::copy_ms, MsFor(static_cast<double>(copied_bytes), speeds_.copy_bytes));
   if (instruction.op == Op::kNorm) Spend(&StepTime::update_ms, speeds_.update_times * NormMs());
   if (instruction.op == Op::kUpdate) {
     Spend(&StepTime::update_ms,
@@ -91,9 +76,10 @@ void Timeline::Communicate(const Instruction& instruction, const Counts& counts)
     arrives_ms_[instruction.transfer] = link_free_ms_;
   } else if (plan_.overlap && instruction.op == Op::kWait) {
     WaitUntil(&StepTime::communication_ms, arrives_ms_[instruction.transfer]);
-  } else if (counts.sent_bytes > 0) {  // A rank alone calls nobody.
-    const double ms = MsFor(static_cast<double>(counts.sent_bytes), speeds_.link_bytes) +
-                      static_cast<double>(counts.num_calls) * speeds_.call_seconds * kMsPerSecond;
+  } else if (counts.sent.sent_bytes > 0) {  // A rank alone calls nobody.
+    const int64_t num_calls = counts.sent.num_collectives + counts.sent.num_messages;
+    const double ms = MsFor(static_cast<double>(counts.sent.sent_bytes), speeds_.link_bytes) +
+                      static_cast<double>(num_calls) * speeds_.call_seconds * kMsPerSecond;
     time_.link_busy_ms += ms;
     Spend(&StepTime::communication_ms, ms);
   }
@@ -108,8 +94,8 @@ void Timeline::UseDisk(const Instruction& instruction, const Counts& counts) {
     case Op::kWriteSlice:
     case Op::kReadState:
     case Op::kWriteState: {
-      const double ms = MsFor(static_cast<double>(counts.read_bytes), speeds_.read_bytes) +
-                        MsFor(static_cast<double>(counts.written_bytes), speeds_.write_bytes);
+      const double ms = MsFor(static_cast<double>(counts.disk.read_bytes), speeds_.read_bytes) +
+                        MsFor(static_cast<double>(counts.disk.written_bytes), speeds_.write_bytes);
       disk_free_ms_ = std::max(disk_free_ms_, now_ms_) + ms;
       time_.disk_busy_ms += ms;
       done_ms = disk_free_ms_;
@@ -145,21 +131,22 @@ double Timeline::UpdateMs(const SubGroup& group) const {
   const int64_t elem_bytes = 2 * (BytesPerElem(master) + moments) +
                              BytesPerElem(config_.grad_dtype()) +
                              (config_.dtype() == master ? 0 : BytesPerElem(config_.dtype()));
-  const bool on_device = plan_.units[group.unit].reduced_grad_tier() == Tier::kDevice;
-  return MsFor(static_cast<double>(group.num_elems * elem_bytes),
-               on_device ? speeds_.device_bytes : speeds_.host_bytes);
+  return MemoryMs(group, elem_bytes);
 }
 
 // Every gradient is read once.
 double Timeline::NormMs() const {
   const int64_t elem_bytes = BytesPerElem(config_.grad_dtype());
   double ms = 0;
-  for (const SubGroup& group : plan_.sub_groups) {
-    const bool on_device = plan_.units[group.unit].reduced_grad_tier() == Tier::kDevice;
-    ms += MsFor(static_cast<double>(group.num_elems * elem_bytes),
-                on_device ? speeds_.device_bytes : speeds_.host_bytes);
-  }
+  for (const SubGroup& group : plan_.sub_groups)
+    ms += MemoryMs(group, elem_bytes);
   return ms;
+}
+
+double Timeline::MemoryMs(const SubGroup& group, int64_t elem_bytes) const {
+  const bool on_device = plan_.units[group.unit].reduced_grad_tier() == Tier::kDevice;
+  return MsFor(static_cast<double>(group.num_elems * elem_bytes),
+               on_device ? speeds_.device_bytes : speeds_.host_bytes);
 }
 
 void Timeline::Spend(double StepTime::*what, double ms) {

@@ -11,7 +11,10 @@
 #include <vector>
 
 #include "engine/backend/kernels.h"
+#include "engine/backend/stream.h"
+#include "engine/comm/process_group.h"
 #include "engine/config/ds_config.h"
+#include "engine/io/async_file.h"
 #include "engine/plan/plan.h"
 #include "engine/runtime/engine.h"
 
@@ -68,20 +71,19 @@ class Timeline {
   struct Counts {
     int64_t flops = 0;
     int64_t moved_bytes = 0;
-    int64_t copied_bytes = 0;
-    int64_t read_bytes = 0;
-    int64_t written_bytes = 0;
-    int64_t sent_bytes = 0;
-    int64_t num_calls = 0;
+    TierTraffic tiers;
+    AioTraffic disk;
+    Traffic sent;
   };
   Counts CountsNow() const;
-  Counts Since(const Counts& before) const;
   void Compute(const Instruction& instruction, const Counts& counts);
   void Communicate(const Instruction& instruction, const Counts& counts);
   void UseDisk(const Instruction& instruction, const Counts& counts);
   double TransferMs(const Transfer& transfer) const;
   double UpdateMs(const SubGroup& group) const;
   double NormMs() const;
+  // The time to move so many bytes of each element of the sub-group where its gradients rest.
+  double MemoryMs(const SubGroup& group, int64_t elem_bytes) const;
   void Spend(double StepTime::*what, double ms);
   void WaitUntil(double StepTime::*what, double ms);
 

@@ -397,15 +397,8 @@ void UnitStates::set_trace(Trace* trace) {
 }
 
 AioTraffic UnitStates::disk_traffic() const {
-  AioTraffic sum;
-  for (const std::optional<SwapFile>* swap : {&state_swap_, &slice_swap_}) {
-    if (!*swap) continue;
-    const AioTraffic traffic = (*swap)->traffic();
-    sum.num_requests += traffic.num_requests;
-    sum.read_bytes += traffic.read_bytes;
-    sum.written_bytes += traffic.written_bytes;
-  }
-  return sum;
+  return (state_swap_ ? state_swap_->traffic() : AioTraffic{}) +
+         (slice_swap_ ? slice_swap_->traffic() : AioTraffic{});
 }
 
 int64_t UnitStates::disk_bytes() const {

@@ -144,19 +144,9 @@ inline RankRun RunRank(const Model& model, const DsConfig& config, int num_steps
     const TierTraffic tiers = kernels.stream().tier_traffic();
     const AioTraffic disk = EngineInternals(engine).states().disk_traffic();
     run.steps.push_back(engine.TrainBatch());
-    const Traffic all = engine.traffic();
-    run.step_traffic = {.num_collectives = all.num_collectives - sent.num_collectives,
-                        .sent_bytes = all.sent_bytes - sent.sent_bytes,
-                        .num_messages = all.num_messages - sent.num_messages};
-    run.tier_traffic = {
-        .to_host_bytes = kernels.stream().tier_traffic().to_host_bytes - tiers.to_host_bytes,
-        .to_device_bytes = kernels.stream().tier_traffic().to_device_bytes - tiers.to_device_bytes};
-    run.disk_traffic = {
-        .num_requests =
-            EngineInternals(engine).states().disk_traffic().num_requests - disk.num_requests,
-        .read_bytes = EngineInternals(engine).states().disk_traffic().read_bytes - disk.read_bytes,
-        .written_bytes =
-            EngineInternals(engine).states().disk_traffic().written_bytes - disk.written_bytes};
+    run.step_traffic = engine.traffic() - sent;
+    run.tier_traffic = kernels.stream().tier_traffic() - tiers;
+    run.disk_traffic = EngineInternals(engine).states().disk_traffic() - disk;
     run.peak_bytes = memory.device().peak_bytes();
     run.host_peak_bytes = memory.host().peak_bytes();
   }

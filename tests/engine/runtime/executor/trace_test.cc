@@ -68,12 +68,8 @@ void RunTraced(const DsConfig& config, bool traces, ProcessGroup& group, TracedR
     rank.losses.push_back(engine.TrainBatch().loss);
     if (!traced) continue;
     engine.set_trace(nullptr);
-    rank.copied = {kernels.stream().tier_traffic().to_host_bytes - copied.to_host_bytes,
-                   kernels.stream().tier_traffic().to_device_bytes - copied.to_device_bytes};
-    rank.disk.read_bytes =
-        EngineInternals(engine).states().disk_traffic().read_bytes - disk.read_bytes;
-    rank.disk.written_bytes =
-        EngineInternals(engine).states().disk_traffic().written_bytes - disk.written_bytes;
+    rank.copied = kernels.stream().tier_traffic() - copied;
+    rank.disk = EngineInternals(engine).states().disk_traffic() - disk;
   }
   if (traces) rank.text = GatherTraces(rank.trace, group);
 }
