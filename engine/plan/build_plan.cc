@@ -33,13 +33,13 @@ class PlanBuilder {
     PlaceUnits();
     MakeBucketPools();
     if (options_.backward) MakeSubGroups();
-    for (const Compute& compute : computes_)
+    for (const Instruction& compute : computes_)
       needs_.push_back(NeedsOf(compute));
   }
 
   Plan Build() {
     for (size_t i = 0; i < computes_.size(); ++i) {
-      const Compute& compute = computes_[i];
+      const Instruction& compute = computes_[i];
       writer_.set_phase(compute.phase);
       FetchFor(i);
       writer_.Emit(compute);
@@ -204,7 +204,7 @@ class PlanBuilder {
   }
 
   // The units that must be gathered for it.
-  std::vector<int> NeedsOf(const Compute& compute) const {
+  std::vector<int> NeedsOf(const Instruction& compute) const {
     std::vector<int> needs;
     if (compute.op != Op::kForward && compute.op != Op::kRecompute && compute.op != Op::kBackward)
       return needs;
@@ -323,7 +323,7 @@ class PlanBuilder {
   }
 
   // Reduces the gradients that this backward has completed, if now is the time.
-  void ReduceAfter(const Compute& compute) {
+  void ReduceAfter(const Instruction& compute) {
     for (int u = num_units() - 1; u >= 0; --u) {
       if (plan_.units[u].trained && last_writer_[u] == compute.unit) Reduce(u, compute.micro_batch);
     }
@@ -424,7 +424,7 @@ class PlanBuilder {
   BucketPool reduce_;
   BucketPool gather_;
   ScheduleOptions schedule_;
-  std::vector<Compute> computes_;
+  std::vector<Instruction> computes_;
   std::vector<std::vector<int>> needs_;  // Per compute: the units that must be gathered for it.
   std::vector<int> last_writer_;   // Per unit: the unit whose backward completes its gradient here.
   std::vector<bool> live_;         // Gathered, or about to be.

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "engine/plan/plan.h"
-#include "engine/plan/schedule.h"
 
 namespace dsat::engine {
 
@@ -25,13 +24,7 @@ class PlanWriter {
   explicit PlanWriter(Plan& plan) : plan_(plan) {}
 
   void set_phase(Phase phase) { phase_ = phase; }
-  void Emit(const Compute& compute) {
-    plan_.instructions.push_back({.op = compute.op,
-                                  .phase = compute.phase,
-                                  .unit = compute.unit,
-                                  .micro_batch = compute.micro_batch,
-                                  .sent_micro_batch = compute.sent_micro_batch});
-  }
+  void Emit(const Instruction& instruction) { plan_.instructions.push_back(instruction); }
   void Emit(Op op, int unit = -1) { plan_.instructions.push_back({op, phase_, unit}); }
   void EmitSubGroup(Op op, int sub_group) {
     plan_.instructions.push_back({op, phase_, plan_.sub_groups[sub_group].unit, -1, -1, sub_group});

@@ -11,7 +11,7 @@ namespace {
 class Scheduler {
  public:
   explicit Scheduler(const ScheduleOptions& options) : options_(options) {}
-  std::vector<Compute> Build();
+  std::vector<Instruction> Build();
 
  private:
   void Forward(int micro_batch);
@@ -20,7 +20,7 @@ class Scheduler {
   void Recompute(int micro_batch, int begin, int end);
   void Load(int micro_batch);
   void Receive(Op op, int micro_batch, int unit);
-  void Emit(Op op, int micro_batch, int unit) { list_.push_back({op, phase_, micro_batch, unit}); }
+  void Emit(Op op, int micro_batch, int unit) { list_.push_back({op, phase_, unit, micro_batch}); }
 
   bool has_first() const { return options_.first_unit == 0; }
   bool has_last() const { return options_.end_unit == options_.num_units; }
@@ -39,7 +39,7 @@ class Scheduler {
   const ScheduleOptions& options_;
   Phase phase_ = Phase::kForward;
   int loaded_ = -1;  // The micro-batch that was loaded last.
-  std::vector<Compute> list_;
+  std::vector<Instruction> list_;
 };
 
 void Scheduler::Load(int micro_batch) {
@@ -54,13 +54,16 @@ void Scheduler::Load(int micro_batch) {
 // backward.
 void Scheduler::Receive(Op op, int micro_batch, int unit) {
   const bool grad = op == Op::kReceiveGrad;
-  const auto is_no_load = [](const Compute& c) { return c.op != Op::kLoadBatch; };
+  const auto is_no_load = [](const Instruction& i) { return i.op != Op::kLoadBatch; };
   const auto last = std::find_if(list_.rbegin(), list_.rend(), is_no_load);
   const bool sent = last != list_.rend() && last->op == (grad ? Op::kSendOutput : Op::kSendGrad);
   const bool alternates_after = options_.num_micro_batches >= options_.num_stages - options_.stage;
   if (!sent || (grad && !alternates_after)) return Emit(op, micro_batch, unit);
-  *last = {grad ? Op::kSendOutputReceiveGrad : Op::kSendGradReceiveInput, phase_, micro_batch, unit,
-           last->micro_batch};
+  *last = {.op = grad ? Op::kSendOutputReceiveGrad : Op::kSendGradReceiveInput,
+           .phase = phase_,
+           .unit = unit,
+           .micro_batch = micro_batch,
+           .sent_micro_batch = last->micro_batch};
 }
 
 void Scheduler::Forward(int micro_batch) {
@@ -113,7 +116,7 @@ void Scheduler::Recompute(int micro_batch, int begin, int end) {
   Emit(Op::kDropInput, micro_batch, end);  // It was made again, too, and has served.
 }
 
-std::vector<Compute> Scheduler::Build() {
+std::vector<Instruction> Scheduler::Build() {
   const auto num_micro_batches = static_cast<int>(options_.num_micro_batches);
   const int ahead = options_.backward ? NumInFlight(options_) - 1 : 0;
   for (int m = 0; m < num_micro_batches + ahead; ++m) {
@@ -125,7 +128,7 @@ std::vector<Compute> Scheduler::Build() {
 
 }  // namespace
 
-std::vector<Compute> Schedule(const ScheduleOptions& options) {
+std::vector<Instruction> Schedule(const ScheduleOptions& options) {
   DSAT_CHECK(0 <= options.first_unit && options.first_unit < options.end_unit &&
              options.end_unit <= options.num_units && options.num_micro_batches > 0);
   return Scheduler(options).Build();

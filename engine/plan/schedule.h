@@ -25,19 +25,11 @@ struct ScheduleOptions {
   bool checkpoints_on_host = false;
 };
 
-struct Compute {
-  Op op;
-  Phase phase;
-  int micro_batch;
-  int unit;
-  int sent_micro_batch = -1;  // As Instruction's.
-};
-
 // Forwards run ahead of backwards by as many micro-batches as there are stages after this one
 // (PipeDream-Flush, Narayanan et al. 2021). Where an output and a gradient cross between two
 // stages, both send and receive in one instruction, so that no stage blocks even if a message is
 // sent only while it is received. REQUIRES: 0 <= first_unit < end_unit <= num_units.
-std::vector<Compute> Schedule(const ScheduleOptions& options);
+std::vector<Instruction> Schedule(const ScheduleOptions& options);
 
 // The number of micro-batches that are between their forward and their backward at once.
 int NumInFlight(const ScheduleOptions& options);

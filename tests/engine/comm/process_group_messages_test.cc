@@ -90,7 +90,7 @@ void RunPipeline(ProcessGroup& group, int64_t num_micro_batches, int64_t bytes) 
                                    .num_stages = group.size(),
                                    .stage = group.rank(),
                                    .num_micro_batches = num_micro_batches};
-  for (const Compute& c : Schedule(options)) {
+  for (const Instruction& c : Schedule(options)) {
     const int peer = group.rank() + StageOffset(c.op);
     switch (c.op) {
       case Op::kReceiveInput:

@@ -12,16 +12,10 @@
 namespace dsat::engine {
 namespace {
 
-std::string Text(const std::vector<Compute>& computes) {
+std::string Text(const std::vector<Instruction>& instructions) {
   std::string text;
-  for (const Compute& c : computes) {
-    if (!text.empty()) text += " ";
-    text += ToString(Instruction{.op = c.op,
-                                 .phase = c.phase,
-                                 .unit = c.unit,
-                                 .micro_batch = c.micro_batch,
-                                 .sent_micro_batch = c.sent_micro_batch});
-  }
+  for (const Instruction& i : instructions)
+    text += (text.empty() ? "" : " ") + ToString(i);
   return text;
 }
 
@@ -130,7 +124,7 @@ struct Message {
   int received = -1;
 };
 
-Message MessageOf(const Compute& c) {
+Message MessageOf(const Instruction& c) {
   switch (c.op) {
     case Op::kSendOutput:
     case Op::kSendGrad:
@@ -154,7 +148,7 @@ class PaperStage {
     const int first_backward = std::max(options_.first_unit, options_.first_trained);
     const bool has_backward = options_.backward && first_backward < options_.end_unit;
     for (; !AtEnd() && StageOffset(list_[next_].op) == 0; ++next_) {
-      const Compute& c = list_[next_];
+      const Instruction& c = list_[next_];
       if (c.op == Op::kForward && has_backward) in_flight_.insert(c.micro_batch);
       if (c.op != Op::kBackward) continue;
       EXPECT_EQ(in_flight_.count(c.micro_batch), 1u);
@@ -170,7 +164,7 @@ class PaperStage {
 
  private:
   const ScheduleOptions options_;
-  const std::vector<Compute> list_;
+  const std::vector<Instruction> list_;
   size_t next_ = 0;
   std::set<int> in_flight_;
 };
