@@ -428,7 +428,7 @@ std::unique_ptr<CheckpointSave> Engine::Parts::BeginCheckpoint(const std::string
                                   {"num_samples", num_samples},
                                   {"train_batch_size", config.batch.train_batch_size},
                                   {"num_skipped_steps", num_skipped_steps},
-                                  {"loss_scaler", ToJson(loss_scaler.state())},
+                                  {"loss_scaler", loss_scaler.state()},
                                   {"lr", given_lr ? Json(*given_lr) : Json()}},
                                  client_state};
   return std::make_unique<CheckpointSave>(dir, tag.empty() ? TagOf(num_steps) : tag,
@@ -457,7 +457,7 @@ Json Engine::LoadCheckpoint(const std::string& dir, const std::string& tag) {
   parts_->num_samples =
       notes.engine.value("num_samples", parts_->num_steps * config.batch.train_batch_size);
   parts_->num_skipped_steps = notes.engine.at("num_skipped_steps");
-  parts_->loss_scaler.Restore(LossScalerStateFrom(notes.engine.at("loss_scaler")));
+  parts_->loss_scaler.Restore(notes.engine.at("loss_scaler").get<LossScalerState>());
   const Json lr = notes.engine.value("lr", Json());  // Old checkpoints do not have it.
   parts_->given_lr = lr.is_null() ? std::nullopt : std::optional(lr.get<double>());
   if (parts_->unreduced_executor) parts_->unreduced_executor->ResetCompressionErrors();

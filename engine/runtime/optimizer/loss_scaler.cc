@@ -23,20 +23,6 @@ double FirstScale(const Fp16Config& config) {
 
 }  // namespace
 
-Json ToJson(const LossScalerState& state) {
-  return {{"scale", state.scale},
-          {"iteration", state.iteration},
-          {"last_overflow", state.last_overflow},
-          {"hysteresis", state.hysteresis}};
-}
-
-LossScalerState LossScalerStateFrom(const Json& json) {
-  return {.scale = json.at("scale"),
-          .iteration = json.at("iteration"),
-          .last_overflow = json.at("last_overflow"),
-          .hysteresis = json.at("hysteresis")};
-}
-
 LossScaler::LossScaler(const Fp16Config& config) : config_(config) {
   state_.scale = FirstScale(config);
   state_.hysteresis = config.hysteresis;

@@ -21,8 +21,7 @@ struct LossScalerState {
   bool operator==(const LossScalerState&) const = default;
 };
 
-Json ToJson(const LossScalerState& state);
-LossScalerState LossScalerStateFrom(const Json& json);
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LossScalerState, scale, iteration, last_overflow, hysteresis)
 
 class LossScaler {
  public:

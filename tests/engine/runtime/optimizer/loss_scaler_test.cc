@@ -123,7 +123,7 @@ TEST(LossScalerTest, ARestoredScalerGoesOnAsTheSavedOne) {
     whole.Update(steps[i] == 'x');
     first.Update(steps[i] == 'x');
     LossScaler next(Dynamic(10, 3));
-    next.Restore(LossScalerStateFrom(ToJson(first.state())));
+    next.Restore(Json(first.state()).get<LossScalerState>());
     first = next;
     EXPECT_EQ(first.state(), whole.state()) << i;
   }
