@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "base/files.h"
@@ -43,7 +43,7 @@ class SegmentPool {
   // segments are given back first. kNoPlace if that does not help.
   Place Take(int64_t bytes, int64_t most_bytes);
   // Makes a segment for `bytes`. False if that is more than `most_bytes` or the source has.
-  bool Reserve(int64_t bytes, int64_t most_bytes) { return Grow(bytes, most_bytes); }
+  bool Reserve(int64_t bytes, int64_t most_bytes);
   // Takes the block at `place`. False if not all of it is free.
   bool TakeAt(Place place, int64_t bytes);
   // REQUIRES: a block of Take or TakeAt, of this size. With the last block all segments are given
@@ -68,16 +68,14 @@ class SegmentPool {
     void* data = nullptr;
   };
 
-  bool Grow(int64_t bytes, int64_t most_bytes);
+  // The smallest free range that holds `bytes`; kNoPlace if none does.
+  Place RangeFor(int64_t bytes) const;
   void ReleaseFreeSegments(int64_t most_bytes);
-  void AddRange(Place begin, int64_t bytes);
-  void RemoveRange(Place begin, int64_t bytes);
 
   MemorySource& source_;
   const int64_t granule_bytes_;
-  std::map<Place, Segment> segments_;            // By begin; there is a gap behind each.
-  std::map<Place, int64_t> free_;                // Bytes of free ranges by begin.
-  std::set<std::pair<int64_t, Place>> by_size_;  // The same by size.
+  std::map<Place, Segment> segments_;  // By begin; there is a gap behind each.
+  FreeRanges free_;
   Place end_ = 0;
   int64_t reserved_bytes_ = 0;
   int64_t num_blocks_ = 0;
@@ -87,31 +85,29 @@ SegmentPool::SegmentPool(MemorySource& source)
     : source_(source), granule_bytes_(source.granule_bytes()) {}
 
 SegmentPool::Place SegmentPool::Take(int64_t bytes, int64_t most_bytes) {
-  auto range = by_size_.lower_bound({bytes, 0});
-  if (range == by_size_.end()) {
-    if (!Grow(bytes, most_bytes)) return kNoPlace;
-    range = by_size_.lower_bound({bytes, 0});
-  }
-  const auto [size, place] = *range;
-  RemoveRange(place, size);
-  if (size > bytes) AddRange(place + bytes, size - bytes);
-  ++num_blocks_;
+  Place place = RangeFor(bytes);
+  if (place == kNoPlace && Reserve(bytes, most_bytes)) place = RangeFor(bytes);
+  if (place != kNoPlace) TakeAt(place, bytes);
   return place;
 }
 
+SegmentPool::Place SegmentPool::RangeFor(int64_t bytes) const {
+  constexpr int64_t kTooSmall = std::numeric_limits<int64_t>::max();
+  const auto size = [&](const auto& range) {
+    return range.second < bytes ? kTooSmall : range.second;
+  };
+  const auto smallest = std::ranges::min_element(free_.ranges(), {}, size);
+  const bool fits = smallest != free_.ranges().end() && size(*smallest) != kTooSmall;
+  return fits ? smallest->first : kNoPlace;
+}
+
 bool SegmentPool::TakeAt(Place place, int64_t bytes) {
-  auto range = free_.upper_bound(place);
-  if (range == free_.begin()) return false;
-  const auto [begin, size] = *std::prev(range);
-  if (place + bytes > begin + size) return false;
-  RemoveRange(begin, size);
-  if (place > begin) AddRange(begin, place - begin);
-  if (begin + size > place + bytes) AddRange(place + bytes, begin + size - place - bytes);
+  if (!free_.Take(place, bytes)) return false;
   ++num_blocks_;
   return true;
 }
 
-bool SegmentPool::Grow(int64_t bytes, int64_t most_bytes) {
+bool SegmentPool::Reserve(int64_t bytes, int64_t most_bytes) {
   const int64_t size = SizeWith(bytes) - reserved_bytes_;
   if (most_bytes > 0 && reserved_bytes_ + size > most_bytes) {
     ReleaseFreeSegments(most_bytes - size);
@@ -124,29 +120,14 @@ bool SegmentPool::Grow(int64_t bytes, int64_t most_bytes) {
   }
   if (segment.data == nullptr) return false;
   segments_[end_] = segment;
-  AddRange(end_, size);
+  free_.Add(end_, size);
   end_ += size + granule_bytes_;
   reserved_bytes_ += size;
   return true;
 }
 
 void SegmentPool::Free(Place place, int64_t bytes) {
-  auto next = free_.lower_bound(place);
-  if (next != free_.end() && next->first == place + bytes) {
-    const int64_t more = next->second;
-    RemoveRange(place + bytes, more);
-    bytes += more;
-  }
-  next = free_.lower_bound(place);
-  if (next != free_.begin()) {
-    const auto [begin, before] = *std::prev(next);
-    if (begin + before == place) {
-      RemoveRange(begin, before);
-      place = begin;
-      bytes += before;
-    }
-  }
-  AddRange(place, bytes);
+  free_.Add(place, bytes);
   if (--num_blocks_ == 0) ReleaseFreeSegments(0);
 }
 
@@ -160,23 +141,11 @@ void SegmentPool::ReleaseFreeSegments(int64_t most_bytes) {
   for (auto it = segments_.end(); it != segments_.begin() && reserved_bytes_ > most_bytes;) {
     --it;
     const auto [begin, segment] = *it;
-    const auto range = free_.find(begin);
-    if (range == free_.end() || range->second != segment.bytes) continue;
-    RemoveRange(begin, segment.bytes);
+    if (!free_.Take(begin, segment.bytes)) continue;
     source_.Free(segment.data, segment.bytes);
     reserved_bytes_ -= segment.bytes;
     it = segments_.erase(it);
   }
-}
-
-void SegmentPool::AddRange(Place begin, int64_t bytes) {
-  free_[begin] = bytes;
-  by_size_.emplace(bytes, begin);
-}
-
-void SegmentPool::RemoveRange(Place begin, int64_t bytes) {
-  free_.erase(begin);
-  by_size_.erase({bytes, begin});
 }
 
 MemorySource* System() {

@@ -2,8 +2,6 @@
 #include "engine/core/buffer_plan.h"
 
 #include <algorithm>
-#include <iterator>
-#include <map>
 
 namespace dsat::engine {
 namespace {
@@ -12,39 +10,28 @@ namespace {
 class Region {
  public:
   int64_t Take(int64_t bytes) {
+    const auto& ranges = free_.ranges();
     const auto fits = [&](const auto& range) { return range.second >= bytes; };
-    auto range = std::ranges::find_if(free_, fits);
-    if (range == free_.end()) {
+    const auto range = std::ranges::find_if(ranges, fits);
+    int64_t begin = size_;
+    if (range != ranges.end()) {
+      begin = range->first;
+    } else {
       const bool extends =
-          !free_.empty() && std::prev(range)->first + std::prev(range)->second == size_;
-      const int64_t begin = extends ? std::prev(range)->first : size_;
-      if (extends) free_.erase(begin);
+          !ranges.empty() && ranges.rbegin()->first + ranges.rbegin()->second == size_;
+      if (extends) begin = ranges.rbegin()->first;
+      free_.Add(size_, begin + bytes - size_);
       size_ = begin + bytes;
-      return begin;
     }
-    const auto [begin, size] = *range;
-    free_.erase(range);
-    if (size > bytes) free_[begin + bytes] = size - bytes;
+    free_.Take(begin, bytes);
     return begin;
   }
-
-  void Free(int64_t begin, int64_t bytes) {
-    auto next = free_.lower_bound(begin);
-    if (next != free_.end() && next->first == begin + bytes) {
-      bytes += next->second;
-      next = free_.erase(next);
-    }
-    if (next != free_.begin() && std::prev(next)->first + std::prev(next)->second == begin) {
-      std::prev(next)->second += bytes;
-    } else {
-      free_[begin] = bytes;
-    }
-  }
+  void Free(int64_t begin, int64_t bytes) { free_.Add(begin, bytes); }
 
   int64_t size() const { return size_; }
 
  private:
-  std::map<int64_t, int64_t> free_;  // Bytes by begin.
+  FreeRanges free_;
   int64_t size_ = 0;
 };
 

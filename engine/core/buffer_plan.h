@@ -5,10 +5,49 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <limits>
+#include <map>
 #include <vector>
 
 namespace dsat::engine {
+
+// The free ranges of a block of memory. Ranges side by side are one. Not thread-safe.
+class FreeRanges {
+ public:
+  // Bytes by begin.
+  const std::map<int64_t, int64_t>& ranges() const { return ranges_; }
+
+  // REQUIRES: nothing of the range is free, and it is not empty.
+  void Add(int64_t begin, int64_t bytes) {
+    auto next = ranges_.lower_bound(begin);
+    if (next != ranges_.end() && next->first == begin + bytes) {
+      bytes += next->second;
+      next = ranges_.erase(next);
+    }
+    if (next != ranges_.begin() && std::prev(next)->first + std::prev(next)->second == begin) {
+      std::prev(next)->second += bytes;
+    } else {
+      ranges_[begin] = bytes;
+    }
+  }
+
+  // Returns false and takes nothing if not all of the range is free.
+  bool Take(int64_t begin, int64_t bytes) {
+    const auto next = ranges_.upper_bound(begin);
+    if (next == ranges_.begin()) return false;
+    const auto [free_begin, free_bytes] = *std::prev(next);
+    const int64_t bytes_behind = free_begin + free_bytes - (begin + bytes);
+    if (bytes_behind < 0) return false;
+    ranges_.erase(free_begin);
+    if (begin > free_begin) ranges_[free_begin] = begin - free_begin;
+    if (bytes_behind > 0) ranges_[begin + bytes] = bytes_behind;
+    return true;
+  }
+
+ private:
+  std::map<int64_t, int64_t> ranges_;
+};
 
 // A buffer of a run. Times count the run's allocations and releases.
 struct Request {
