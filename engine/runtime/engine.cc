@@ -38,10 +38,17 @@ StateOptions StatesFor(const DsConfig& config, uint64_t seed) {
           .param_swap = {config.zero.offload_param.nvme_path, config.aio, "param"}};
 }
 
-// On a GPU, whose memory is reserved before the first buffer is allocated.
+// On a GPU, whose memory is reserved before the first buffer is allocated: the buffers lie where
+// two steps on the counting backend ask for them.
 const Resources& WithPlannedBuffers(const Resources& resources, const DsConfig& config) {
   Arena& device = resources.memory.device;
-  if (device.WantsPlan()) device.BeginRun(resources.plan_buffers(resources, config));
+  if (!device.WantsPlan()) return resources;
+  CountingResources counting(resources.group.rank(), resources.group.size(), /*num_threads=*/1,
+                             DeviceKind::kCuda);
+  Engine engine(counting.For(resources.model, resources.seq_len), config, 0);
+  engine.TrainBatch();
+  engine.TrainBatch();
+  device.BeginRun(counting.device.PlanRequests());
   return resources;
 }
 

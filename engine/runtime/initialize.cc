@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "engine/config/ds_config.h"
 #include "engine/data/model_fit.h"
-#include "engine/runtime/predict.h"
 #include "engine/runtime/resources.h"
 
 namespace dsat::engine {
@@ -60,8 +59,7 @@ Training::Parts::Parts(ProcessGroup& world, TrainingArgs args)
       group(device->MakeGroup(GroupOfItsOwn(world))),
       dataset(std::move(args.dataset)),
       memory(*device, args.device_memory_bytes, args.host_memory_bytes),
-      engine({model, *group, memory.view(), dataset.get(), CheckedSeqLen(args.seq_len, model),
-              BufferPlanOf},
+      engine({model, *group, memory.view(), dataset.get(), CheckedSeqLen(args.seq_len, model)},
              config, static_cast<uint64_t>(config.seed)) {}
 
 Training::Training(ProcessGroup& world, TrainingArgs args)

@@ -4,28 +4,13 @@
 #include <algorithm>
 
 #include "engine/backend/cost.h"
+#include "engine/core/buffer_plan.h"
 #include "engine/runtime/engine_internals.h"
 #include "engine/runtime/resources.h"
 #include "engine/runtime/state/unit_state.h"
 
 namespace dsat::engine {
 namespace {
-
-// Everything an engine runs on, counting.
-struct CountingResources {
-  CountingResources(int rank, int size, int num_threads, DeviceKind kind)
-      : group(MakeCountingGroup(rank, size)), kernels(MakeCountingKernels(num_threads, kind)) {
-    device.Charge(kernels->WorkspaceBytes(), "the kernels' workspace");
-  }
-  Resources For(const Model& model, int64_t seq_len) {
-    return {model, *group, {device, host, *kernels, *kernels}, nullptr, seq_len};
-  }
-
-  std::unique_ptr<ProcessGroup> group;
-  std::unique_ptr<Kernels> kernels;
-  Arena device{"device memory", Arena::Kind::kCounting, 0};
-  Arena host{"host memory", Arena::Kind::kCounting, 0};
-};
 
 // The engine on one rank with micro-batches of one sample: what one sample keeps alive.
 int64_t ActivationBytesPerSample(const Model& model, DsConfig config, int64_t seq_len,
@@ -45,15 +30,6 @@ int64_t ReservedBytes(const BufferPlan& plan) {
 }
 
 }  // namespace
-
-BufferPlan BufferPlanOf(const Resources& resources, const DsConfig& config) {
-  CountingResources counting(resources.group.rank(), resources.group.size(), /*num_threads=*/1,
-                             DeviceKind::kCuda);
-  Engine engine(counting.For(resources.model, resources.seq_len), config, 0);
-  for (int step = 0; step < 2; ++step)
-    engine.TrainBatch();
-  return counting.device.PlanRequests();
-}
 
 Prediction Predict(const Model& model, const DsConfig& config, int64_t seq_len, int rank, int size,
                    int num_threads, const Speeds& speeds, DeviceKind kind) {

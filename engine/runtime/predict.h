@@ -8,15 +8,12 @@
 #include "engine/backend/stream.h"
 #include "engine/comm/process_group.h"
 #include "engine/config/ds_config.h"
-#include "engine/core/buffer_plan.h"
 #include "engine/core/device_kind.h"
 #include "engine/io/async_file.h"
 #include "engine/model/layer.h"
 #include "engine/runtime/timeline.h"
 
 namespace dsat::engine {
-
-struct Resources;  // engine/runtime/resources.h
 
 // The prediction for one rank. Traffic, FLOPs and time are those of one optimizer step.
 struct Prediction {
@@ -37,10 +34,6 @@ struct Prediction {
   int64_t run_host_peak_bytes = 0;
   StepTime step_time;  // At the given speeds.
 };
-
-// Where the buffers of a run on a GPU lie: those that two steps on the counting backend ask for.
-// Throws as Predict.
-BufferPlan BufferPlanOf(const Resources& resources, const DsConfig& config);
 
 // Runs two steps on the counting backend, without limit. `seq_len` is T. Takes milliseconds. Throws
 // what Engine's constructor throws of settings that this model or number of ranks does not allow,

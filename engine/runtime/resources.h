@@ -2,16 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "engine/comm/process_group.h"
+#include "engine/core/device_kind.h"
 #include "engine/data/dataset.h"
 #include "engine/model/layer.h"
 #include "engine/runtime/state/tier_memory.h"
 
 namespace dsat::engine {
-
-struct BufferPlan;  // engine/core/buffer_plan.h
-struct DsConfig;    // engine/config/ds_config.h
 
 // All of it must outlive the engine.
 struct Resources {
@@ -20,9 +19,22 @@ struct Resources {
   Memory memory;
   const Dataset* dataset = nullptr;  // nullptr with a counting arena, or if batches are given.
   int64_t seq_len = 0;
-  // BufferPlanOf (engine/runtime/predict.h), which predicts where the buffers of a run on a GPU
-  // lie. REQUIRES: it is given if memory.device.WantsPlan().
-  BufferPlan (*plan_buffers)(const Resources&, const DsConfig&) = nullptr;
+};
+
+// Everything an engine runs on, counting.
+struct CountingResources {
+  CountingResources(int rank, int size, int num_threads, DeviceKind kind)
+      : group(MakeCountingGroup(rank, size)), kernels(MakeCountingKernels(num_threads, kind)) {
+    device.Charge(kernels->WorkspaceBytes(), "the kernels' workspace");
+  }
+  Resources For(const Model& model, int64_t seq_len) {
+    return {model, *group, {device, host, *kernels, *kernels}, nullptr, seq_len};
+  }
+
+  std::unique_ptr<ProcessGroup> group;
+  std::unique_ptr<Kernels> kernels;
+  Arena device{"device memory", Arena::Kind::kCounting, 0};
+  Arena host{"host memory", Arena::Kind::kCounting, 0};
 };
 
 }  // namespace dsat::engine

@@ -104,9 +104,7 @@ class Trial {
   }
 
  private:
-  Resources MakeResources() {
-    return {model_, *group_, memory_.view(), data_.get(), seq_len_, BufferPlanOf};
-  }
+  Resources MakeResources() { return {model_, *group_, memory_.view(), data_.get(), seq_len_}; }
   uint64_t Seed() const { return static_cast<uint64_t>(SeedOf(task_, config_)); }
 
   void Profile() {

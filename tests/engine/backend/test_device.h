@@ -10,7 +10,6 @@
 #include "engine/comm/process_group.h"
 #include "engine/core/device_kind.h"
 #include "engine/runtime/engine.h"
-#include "engine/runtime/predict.h"
 #include "engine/runtime/resources.h"
 #include "engine/runtime/state/tier_memory.h"
 
@@ -37,7 +36,7 @@ class TestDevice {
              int64_t host_bytes = 0);
 
   Resources For(const Model& model, const Dataset* dataset, int64_t seq_len) {
-    return {model, *group_, memory_.view(), dataset, seq_len, BufferPlanOf};
+    return {model, *group_, memory_.view(), dataset, seq_len};
   }
   TierMemory& memory() { return memory_; }
   ProcessGroup& group() { return *group_; }

@@ -150,8 +150,7 @@ inline std::vector<double> LossesOf(const Model& model, const LossRun& run) {
   RunRanks(run.world_size, [&](ProcessGroup& host) {
     TestDevice device(host);
     DefectiveGroup group(device.group(), run.defect, config.dtype());
-    const Resources resources{model,      group,   device.memory().view(),
-                              data.get(), kSeqLen, BufferPlanOf};
+    const Resources resources{model, group, device.memory().view(), data.get(), kSeqLen};
     Engine engine(resources, config, run.seed);
     for (int step = 0; step < run.num_steps; ++step) {
       const double loss = engine.TrainBatch().loss;
