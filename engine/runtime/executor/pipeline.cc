@@ -40,19 +40,10 @@ std::vector<int64_t> WeightsOf(const Model& model, const std::string& method,
   return weights;
 }
 
-// The begins of stages of equal numbers of layers; if the number does not divide, the first stages
-// have one more (DeepSpeed's partition_uniform).
-std::vector<int> DivideEqually(int num_layers, int num_stages) {
-  std::vector<int> begins = {0};
-  for (int stage = 0; stage < num_stages; ++stage) {
-    const int rest = stage < num_layers % num_stages ? 1 : 0;
-    begins.push_back(begins.back() + num_layers / num_stages + rest);
-  }
-  return begins;
-}
-
 // The begins of stages of one layer or more. The heaviest stage weighs as little as possible; of
-// the divisions of which this is true, it is one whose lightest stage weighs the most.
+// the divisions of which this is true, it is one whose lightest stage weighs the most. With equal
+// weights whose number does not divide, the first stages have one layer more (DeepSpeed's
+// partition_uniform).
 std::vector<int> DivideByWeight(const std::vector<int64_t>& weights, int num_stages) {
   const int num_layers = static_cast<int>(weights.size());
   std::vector<int64_t> sums = {0};  // The sums of the first weights.
@@ -102,7 +93,6 @@ std::vector<int> PartitionLayers(const Model& model, int num_stages, const std::
           "{}: the model has {} layers; expected at least {}, one per stage", what, weights.size(),
           num_stages);
   }
-  if (method == "uniform") return DivideEqually(static_cast<int>(weights.size()), num_stages);
   return DivideByWeight(weights, num_stages);
 }
 
@@ -183,11 +173,10 @@ std::vector<int64_t> InputBytes(const Model& model, const Batch& batch, DType dt
     }
     double loss = 0;
     Saved saved;
-    const Batch shape = {.B = batch.B, .T = batch.T};
     const LayerContext context = {.kernels = *kernels,
                                   .arena = arena,
                                   .dtype = dtype,
-                                  .batch = shape,
+                                  .batch = batch,
                                   .params = params,
                                   .grads = {},
                                   .loss = &loss};

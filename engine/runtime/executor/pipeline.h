@@ -65,8 +65,8 @@ class TiedUnits {
   CommBuffer bucket_;
 };
 
-// Bytes of the input of every layer and of the output of the last, for one micro-batch: found by
-// running the layers on the counting backend.
+// Bytes of the input of every layer and of the output of the last, for one micro-batch of the shape
+// of `batch`: found by running the layers on the counting backend.
 std::vector<int64_t> InputBytes(const Model& model, const Batch& batch, DType dtype);
 
 }  // namespace dsat::engine
