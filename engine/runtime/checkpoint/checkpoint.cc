@@ -84,23 +84,15 @@ std::unique_ptr<SafetensorsWriter> WriteRankFile(const std::string& path, const 
   return writer;
 }
 
-std::map<std::string, std::vector<int64_t>> ShapesOf(const Model& model) {
-  std::map<std::string, std::vector<int64_t>> shapes;
+// A field of every parameter, by name.
+template <typename Field>
+std::map<std::string, Field> OfParams(const Model& model, Field ParamSpec::*field) {
+  std::map<std::string, Field> fields;
   for (const auto& layer : model.layers) {
     for (const ParamSpec& spec : layer->params())
-      shapes[spec.name] = spec.shape;
+      fields[spec.name] = spec.*field;
   }
-  return shapes;
-}
-
-std::map<std::string, std::vector<LinearPart>> LinearsOf(const Model& model) {
-  std::map<std::string, std::vector<LinearPart>> linears;
-  for (const auto& layer : model.layers) {
-    for (const ParamSpec& spec : layer->params()) {
-      if (!spec.linears.empty()) linears[spec.name] = spec.linears;
-    }
-  }
-  return linears;
+  return fields;
 }
 
 // The number that rank `root` has, on every rank.
@@ -151,7 +143,7 @@ void CheckFits(const CheckpointManifest& manifest, const std::string& folder, co
     Throw(ErrorCode::kInvalidArgument, "{}/manifest.json: /dtype is {}; the model runs in {}: {}",
           folder, SafetensorsName(manifest.dtype), SafetensorsName(states.dtype()), kWayOut);
   }
-  if (manifest.parameters != ShapesOf(model)) {
+  if (manifest.parameters != OfParams(model, &ParamSpec::shape)) {
     Throw(ErrorCode::kInvalidArgument,
           "{}/manifest.json: /parameters are not those of this model ({}): {}", folder,
           model.description, kWayOut);
@@ -271,26 +263,6 @@ std::unique_ptr<PublishedWriter> Open(const std::string& dir, const std::string&
   return std::make_unique<PublishedWriter>(dir + "/" + name, dtype, std::move(params));
 }
 
-// A rank on which something goes wrong takes part to the end: nobody may be left waiting for it.
-class FirstFailure {
- public:
-  template <typename Work>
-  void Try(const Work& work) {
-    if (failure_) return;
-    try {
-      work();
-    } catch (...) {
-      failure_ = std::current_exception();
-    }
-  }
-  void Rethrow() const {
-    if (failure_) std::rethrow_exception(failure_);
-  }
-
- private:
-  std::exception_ptr failure_;
-};
-
 // Brings a model's parameters to rank 0 and, there, into the file.
 class ModelWriter {
  public:
@@ -314,9 +286,22 @@ class ModelWriter {
       MovePart(u, owner, part * part_elems, part_elems);
     }
   }
-  void Rethrow() const { failure_.Rethrow(); }
+  void Rethrow() const {
+    if (failure_) std::rethrow_exception(failure_);
+  }
 
  private:
+  // A rank on which something goes wrong takes part to the end: nobody may be left waiting for it.
+  template <typename Work>
+  void Try(const Work& work) {
+    if (failure_) return;
+    try {
+      work();
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+  }
+
   // Elements [begin, begin + num_elems) of a unit, from the rank that has them.
   void MovePart(int u, int owner, int64_t begin, int64_t num_elems) {
     std::vector<char> room;
@@ -339,7 +324,7 @@ class ModelWriter {
   std::vector<char> ReadPart(int u, int64_t num_elems) {
     std::vector<char> part(static_cast<size_t>(num_elems * BytesPerElem(states_.dtype())));
     size_t end = 0;  // The bytes that have come.
-    failure_.Try([&] {
+    Try([&] {
       states_.Visit(u, UnitStates::Access::kRead, [&](const StatePart& state) {
         if (state.state != "param") return;
         const auto bytes = static_cast<size_t>(state.data.bytes());
@@ -356,7 +341,7 @@ class ModelWriter {
   // padding between them.
   void WriteBlock(int u, int64_t begin, const Tensor& block) {
     const auto& specs = model_.layers[static_cast<size_t>(u)]->params();
-    failure_.Try([&] {
+    Try([&] {
       for (size_t i = 0; i < specs.size(); ++i) {
         const int64_t from = std::max(begin, layout_.offsets[i]);
         const int64_t to =
@@ -372,7 +357,7 @@ class ModelWriter {
   ProcessGroup& group_;
   PublishedWriter* out_;
   UnitLayout layout_;  // The layout of the unit under way.
-  FirstFailure failure_;
+  std::exception_ptr failure_;
 };
 
 }  // namespace
@@ -386,9 +371,14 @@ CheckpointSave::CheckpointSave(std::string dir, std::string tag, const Model& mo
                                ProcessGroup& group, bool async)
     : dir_(std::move(dir)),
       tag_(std::move(tag)),
-      manifest_{states.dtype(), ShapesOf(model),   LinearsOf(model), {},
-                notes.engine,   notes.client_state},
+      manifest_{states.dtype(),
+                OfParams(model, &ParamSpec::shape),
+                OfParams(model, &ParamSpec::linears),
+                {},
+                notes.engine,
+                notes.client_state},
       group_(&group) {
+  std::erase_if(manifest_.linears, [](const auto& of_param) { return of_param.second.empty(); });
   CheckSameTag(tag_, group);
   CheckTag(tag_);
   CheckClientState(notes.client_state);
