@@ -39,20 +39,19 @@ void SwapFile::Create(int region) {
   Region& r = regions_[region];
   DSAT_CHECK(!r.memory, "region {} is in memory", region);
   r.memory = host_.Allocate(r.bytes + kAioAlignment, "swap buffers");
-  r.data = r.memory.data() == nullptr ? nullptr : AlignForAio(r.memory.data());
 }
 
 void SwapFile::Read(int region) {
   Create(region);
   Region& r = regions_[region];
-  r.ticket = file_->ReadAsync(r.offset, r.data, r.bytes);
+  r.ticket = file_->ReadAsync(r.offset, AlignForAio(r.memory.data()), r.bytes);
   r.writing = false;
 }
 
 void SwapFile::Write(int region) {
   Region& r = regions_[region];
   DSAT_CHECK(r.memory && r.ticket < 0, "region {} is not ready", region);
-  r.ticket = file_->WriteAsync(r.offset, r.data, r.bytes);
+  r.ticket = file_->WriteAsync(r.offset, AlignForAio(r.memory.data()), r.bytes);
   r.writing = true;
 }
 
@@ -87,15 +86,10 @@ void SwapFile::AddTo(Trace& trace, int region, const AioTimes& times) const {
   trace.Add(std::move(event));
 }
 
-void SwapFile::Free(int region) {
-  regions_[region].memory.Free();
-  regions_[region].data = nullptr;
-}
-
 Tensor SwapFile::Get(int region, DType dtype) const {
   const Region& r = regions_[region];
   DSAT_CHECK(r.memory, "region {} is not in memory", region);
-  return {r.data, r.bytes / BytesPerElem(dtype), dtype};
+  return {AlignForAio(r.memory.data()), r.bytes / BytesPerElem(dtype), dtype};
 }
 
 }  // namespace dsat::engine

@@ -35,7 +35,7 @@ class SwapFile {
   // Waits until the read or write has ended; frees the memory after a write. Throws an Error that
   // names the file if the disk fails.
   void Await(int region);
-  void Free(int region);
+  void Free(int region) { regions_[region].memory.Free(); }
 
   // The region's memory as elements of `dtype`. REQUIRES: in memory.
   Tensor Get(int region, DType dtype) const;
@@ -50,9 +50,8 @@ class SwapFile {
   struct Region {
     int64_t offset = 0;
     int64_t bytes = 0;
-    Buffer memory;
-    void* data = nullptr;  // In `memory`, aligned.
-    int64_t ticket = -1;   // Under way; -1: nothing.
+    Buffer memory;        // The region begins at its first aligned address.
+    int64_t ticket = -1;  // Under way; -1: nothing.
     bool writing = false;
   };
 
