@@ -12,12 +12,8 @@ namespace {
 
 // The row of the plan's all-reduce; 0 if the plan has none.
 int64_t RowElems(const Plan& plan) {
-  for (const Instruction& instruction : plan.instructions) {
-    if (instruction.op != Op::kTrustRatios) continue;
-    const std::vector<CollectiveCall> calls = CallsOf(plan, instruction);
-    if (!calls.empty()) return calls[0].row_elems;
-  }
-  return 0;
+  const std::vector<CollectiveCall> calls = CallsOf(plan, {Op::kTrustRatios, Phase::kStep});
+  return calls.empty() ? 0 : calls[0].row_elems;
 }
 
 // |parameter| / |direction| from the sums of squares, in [min_coeff, max_coeff]; 1 if either is 0.
@@ -27,8 +23,8 @@ float TrustRatio(float param_squares, float direction_squares, const OptimizerCo
   return static_cast<float>(std::clamp(ratio, config.min_coeff, config.max_coeff));
 }
 
-}  // namespace
-
+// The pieces of a sub-group, in order and cut where ranks' slices meet. The zeros that pad a
+// parameter belong to its last piece, because they are copied with it.
 ParamPieces PiecesOf(const Model& model, const Plan& plan, const UnitStates& states,
                      const SubGroup& group) {
   const bool shard = plan.optimizer_home == Placement::kShard;
@@ -57,11 +53,13 @@ ParamPieces PiecesOf(const Model& model, const Plan& plan, const UnitStates& sta
   return pieces;
 }
 
-OptimizerConfig SettingsOf(const OptimizerConfig& config, const ParamPiece& piece) {
-  OptimizerConfig settings = config;
-  if (!piece.decays && !config.decay_norms_and_biases) settings.weight_decay = 0;
-  return settings;
+// The settings for a piece: without weight decay where it does not apply.
+OptimizerConfig SettingsOf(OptimizerConfig config, const ParamPiece& piece) {
+  if (!piece.decays && !config.decay_norms_and_biases) config.weight_decay = 0;
+  return config;
 }
+
+}  // namespace
 
 Lamb::Lamb(const Plan& plan, const UnitStates& states, const std::vector<ParamPieces>& pieces,
            ProcessGroup& group)

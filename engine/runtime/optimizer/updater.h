@@ -34,14 +34,6 @@ struct ParamPiece {
 
 using ParamPieces = std::vector<ParamPiece>;
 
-// The pieces of a sub-group, in order and cut where ranks' slices meet. The zeros that pad a
-// parameter belong to its last piece, because they are copied with it.
-ParamPieces PiecesOf(const Model& model, const Plan& plan, const UnitStates& states,
-                     const SubGroup& group);
-
-// The settings for a piece: without weight decay where it does not apply.
-OptimizerConfig SettingsOf(const OptimizerConfig& config, const ParamPiece& piece);
-
 // LAMB over flat units that may be sharded through the middle of a parameter.
 //
 // Every parameter's step is scaled by its trust ratio, |parameter| / |direction|, both norms over
