@@ -58,6 +58,7 @@ class Engine::Parts {
  public:
   Parts(const Resources& given_resources, const DsConfig& given_config, uint64_t seed);
 
+  int64_t num_updates() const { return num_steps - num_skipped_steps; }
   double lr() const;
   void BeginStep();
   StepResult EndStep();
@@ -145,15 +146,14 @@ void Engine::Parts::SetMessageBytes(int64_t micro_batch_size, Communicators& com
 
 double Engine::Parts::lr() const {
   if (given_lr && config.scheduler.type.empty()) return *given_lr;
-  return LearningRate(config.optimizer, config.scheduler, num_steps - num_skipped_steps);
+  return LearningRate(config.optimizer, config.scheduler, num_updates());
 }
 
 StepInputs Engine::Parts::NextInputs() const {
-  const int64_t num_updates = num_steps - num_skipped_steps;
   StepInputs inputs;
   inputs.first_sample = num_samples;
-  inputs.update = num_updates + 1;
-  inputs.optimizer = ScheduledSettings(config.optimizer, config.scheduler, num_updates);
+  inputs.update = num_updates() + 1;
+  inputs.optimizer = ScheduledSettings(config.optimizer, config.scheduler, num_updates());
   inputs.optimizer.lr = lr();
   inputs.loss_scale = loss_scaler.Scale();
   return inputs;
@@ -162,8 +162,7 @@ StepInputs Engine::Parts::NextInputs() const {
 void Engine::Parts::BeginStep() {
   step_start = std::chrono::steady_clock::now();
   resources.memory.device.BeginStep();
-  const int64_t num_updates = num_steps - num_skipped_steps;
-  const bool frozen = unreduced_executor && num_updates >= config.optimizer.freeze_step;
+  const bool frozen = unreduced_executor && num_updates() >= config.optimizer.freeze_step;
   current = frozen ? &*unreduced_executor : &executor;
   current->Begin(NextInputs());
   awaits_step = false;

@@ -23,12 +23,6 @@ int64_t ActivationBytesPerSample(const Model& model, DsConfig config, int64_t se
   return engine.TrainBatch().activation_bytes;
 }
 
-// The memory that a GPU's driver gives a run whose buffers lie as `plan` says, besides what is
-// charged.
-int64_t ReservedBytes(const BufferPlan& plan) {
-  return (plan.total_bytes + kCudaGranuleBytes - 1) / kCudaGranuleBytes * kCudaGranuleBytes;
-}
-
 }  // namespace
 
 Prediction Predict(const Model& model, const DsConfig& config, int64_t seq_len, int rank, int size,
@@ -62,8 +56,10 @@ Prediction Predict(const Model& model, const DsConfig& config, int64_t seq_len, 
   prediction.peak_bytes = resources.device.peak_bytes();
   prediction.host_peak_bytes = resources.host.peak_bytes();
   if (kind == DeviceKind::kCuda) {
-    prediction.peak_bytes =
-        resources.device.charged_bytes() + ReservedBytes(resources.device.PlanRequests());
+    // What is charged, and what the driver gives a run whose buffers lie as the plan says.
+    const int64_t num_granules =
+        (resources.device.PlanRequests().total_bytes + kCudaGranuleBytes - 1) / kCudaGranuleBytes;
+    prediction.peak_bytes = resources.device.charged_bytes() + num_granules * kCudaGranuleBytes;
   }
   prediction.run_peak_bytes = std::max(first_peak, prediction.peak_bytes);
   prediction.run_host_peak_bytes = std::max(first_host_peak, prediction.host_peak_bytes);

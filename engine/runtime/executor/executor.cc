@@ -158,7 +158,9 @@ void Executor::ExecuteCompute(const Instruction& i) {
       Forward(i);
       break;
     case Op::kBackward: {
-      const std::vector<Tensor> grads = WholeGrads(i.unit);  // Are no activations.
+      // Whole gradients are no activations. A unit that writes none has none.
+      const std::vector<Tensor> grads =
+          plan_.units[i.unit].writes_grads ? states_.LayerGrads(i.unit) : std::vector<Tensor>();
       bytes_before = arena.live_bytes();
       Backward(i, grads);
       break;
@@ -366,10 +368,6 @@ void Executor::TakeLoss(std::span<const float> logits_grad, double loss) {
   Stream& stream = states_.memory().kernels.stream();
   stream.Upload(logits.data, bytes.data(), logits.bytes());
   stream.Upload(DeviceLoss(last_forward_), &loss, sizeof(loss));
-}
-
-std::vector<Tensor> Executor::WholeGrads(int unit) {
-  return plan_.units[unit].writes_grads ? states_.LayerGrads(unit) : std::vector<Tensor>();
 }
 
 void Executor::Backward(const Instruction& i, const std::vector<Tensor>& grads) {

@@ -113,8 +113,7 @@ class Executor {
   LayerContext Context(int micro_batch, const std::vector<Tensor>& params,
                        const std::vector<Tensor>& grads);
   void Forward(const Instruction& i);
-  // The gradients that the unit's backward adds to; empty if it writes none.
-  std::vector<Tensor> WholeGrads(int unit);
+  // `grads` are those that the unit's backward adds to.
   void Backward(const Instruction& i, const std::vector<Tensor>& grads);
   // Where the device puts the factor of the updates, and the loss of a micro-batch.
   StepScale* DeviceScale() const { return static_cast<StepScale*>(numbers_.data()); }

@@ -8,27 +8,26 @@
 namespace dsat::engine {
 namespace {
 
-// The share of the way up that the warm-up has gone at `iteration` < its length.
-double WarmupShare(const SchedulerConfig& s, double iteration) {
-  const auto length = static_cast<double>(std::max<int64_t>(s.warmup_num_steps, 2));
-  return s.warmup_linear ? iteration / length : std::log(iteration + 1) / std::log(length);
+int64_t WarmupSteps(const SchedulerConfig& s) {
+  return std::max<int64_t>(s.warmup_num_steps, 2);
 }
 
-bool WarmsUp(const SchedulerConfig& s, int64_t iteration) {
-  return iteration < std::max<int64_t>(s.warmup_num_steps, 2);
+// The share of the way up that the warm-up has gone at `iteration` < its length.
+double WarmupShare(const SchedulerConfig& s, int64_t iteration) {
+  const auto at = static_cast<double>(iteration), length = static_cast<double>(WarmupSteps(s));
+  return s.warmup_linear ? at / length : std::log(at + 1) / std::log(length);
 }
 
 // Updates from the end of the warm-up to that of the schedule.
 double DecaySteps(const SchedulerConfig& s) {
-  const int64_t warmup = std::max<int64_t>(s.warmup_num_steps, 2);
-  return static_cast<double>(std::max<int64_t>(1, s.total_num_steps - warmup));
+  return static_cast<double>(std::max<int64_t>(1, s.total_num_steps - WarmupSteps(s)));
 }
 
 // WarmupLR and WarmupDecayLR.
 double WarmupRate(const SchedulerConfig& s, int64_t iteration) {
   double share = 1;
-  if (WarmsUp(s, iteration)) {
-    share = WarmupShare(s, static_cast<double>(iteration));
+  if (iteration < WarmupSteps(s)) {
+    share = WarmupShare(s, iteration);
   } else if (s.type == "WarmupDecayLR") {
     share = std::max(0.0, static_cast<double>(s.total_num_steps - iteration) / DecaySteps(s));
   }
@@ -37,11 +36,9 @@ double WarmupRate(const SchedulerConfig& s, int64_t iteration) {
 
 // WarmupCosineLR: a ratio of the optimizer's own rate.
 double CosineRatio(const SchedulerConfig& s, int64_t iteration) {
-  if (WarmsUp(s, iteration)) {
-    return s.warmup_min_ratio +
-           WarmupShare(s, static_cast<double>(iteration)) * (1 - s.warmup_min_ratio);
-  }
-  const int64_t steps = iteration - std::max<int64_t>(s.warmup_num_steps, 2) + 1;
+  if (iteration < WarmupSteps(s))
+    return s.warmup_min_ratio + WarmupShare(s, iteration) * (1 - s.warmup_min_ratio);
+  const int64_t steps = iteration - WarmupSteps(s) + 1;
   const double progress = std::min(1.0, static_cast<double>(steps) / DecaySteps(s));
   const double cosine = (1 + std::cos(std::numbers::pi * progress)) / 2;
   return std::max(0.0, s.cos_min_ratio + cosine * (1 - s.cos_min_ratio));
