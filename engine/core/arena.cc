@@ -242,17 +242,17 @@ Buffer Arena::Allocate(int64_t bytes, const char* use) {
   return buffer;
 }
 
-void Arena::Charge(int64_t bytes, const char* use) {
+Buffer Arena::Charge(int64_t bytes, const char* use) {
   DSAT_CHECK(bytes >= 0, "{}: {} bytes for {}", name_, bytes, use);
   Count(RoundUp(bytes), use);
   charged_bytes_ += RoundUp(bytes);
   peak_bytes_ = std::max(peak_bytes_, used_bytes());
-}
-
-void Arena::Discharge(int64_t bytes) {
-  live_bytes_ -= RoundUp(bytes);
-  charged_bytes_ -= RoundUp(bytes);
-  DSAT_CHECK(charged_bytes_ >= 0, "{}: discharged more than was charged", name_);
+  ++num_live_blocks_;
+  Buffer charge;
+  charge.arena_ = this;
+  charge.bytes_ = bytes;
+  charge.place_ = Buffer::kCharge;
+  return charge;
 }
 
 void Arena::Count(int64_t bytes, const char* use) {
@@ -335,6 +335,10 @@ void Arena::Release(const Buffer& buffer) {
   const int64_t rounded = RoundUp(buffer.bytes_);
   live_bytes_ -= rounded;
   --num_live_blocks_;
+  if (buffer.place_ == Buffer::kCharge) {
+    charged_bytes_ -= rounded;
+    return;
+  }
   if (kind_ == Kind::kCounting)
     places_->requests[static_cast<size_t>(buffer.place_)].end = places_->num_events++;
   if (places_->pool) {

@@ -45,7 +45,9 @@ class Buffer {
   Arena* arena_ = nullptr;
   void* data_ = nullptr;
   int64_t bytes_ = 0;
-  int64_t place_ = -1;  // In segments, or the number of the request to a counting arena.
+  // In segments, or the number of the request to a counting arena; kCharge: there is none.
+  static constexpr int64_t kCharge = -2;
+  int64_t place_ = -1;
 };
 
 // The configuration does not fit on a device (the limit of an arena, a GPU, NCCL), or into the
@@ -77,9 +79,8 @@ class Arena {
     return Allocate(num_elems * BytesPerElem(dtype), use);
   }
   // Counts bytes that are allocated elsewhere (communication buffers), with the same limit and
-  // error.
-  void Charge(int64_t bytes, const char* use);
-  void Discharge(int64_t bytes);
+  // error, as long as the returned buffer lives, which has no data.
+  [[nodiscard]] Buffer Charge(int64_t bytes, const char* use);
 
   // A run begins: its buffers lie as `plan` says. REQUIRES: WantsPlan.
   void BeginRun(BufferPlan plan);

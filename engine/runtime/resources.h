@@ -24,9 +24,7 @@ struct Resources {
 // Everything an engine runs on, counting.
 struct CountingResources {
   CountingResources(int rank, int size, int num_threads, DeviceKind kind)
-      : group(MakeCountingGroup(rank, size)), kernels(MakeCountingKernels(num_threads, kind)) {
-    device.Charge(kernels->WorkspaceBytes(), "the kernels' workspace");
-  }
+      : group(MakeCountingGroup(rank, size)), kernels(MakeCountingKernels(num_threads, kind)) {}
   Resources For(const Model& model, int64_t seq_len) {
     return {model, *group, {device, host, *kernels, *kernels}, nullptr, seq_len};
   }
@@ -35,6 +33,7 @@ struct CountingResources {
   std::unique_ptr<Kernels> kernels;
   Arena device{"device memory", Arena::Kind::kCounting, 0};
   Arena host{"host memory", Arena::Kind::kCounting, 0};
+  const Buffer workspace = device.Charge(kernels->WorkspaceBytes(), "the kernels' workspace");
 };
 
 }  // namespace dsat::engine

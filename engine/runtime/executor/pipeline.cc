@@ -143,7 +143,7 @@ TiedUnits::TiedUnits(const Model& model, const Plan& plan, DType dtype, const Gr
   if (group_ == nullptr) return;
   const int64_t row_elems = SummedRowElems(most_elems, group_->size());
   const int64_t bytes = row_elems * group_->size() * BytesPerElem(dtype);
-  charge_.emplace(arena, bytes);
+  charge_ = ChargeBuckets(arena, bytes);
   bucket_ = group_->Allocate(bytes);
 }
 

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -61,7 +60,7 @@ class TiedUnits {
 
  private:
   std::unique_ptr<ProcessGroup> group_;
-  std::optional<BucketCharge> charge_;
+  Buffer charge_;
   CommBuffer bucket_;
 };
 

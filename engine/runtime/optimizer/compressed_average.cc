@@ -14,7 +14,7 @@ CompressedAverage::CompressedAverage(int64_t num_elems, ProcessGroup& group, Ker
       worker_error_(arena.Allocate(DType::kF32, num_elems, "compression errors")),
       owner_error_(arena.Allocate(DType::kF32, share_elems_, "compression errors")),
       mean_(arena.Allocate(DType::kF32, share_elems_, "compressed average")),
-      charge_(arena, group.size() * row_bytes_),
+      charge_(ChargeBuckets(arena, group.size() * row_bytes_)),
       bucket_(group.Allocate(group.size() * row_bytes_)) {
   DSAT_CHECK(num_elems > 0 && num_elems % (8 * group.size()) == 0, "{} elements, {} ranks",
              num_elems, group.size());

@@ -48,7 +48,7 @@ class CompressedAverage {
   Buffer worker_error_;  // (num_elems)
   Buffer owner_error_;   // (share_elems_)
   Buffer mean_;          // (share_elems_)
-  BucketCharge charge_;
+  Buffer charge_;
   CommBuffer bucket_;
 };
 

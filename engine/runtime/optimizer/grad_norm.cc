@@ -20,7 +20,7 @@ GradNorm::GradNorm(const Plan& plan, UnitStates& states, ProcessGroup* group)
     return;
   }
   const int64_t bytes = group_->size() * RowBytes();
-  charge_.emplace(memory.device, bytes);
+  charge_ = ChargeBuckets(memory.device, bytes);
   bucket_ = group_->Allocate(bytes);
 }
 

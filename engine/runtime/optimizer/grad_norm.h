@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include "engine/backend/step_scale.h"
 #include "engine/comm/process_group.h"
@@ -43,7 +42,7 @@ class GradNorm {
   ProcessGroup* const group_;  // nullptr: this rank alone.
   const int64_t num_rows_;     // The slices on this rank.
   Buffer own_;                 // Squares (num_rows_, units) f64, used without a group.
-  std::optional<BucketCharge> charge_;
+  Buffer charge_;
   CommBuffer bucket_;  // The squares of each rank, used with a group.
 };
 

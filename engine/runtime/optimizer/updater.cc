@@ -69,7 +69,7 @@ Lamb::Lamb(const Plan& plan, const UnitStates& states, const std::vector<ParamPi
       pieces_(pieces),
       ratios_(static_cast<size_t>(plan.num_trust_ratios)),
       row_elems_(RowElems(plan)),
-      charge_(states.memory().device, BucketBytes()) {
+      charge_(ChargeBuckets(states.memory().device, BucketBytes())) {
   for (const SubGroup& sub_group : plan.sub_groups)
     DSAT_CHECK(!sub_group.on_disk, "unit {}", sub_group.unit);
   if (row_elems_ > 0) bucket_ = group.Allocate(BucketBytes());

@@ -71,7 +71,7 @@ class Lamb {
   std::vector<float> sums_;    // Per parameter: of its squares, of its direction's.
   std::vector<float> ratios_;  // Per parameter.
   const int64_t row_elems_;    // The elements of a row of the bucket; 0: there is no bucket.
-  BucketCharge charge_;
+  Buffer charge_;
   CommBuffer bucket_;
 };
 

@@ -18,7 +18,7 @@ Redistributor::Redistributor(const Plan& plan, UnitStates& states, ProcessGroup&
       group_(group),
       grad_dtype_(grad_dtype),
       predivide_factor_(predivide_factor),
-      charge_(states.memory().device, AllBucketBytes()),
+      charge_(ChargeBuckets(states.memory().device, AllBucketBytes())),
       buckets_(plan.bucket_row_elems.size()) {
   DSAT_CHECK(plan.world_size == group.size());
   for (size_t i = 0; i < buckets_.size(); ++i) {

@@ -16,20 +16,10 @@
 
 namespace dsat::engine {
 
-// Bytes of communication buckets, counted in the arena for as long as this lives.
-class BucketCharge {
- public:
-  BucketCharge(Arena& arena, int64_t bytes) : arena_(arena), bytes_(bytes) {
-    arena.Charge(bytes, "communication buckets");
-  }
-  BucketCharge(const BucketCharge&) = delete;
-  BucketCharge& operator=(const BucketCharge&) = delete;
-  ~BucketCharge() { arena_.Discharge(bytes_); }
-
- private:
-  Arena& arena_;
-  int64_t bytes_;
-};
+// Counts the bytes of communication buckets (Arena::Charge).
+inline Buffer ChargeBuckets(Arena& arena, int64_t bytes) {
+  return arena.Charge(bytes, "communication buckets");
+}
 
 class Redistributor {
  public:
@@ -86,7 +76,7 @@ class Redistributor {
   ProcessGroup& group_;
   const DType grad_dtype_;
   const double predivide_factor_;
-  BucketCharge charge_;
+  Buffer charge_;
   std::vector<CommBuffer> buckets_;
   Trace* trace_ = nullptr;
   int lane_ = Trace::kCompute;

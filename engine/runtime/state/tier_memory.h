@@ -32,9 +32,8 @@ class TierMemory {
       : kernels_(device.MakeKernels()),
         host_kernels_(device.MakeHostKernels()),
         device_("device memory", Arena::Kind::kReal, device_bytes, &device.memory()),
-        host_("host memory", Arena::Kind::kReal, host_bytes, &device.host_memory()) {
-    device_.Charge(kernels_->WorkspaceBytes(), "the kernels' workspace");
-  }
+        host_("host memory", Arena::Kind::kReal, host_bytes, &device.host_memory()),
+        workspace_(device_.Charge(kernels_->WorkspaceBytes(), "the kernels' workspace")) {}
   TierMemory(const TierMemory&) = delete;
   TierMemory& operator=(const TierMemory&) = delete;
 
@@ -51,6 +50,7 @@ class TierMemory {
   const std::unique_ptr<Kernels> host_kernels_;
   Arena device_;
   Arena host_;
+  const Buffer workspace_;
 };
 
 }  // namespace dsat::engine

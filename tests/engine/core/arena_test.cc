@@ -97,12 +97,12 @@ TEST_P(ArenaKindTest, OutOfMemoryNamesUseAndNumbers) {
 
 TEST_P(ArenaKindTest, ChargesCountAgainstTheLimit) {
   Arena arena("memory", GetParam(), 1024);
-  arena.Charge(1000, "buckets");
+  Buffer buckets = arena.Charge(1000, "buckets");
   EXPECT_EQ(arena.live_bytes(), 1024);
   EXPECT_EQ(arena.peak_bytes(), 1024);
-  EXPECT_THROW(arena.Charge(1, "more"), OutOfMemory);
+  EXPECT_THROW((void)arena.Charge(1, "more"), OutOfMemory);
   EXPECT_THROW(arena.Allocate(1, "more"), OutOfMemory);
-  arena.Discharge(1000);
+  buckets.Free();
   EXPECT_EQ(arena.live_bytes(), 0);
   EXPECT_NO_THROW(arena.Allocate(1024, "all"));
 }
@@ -300,13 +300,13 @@ TEST(SegmentsTest, WhatWasNotPlannedGetsMemoryToo) {
 TEST(SegmentsTest, TheLimitIsForWhatTheDriverGives) {
   PagedMemory memory;
   Arena arena("device memory", Arena::Kind::kReal, 8192, &memory);
-  arena.Charge(1, "buckets");
+  Buffer buckets = arena.Charge(1, "buckets");
   const Buffer page = arena.Allocate(100, "a page");
   EXPECT_EQ(arena.used_bytes(), 4096 + 64);
   EXPECT_TRUE(arena.Allocate(3968, "the rest of the page"));
   EXPECT_EQ(MessageOfOutOfMemory(arena, 4000, "another page"),
             "device memory: 3.9 KiB for another page do not fit: 4.1 KiB of 8.0 KiB in use");
-  arena.Discharge(1);
+  buckets.Free();
   EXPECT_TRUE(arena.Allocate(4000, "another page"));
 }
 
