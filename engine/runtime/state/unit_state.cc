@@ -65,7 +65,11 @@ UnitStates::UnitStates(const Model& model, const Plan& plan, const StateOptions&
   MakeSwapFiles();
   for (int u = 0; u < num_units(); ++u) {
     if (units_[u].layout.num_elems == 0) continue;
-    AllocateUnit(u);
+    units_[u].moments.resize(static_cast<size_t>(options.num_moments));
+    for (const StateInMemory& state : StatesInMemory(u)) {
+      *state.buffer = memory.arena(state.home.tier)
+                          .Allocate(state.dtype, HomeElems(state.home.placement, u), state.use);
+    }
     InitUnit(u);
   }
 }
@@ -112,35 +116,25 @@ int64_t UnitStates::HomeElems(Placement home, int u) const {
   return home == Placement::kShard ? SliceElems(u) : units_[u].layout.num_elems;
 }
 
-bool UnitStates::HasMaster(int u) const {
-  return options_.dtype != options_.master_dtype ||
-         plan_.units[u].optimizer_tier != plan_.units[u].param.tier ||
-         plan_.units[u].optimizer_tier == Tier::kNvme;
-}
-
-void UnitStates::AllocateUnit(int u) {
+std::vector<UnitStates::StateInMemory> UnitStates::StatesInMemory(int u) {
   Unit& unit = units_[u];
-  if (!OnDisk(u)) {
-    unit.param =
-        memory_.arena(plan_.units[u].param.tier)
-            .Allocate(options_.dtype, HomeElems(plan_.units[u].param.placement, u), "parameters");
+  const UnitPlan& plan = plan_.units[u];
+  std::vector<StateInMemory> states;
+  if (!OnDisk(u)) states.push_back({"param", &unit.param, dtype(), plan.param, "parameters"});
+  if (!plan.trained || plan.optimizer_tier == Tier::kNvme) return states;
+  const Home home = {plan_.optimizer_home, plan.optimizer_tier};
+  if (options_.dtype != options_.master_dtype || plan.optimizer_tier != plan.param.tier)
+    states.push_back({"master", &unit.master, options_.master_dtype, home, "master parameters"});
+  for (size_t i = 0; i < unit.moments.size(); ++i) {
+    states.push_back({fmt::format("moment{}", i), &unit.moments[i], options_.moment_dtype, home,
+                      "optimizer state"});
   }
-  const Tier tier = plan_.units[u].optimizer_tier;
-  if (!plan_.units[u].trained || tier == Tier::kNvme) return;
-  Arena& arena = memory_.arena(tier);
-  const int64_t num_elems = HomeElems(plan_.optimizer_home, u);
-  if (HasMaster(u)) {
-    unit.master = arena.Allocate(options_.master_dtype, num_elems, "master parameters");
-  }
-  for (int i = 0; i < options_.num_moments; ++i) {
-    unit.moments.push_back(arena.Allocate(options_.moment_dtype, num_elems, "optimizer state"));
-  }
+  return states;
 }
 
 // Writes the part of the unit that rests here. Every number is a function of its place in the
 // model, and is drawn once for the parameter and its master copy, unless one rests on disk.
 void UnitStates::InitUnit(int u) {
-  const Unit& unit = units_[u];
   const bool any_on_disk =
       OnDisk(u) || (plan_.units[u].trained && plan_.units[u].optimizer_tier == Tier::kNvme);
   if (any_on_disk) {
@@ -149,18 +143,13 @@ void UnitStates::InitUnit(int u) {
       if (!part.state.starts_with("moment")) InitParams(u, {{part.begin, part.data, Tier::kHost}});
     });
   }
-  const auto clear = [&](const Buffer& buffer, DType dtype, Placement home, Tier tier) {
-    const Tensor data = buffer.AsTensor(dtype);
-    memory_.kernels_of(tier).Run(op::Fill{data, 0});
-    return RestingPart{BeginOf(home, u), data, tier};
-  };
-  const Home& home = plan_.units[u].param;
-  std::vector<RestingPart> parts = {clear(unit.param, dtype(), home.placement, home.tier)};
-  const Tier tier = plan_.units[u].optimizer_tier;
-  if (unit.master)
-    parts.push_back(clear(unit.master, options_.master_dtype, plan_.optimizer_home, tier));
-  for (const Buffer& moment : unit.moments)
-    clear(moment, options_.moment_dtype, plan_.optimizer_home, tier);
+  std::vector<RestingPart> parts;
+  for (const StateInMemory& state : StatesInMemory(u)) {
+    const Tensor data = state.buffer->AsTensor(state.dtype);
+    memory_.kernels_of(state.home.tier).Run(op::Fill{data, 0});
+    if (!state.name.starts_with("moment"))
+      parts.push_back({BeginOf(state.home.placement, u), data, state.home.tier});
+  }
   InitParams(u, parts);
 }
 
@@ -203,17 +192,13 @@ void UnitStates::Put(const RestingPart& part, int64_t begin, Tensor values) {
 
 void UnitStates::Visit(int u, Access access, const Visitor& visitor) {
   if (units_[u].layout.num_elems == 0) return;
-  VisitParams(u, access, visitor);
-  if (!plan_.units[u].trained) return;
-  if (plan_.units[u].optimizer_tier == Tier::kNvme) return VisitSwapped(u, access, visitor);
-  const Unit& unit = units_[u];
-  const int64_t begin = BeginOf(plan_.optimizer_home, u);
-  const auto show = [&](const std::string& name, const Buffer& buffer, DType dtype) {
-    Show({name, begin, buffer.AsTensor(dtype)}, plan_.units[u].optimizer_tier, access, visitor);
-  };
-  if (unit.master) show("master", unit.master, options_.master_dtype);
-  for (size_t i = 0; i < unit.moments.size(); ++i)
-    show(fmt::format("moment{}", i), unit.moments[i], options_.moment_dtype);
+  if (OnDisk(u)) VisitSlice(u, access, visitor);
+  for (const StateInMemory& state : StatesInMemory(u)) {
+    Show({state.name, BeginOf(state.home.placement, u), state.buffer->AsTensor(state.dtype)},
+         state.home.tier, access, visitor);
+  }
+  if (plan_.units[u].trained && plan_.units[u].optimizer_tier == Tier::kNvme)
+    VisitSwapped(u, access, visitor);
 }
 
 void UnitStates::Show(const StatePart& part, Tier tier, Access access, const Visitor& visitor) {
@@ -233,12 +218,8 @@ void UnitStates::Show(const StatePart& part, Tier tier, Access access, const Vis
   }
 }
 
-void UnitStates::VisitParams(int u, Access access, const Visitor& visitor) {
-  const Home& home = plan_.units[u].param;
-  const int64_t begin = BeginOf(home.placement, u);
-  if (!OnDisk(u)) {
-    return Show({"param", begin, units_[u].param.AsTensor(dtype())}, home.tier, access, visitor);
-  }
+void UnitStates::VisitSlice(int u, Access access, const Visitor& visitor) {
+  const int64_t begin = BeginOf(Placement::kShard, u);
   if (access == Access::kShape) return visitor({"param", begin, {nullptr, SliceElems(u), dtype()}});
   slice_swap_->Read(u);
   slice_swap_->Await(u);

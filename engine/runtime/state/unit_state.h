@@ -146,9 +146,6 @@ class UnitStates {
   AioTraffic disk_traffic() const;
   int64_t disk_bytes() const;  // Size of the swap files.
   SwapFile* slice_swap() { return slice_swap_ ? &*slice_swap_ : nullptr; }
-  // Whether there is a master copy, apart from the parameter: if the optimizer works in another
-  // dtype, or on another tier, than the parameter's.
-  bool HasMaster(int u) const;
 
   // Views in the order of the layer's params(), then tied(). Gradients of frozen layers are empty.
   std::vector<Tensor> LayerParams(int u) const;
@@ -170,7 +167,17 @@ class UnitStates {
   std::vector<DType> SwappedTypes() const;
   std::vector<Tensor> Swapped(int sub_group) const;
   void MakeSwapFiles();
-  void AllocateUnit(int u);
+  // A state of a unit that rests in memory, over `home`.
+  struct StateInMemory {
+    std::string name;  // As StatePart::state.
+    Buffer* buffer = nullptr;
+    DType dtype = DType::kF32;
+    Home home;
+    const char* use = "";  // As Arena::Allocate's.
+  };
+  // There is a master copy, apart from the parameter, if the optimizer works in another dtype, or
+  // on another tier, than the parameter's.
+  std::vector<StateInMemory> StatesInMemory(int u);
   void InitUnit(int u);
   // Elements [begin, begin + data.num_elems) of a unit's state, where they rest.
   struct RestingPart {
@@ -183,7 +190,7 @@ class UnitStates {
   void Show(const StatePart& part, Tier tier, Access access, const Visitor& visitor);
   void VisitSwapped(int u, Access access, const Visitor& visitor);
   void MoveSwapped(int u, Access access, const std::vector<Tensor>& tensors);
-  void VisitParams(int u, Access access, const Visitor& visitor);
+  void VisitSlice(int u, Access access, const Visitor& visitor);
   template <typename WholeOf>
   std::vector<Tensor> Views(int u, WholeOf whole_of) const;
 
