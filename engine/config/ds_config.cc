@@ -97,16 +97,6 @@ AioOptions ReadAio(const Settings& s) {
           .overlap_events = s.Is("/aio/overlap_events")};
 }
 
-// Any key of DeepSpeed's block asks for checkpointing; there the model's code decides how often.
-void ReadActivation(const Settings& s, ActivationConfig& activation) {
-  const std::string kNumber = "/activation_checkpointing/number_checkpoints";
-  if (s.Given(kNumber) != nullptr) {
-    activation.num_checkpoints = s.Int(kNumber);
-  } else if (activation.checkpoints_on_host && activation.checkpoint_interval == 0) {
-    activation.checkpoint_interval = 1;
-  }
-}
-
 // Prescaled gradients are divided by all ranks before they are summed, others by the factor. A sum
 // is left alone.
 double ReadPredivision(const Settings& s, const DsConfig& config) {
@@ -162,31 +152,12 @@ void WarnOfAuto(const Settings& s, const std::string& source, std::vector<std::s
   }
 }
 
-// The second half of the cycle is as the first if nothing else is said.
-void ReadOneCycle(const Settings& s, OneCycleConfig& cycle) {
-  const std::string kParams = "/scheduler/params/";
-  cycle.min_lr = s.Number(kParams + "cycle_min_lr");
-  cycle.max_lr = s.Number(kParams + "cycle_max_lr");
-  if (s.Given(kParams + "cycle_second_step_size") != nullptr)
-    cycle.second_step_size = s.Int(kParams + "cycle_second_step_size");
-  if (s.Given(kParams + "cycle_second_stair_count") != nullptr)
-    cycle.second_stair_count = s.Int(kParams + "cycle_second_stair_count");
-}
-
 void ReadScheduler(const Settings& s, double lr, SchedulerConfig& scheduler) {
-  const std::string kParams = "/scheduler/params/";
-  const Json max_lr = s.Get(kParams + "warmup_max_lr");
-  if (max_lr.is_number()) {
-    scheduler.warmup_max_lr = max_lr.get<double>();
-  } else if (scheduler.type == "WarmupLR") {
+  if (scheduler.type == "WarmupLR" && s.Get("/scheduler/params/warmup_max_lr").is_null())
     scheduler.warmup_max_lr = lr;
-  }
   // DeepSpeed raises 1 to 2: the logarithmic form divides by ln(steps).
   scheduler.warmup_num_steps = std::max<int64_t>(2, scheduler.warmup_num_steps);
-  scheduler.warmup_linear = s.Text(kParams + "warmup_type") == "linear";
-  const Json* total = s.Given(kParams + "total_num_steps");
-  if (total != nullptr) scheduler.total_num_steps = total->get<int64_t>();
-  if (scheduler.type == "OneCycle") ReadOneCycle(s, scheduler.one_cycle);
+  scheduler.warmup_linear = s.Text("/scheduler/params/warmup_type") == "linear";
 }
 
 }  // namespace
@@ -197,19 +168,9 @@ Json FromKey::Value() const {
   return value.is_array() ? value.at(index_) : value;
 }
 
-FromKey::operator std::string() const {
-  const Json value = Value();
-  return value.is_null() ? "" : value.get<std::string>();
-}
-
 FromKey::operator Tier() const {
   const std::string device = *this;
   return device == "nvme" ? Tier::kNvme : device == "cpu" ? Tier::kHost : Tier::kDevice;
-}
-
-DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t world_size,
-                       std::vector<std::string>* warnings) {
-  return ParseDsConfig(ds_config, source, world_size, warnings, Keys());
 }
 
 DsConfig ParseOnRank(const Json& ds_config, const std::string& source, int rank, int world_size) {
@@ -244,7 +205,10 @@ DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t
   // Offloaded gradients of stages 1 and 2 are contiguous in any case.
   config.zero.contiguous_gradients |=
       config.zero.stage < 3 && config.zero.offload_optimizer.tier != Tier::kDevice;
-  ReadActivation(settings, config.activation);
+  // Any key of DeepSpeed's block asks for checkpointing; there the model's code decides how often.
+  ActivationConfig& activation = config.activation;
+  if (activation.checkpoints_on_host && activation.num_checkpoints == 0)
+    activation.checkpoint_interval = std::max<int64_t>(1, activation.checkpoint_interval);
   config.aio = ReadAio(settings);
   ReadOptimizer(settings, source, config.optimizer, &found);
   ReadScheduler(settings, config.optimizer.lr, config.scheduler);

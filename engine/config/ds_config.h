@@ -11,13 +11,12 @@
 
 #include "base/json.h"
 #include "engine/config/batch.h"
+#include "engine/config/keys.h"
 #include "engine/core/tensor.h"
 #include "engine/io/async_file.h"
 #include "engine/plan/placement.h"
 
 namespace dsat::engine {
-
-class KeyTable;
 
 // The initial value of a member: what the config that ParseDsConfig reads has at a pointer, and
 // elsewhere the default of the key table; of element `index` if it is an array. Converts to the
@@ -28,13 +27,19 @@ class FromKey {
   // NOLINTBEGIN(google-explicit-constructor)
   operator bool() const { return Value() == true; }
   operator int() const { return Value().get<int>(); }
-  operator int64_t() const { return Value().get<int64_t>(); }
-  operator double() const { return Value().get<double>(); }
-  // "" for null.
-  operator std::string() const;
+  // 0 or "" for null.
+  operator int64_t() const { return Or(int64_t{0}); }
+  operator double() const { return Or(0.0); }
+  operator std::string() const { return Or(std::string()); }
   // By the name of a device.
   operator Tier() const;
   // NOLINTEND(google-explicit-constructor)
+  // `fallback` for null.
+  template <typename T>
+  T Or(const T& fallback) const {
+    const Json value = Value();
+    return value.is_null() ? fallback : value.get<T>();
+  }
 
  private:
   Json Value() const;
@@ -104,7 +109,8 @@ struct ZeroConfig {
 struct ActivationConfig {
   // In layers; 0: everything is kept.
   int64_t checkpoint_interval = FromKey("/pipeline/activation_checkpoint_interval");
-  int64_t num_checkpoints = 0;  // In place of an interval, if not 0.
+  // In place of an interval, if not 0.
+  int64_t num_checkpoints = FromKey("/activation_checkpointing/number_checkpoints");
   bool checkpoints_on_host = FromKey("/activation_checkpointing/cpu_checkpointing");
   bool keeps_outputs = FromKey("/activation_checkpointing/keep_norms_and_activations");
   bool operator==(const ActivationConfig&) const = default;
@@ -144,14 +150,16 @@ struct OptimizerConfig {
 
 // The OneCycle schedule of DeepSpeed; step sizes are in updates.
 struct OneCycleConfig {
-  double min_lr = 0;
-  double max_lr = 0;
+  double min_lr = FromKey("/scheduler/params/cycle_min_lr");
+  double max_lr = FromKey("/scheduler/params/cycle_max_lr");
   double decay_lr_rate = FromKey("/scheduler/params/decay_lr_rate");
   int64_t first_step_size = FromKey("/scheduler/params/cycle_first_step_size");
-  int64_t second_step_size = first_step_size;
+  int64_t second_step_size =
+      FromKey("/scheduler/params/cycle_second_step_size").Or(first_step_size);
   int64_t decay_step_size = FromKey("/scheduler/params/decay_step_size");
   int64_t first_stair_count = FromKey("/scheduler/params/cycle_first_stair_count");
-  int64_t second_stair_count = first_stair_count;
+  int64_t second_stair_count =
+      FromKey("/scheduler/params/cycle_second_stair_count").Or(first_stair_count);
   bool cycle_momentum = FromKey("/scheduler/params/cycle_momentum");
   double min_mom = FromKey("/scheduler/params/cycle_min_mom");
   double max_mom = FromKey("/scheduler/params/cycle_max_mom");
@@ -171,10 +179,11 @@ struct SchedulerConfig {
   // /scheduler/type has the names; "" = constant lr.
   std::string type = FromKey("/scheduler/type");
   double warmup_min_lr = FromKey("/scheduler/params/warmup_min_lr");
-  double warmup_max_lr = 0;
+  double warmup_max_lr = FromKey("/scheduler/params/warmup_max_lr");
   int64_t warmup_num_steps = FromKey("/scheduler/params/warmup_num_steps");
-  bool warmup_linear = false;   // else logarithmic
-  int64_t total_num_steps = 0;  // WarmupDecayLR, WarmupCosineLR
+  bool warmup_linear = false;  // else logarithmic
+  // WarmupDecayLR, WarmupCosineLR
+  int64_t total_num_steps = FromKey("/scheduler/params/total_num_steps");
   // WarmupCosineLR
   double warmup_min_ratio = FromKey("/scheduler/params/warmup_min_ratio");
   double cos_min_ratio = FromKey("/scheduler/params/cos_min_ratio");
@@ -251,9 +260,7 @@ struct DsConfig {
 // value for what the built-in engine cannot honor; adds a warning by name for every key that is
 // legal but means nothing to it (monitors, logging). `keys` stands in for Keys().
 DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t world_size,
-                       std::vector<std::string>* warnings);
-DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t world_size,
-                       std::vector<std::string>* warnings, const KeyTable& keys);
+                       std::vector<std::string>* warnings, const KeyTable& keys = Keys());
 // The same on each rank of a run; rank 0 logs the warnings.
 DsConfig ParseOnRank(const Json& ds_config, const std::string& source, int rank, int world_size);
 
