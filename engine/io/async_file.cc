@@ -91,9 +91,35 @@ class CountingFile final : public AsyncFile {
   Accounts accounts_;
 };
 
+bool IsAligned(const Piece& piece) {
+  return (reinterpret_cast<uintptr_t>(piece.data) | static_cast<uint64_t>(piece.offset) |
+          static_cast<uint64_t>(piece.bytes)) %
+             kAioAlignment ==
+         0;
+}
+
+// A direct descriptor for `path` if its file system can do that, else none. Some take the flag and
+// refuse the first write.
+UniqueFd OpenDirect(const std::string& path) {
+  UniqueFd fd(open(path.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC));
+  if (!fd) return fd;
+  alignas(kAioAlignment) static constexpr std::array<char, kAioAlignment> kZeros{};
+  if (pwrite(fd.get(), kZeros.data(), kZeros.size(), 0) != kAioAlignment) return UniqueFd();
+  return fd;
+}
+
 class ScratchFile final : public AsyncFile {
  public:
-  ScratchFile(const std::string& folder, int64_t size_bytes, const AioOptions& options);
+  ScratchFile(const std::string& folder, int64_t size_bytes, const AioOptions& options)
+      : options_(options), name_("scratch file in " + folder), accounts_(size_bytes, options) {
+    Open(folder);
+    TakeSpace(RoundUpForAio(size_bytes));
+    for (int i = 0; i < options.intra_op_parallelism; ++i) {
+      workers_.push_back(std::make_unique<Worker>(
+          options, [this](const Piece& block) { return Move(block); },
+          [this](const Piece& block, int error) { OnBlockEnd(block, error); }));
+    }
+  }
 
   int64_t ReadAsync(int64_t offset, void* data, int64_t bytes) override {
     return Start({.offset = offset, .data = static_cast<char*>(data), .bytes = bytes});
@@ -103,8 +129,25 @@ class ScratchFile final : public AsyncFile {
     char* source = const_cast<char*>(static_cast<const char*>(data));
     return Start({.is_write = true, .offset = offset, .data = source, .bytes = bytes});
   }
-  AioTimes Wait(int64_t ticket) override;
-  AioTraffic traffic() const override;
+
+  AioTimes Wait(int64_t ticket) override {
+    std::unique_lock lock(mutex_);
+    const auto found = requests_.find(ticket);
+    DSAT_CHECK(found != requests_.end(), "ticket {} of {}", ticket, name_);
+    request_ended_.wait(lock, [&] { return found->second.blocks_left == 0; });
+    const Request request = found->second;
+    requests_.erase(found);
+    if (request.error == 0) return request.times;
+    ThrowErrno(
+        fmt::format("{}: {} {} bytes at {}", name_, request.failed.is_write ? "writing" : "reading",
+                    request.failed.bytes, request.failed.offset),
+        request.error);
+  }
+
+  AioTraffic traffic() const override {
+    const std::lock_guard lock(mutex_);
+    return accounts_.traffic();
+  }
   bool direct() const override { return static_cast<bool>(direct_fd_); }
 
  private:
@@ -115,11 +158,79 @@ class ScratchFile final : public AsyncFile {
     int error = 0;
   };
 
-  void Open(const std::string& folder);
-  void TakeSpace(int64_t bytes);
-  int64_t Start(Piece request);
-  int64_t Move(const Piece& block) const;
-  void OnBlockEnd(const Piece& block, int error);
+  // A file without a name leaves nothing behind, however this process ends. Where the file system
+  // has none such, the name is gone as soon as the file is open.
+  void Open(const std::string& folder) {
+    constexpr mode_t kOwnerOnly = 0600;
+    buffered_fd_ = UniqueFd(open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, kOwnerOnly));
+    if (buffered_fd_) {
+      direct_fd_ = OpenDirect(fmt::format("/proc/self/fd/{}", buffered_fd_.get()));
+      return;
+    }
+    std::string path = folder + "/dsat-scratch-XXXXXX";
+    buffered_fd_ = UniqueFd(mkostemp(path.data(), O_CLOEXEC));
+    if (!buffered_fd_) ThrowErrno(name_, errno);
+    direct_fd_ = OpenDirect(path);
+    if (unlink(path.c_str()) != 0) ThrowErrno(path, errno);
+  }
+
+  void TakeSpace(int64_t bytes) {
+    struct statvfs info {};
+    if (fstatvfs(buffered_fd_.get(), &info) != 0) ThrowErrno(name_, errno);
+    const auto free_bytes = static_cast<int64_t>(info.f_bavail * info.f_frsize);
+    // Asked first: an attempt would fill the disk for others before it failed.
+    int error = bytes > free_bytes ? ENOSPC : 0;
+    if (error == 0 && bytes > 0) {
+      do {
+        error = posix_fallocate(buffered_fd_.get(), 0, bytes);
+      } while (error == EINTR);
+    }
+    if (error != 0) {
+      ThrowErrno(
+          fmt::format("{}: {} wanted, {} free", name_, HumanBytes(bytes), HumanBytes(free_bytes)),
+          error);
+    }
+  }
+
+  // Deals whole blocks in contiguous parts, so that every worker reads and writes in sequence.
+  int64_t Start(Piece request) {
+    const std::lock_guard lock(mutex_);
+    const int64_t num_blocks = accounts_.Count(request.is_write, request.offset, request.bytes);
+    request.ticket = ++last_ticket_;
+    const Clock::time_point now = Clock::now();
+    requests_[request.ticket] = {.blocks_left = num_blocks, .times = {now, now}, .failed = {}};
+    const auto num_workers = static_cast<int64_t>(workers_.size());
+    const int64_t part_bytes = CeilDiv(num_blocks, num_workers) * options_.block_size;
+    while (request.bytes > 0) {
+      Piece part = request;
+      part.bytes = std::min(request.bytes, part_bytes);
+      // Goes on where the last request ended, so that small ones find all workers.
+      workers_[next_worker_++ % workers_.size()]->Add(part);
+      request.Skip(part.bytes);
+    }
+    return request.ticket;
+  }
+
+  int64_t Move(const Piece& block) const {
+    const int fd = direct_fd_ && IsAligned(block) ? direct_fd_.get() : buffered_fd_.get();
+    const auto bytes = static_cast<size_t>(block.bytes);
+    const int64_t moved = block.is_write ? pwrite(fd, block.data, bytes, block.offset)
+                                         : pread(fd, block.data, bytes, block.offset);
+    return moved < 0 ? -errno : moved;
+  }
+
+  void OnBlockEnd(const Piece& block, int error) {
+    const std::lock_guard lock(mutex_);
+    Request& request = requests_.at(block.ticket);
+    if (error != 0 && request.error == 0) {
+      request.failed = block;
+      request.error = error;
+    }
+    if (--request.blocks_left > 0) return;
+    request.times = {std::max(request.times.begin, last_end_), Clock::now()};
+    last_end_ = request.times.end;
+    request_ended_.notify_all();
+  }
 
   const AioOptions options_;
   const std::string name_;  // For messages: the file has none.
@@ -135,129 +246,6 @@ class ScratchFile final : public AsyncFile {
   std::condition_variable request_ended_;
   std::vector<std::unique_ptr<Worker>> workers_;  // Last: they use all of the others.
 };
-
-bool IsAligned(const Piece& piece) {
-  return (reinterpret_cast<uintptr_t>(piece.data) | static_cast<uint64_t>(piece.offset) |
-          static_cast<uint64_t>(piece.bytes)) %
-             kAioAlignment ==
-         0;
-}
-
-ScratchFile::ScratchFile(const std::string& folder, int64_t size_bytes, const AioOptions& options)
-    : options_(options), name_("scratch file in " + folder), accounts_(size_bytes, options) {
-  Open(folder);
-  TakeSpace(RoundUpForAio(size_bytes));
-  for (int i = 0; i < options.intra_op_parallelism; ++i) {
-    workers_.push_back(std::make_unique<Worker>(
-        options, [this](const Piece& block) { return Move(block); },
-        [this](const Piece& block, int error) { OnBlockEnd(block, error); }));
-  }
-}
-
-// A direct descriptor for `path` if its file system can do that, else none. Some take the flag and
-// refuse the first write.
-UniqueFd OpenDirect(const std::string& path) {
-  UniqueFd fd(open(path.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC));
-  if (!fd) return fd;
-  alignas(kAioAlignment) static constexpr std::array<char, kAioAlignment> kZeros{};
-  if (pwrite(fd.get(), kZeros.data(), kZeros.size(), 0) != kAioAlignment) return UniqueFd();
-  return fd;
-}
-
-// A file without a name leaves nothing behind, however this process ends. Where the file system has
-// none such, the name is gone as soon as the file is open.
-void ScratchFile::Open(const std::string& folder) {
-  constexpr mode_t kOwnerOnly = 0600;
-  buffered_fd_ = UniqueFd(open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, kOwnerOnly));
-  if (buffered_fd_) {
-    direct_fd_ = OpenDirect(fmt::format("/proc/self/fd/{}", buffered_fd_.get()));
-    return;
-  }
-  std::string path = folder + "/dsat-scratch-XXXXXX";
-  buffered_fd_ = UniqueFd(mkostemp(path.data(), O_CLOEXEC));
-  if (!buffered_fd_) ThrowErrno(name_, errno);
-  direct_fd_ = OpenDirect(path);
-  if (unlink(path.c_str()) != 0) ThrowErrno(path, errno);
-}
-
-void ScratchFile::TakeSpace(int64_t bytes) {
-  struct statvfs info {};
-  if (fstatvfs(buffered_fd_.get(), &info) != 0) ThrowErrno(name_, errno);
-  const auto free_bytes = static_cast<int64_t>(info.f_bavail * info.f_frsize);
-  // Asked first: an attempt would fill the disk for others before it failed.
-  int error = bytes > free_bytes ? ENOSPC : 0;
-  if (error == 0 && bytes > 0) {
-    do {
-      error = posix_fallocate(buffered_fd_.get(), 0, bytes);
-    } while (error == EINTR);
-  }
-  if (error != 0) {
-    ThrowErrno(
-        fmt::format("{}: {} wanted, {} free", name_, HumanBytes(bytes), HumanBytes(free_bytes)),
-        error);
-  }
-}
-
-// Deals whole blocks in contiguous parts, so that every worker reads and writes in sequence.
-int64_t ScratchFile::Start(Piece request) {
-  const std::lock_guard lock(mutex_);
-  const int64_t num_blocks = accounts_.Count(request.is_write, request.offset, request.bytes);
-  request.ticket = ++last_ticket_;
-  const Clock::time_point now = Clock::now();
-  requests_[request.ticket] = {.blocks_left = num_blocks, .times = {now, now}, .failed = {}};
-  const auto num_workers = static_cast<int64_t>(workers_.size());
-  const int64_t part_bytes = CeilDiv(num_blocks, num_workers) * options_.block_size;
-  while (request.bytes > 0) {
-    Piece part = request;
-    part.bytes = std::min(request.bytes, part_bytes);
-    // Goes on where the last request ended, so that small ones find all workers.
-    workers_[next_worker_++ % workers_.size()]->Add(part);
-    request.offset += part.bytes;
-    request.data += part.bytes;
-    request.bytes -= part.bytes;
-  }
-  return request.ticket;
-}
-
-int64_t ScratchFile::Move(const Piece& block) const {
-  const int fd = direct_fd_ && IsAligned(block) ? direct_fd_.get() : buffered_fd_.get();
-  const auto bytes = static_cast<size_t>(block.bytes);
-  const int64_t moved = block.is_write ? pwrite(fd, block.data, bytes, block.offset)
-                                       : pread(fd, block.data, bytes, block.offset);
-  return moved < 0 ? -errno : moved;
-}
-
-void ScratchFile::OnBlockEnd(const Piece& block, int error) {
-  const std::lock_guard lock(mutex_);
-  Request& request = requests_.at(block.ticket);
-  if (error != 0 && request.error == 0) {
-    request.failed = block;
-    request.error = error;
-  }
-  if (--request.blocks_left > 0) return;
-  request.times = {std::max(request.times.begin, last_end_), Clock::now()};
-  last_end_ = request.times.end;
-  request_ended_.notify_all();
-}
-
-AioTimes ScratchFile::Wait(int64_t ticket) {
-  std::unique_lock lock(mutex_);
-  const auto found = requests_.find(ticket);
-  DSAT_CHECK(found != requests_.end(), "ticket {} of {}", ticket, name_);
-  request_ended_.wait(lock, [&] { return found->second.blocks_left == 0; });
-  const Request request = found->second;
-  requests_.erase(found);
-  if (request.error == 0) return request.times;
-  ThrowErrno(
-      fmt::format("{}: {} {} bytes at {}", name_, request.failed.is_write ? "writing" : "reading",
-                  request.failed.bytes, request.failed.offset),
-      request.error);
-}
-
-AioTraffic ScratchFile::traffic() const {
-  const std::lock_guard lock(mutex_);
-  return accounts_.traffic();
-}
 
 }  // namespace
 

@@ -9,40 +9,21 @@
 #include "base/error.h"
 
 namespace dsat::engine {
-namespace {
-
-void Advance(Piece& piece, int64_t bytes) {
-  piece.offset += bytes;
-  piece.data += bytes;
-  piece.bytes -= bytes;
-}
-
-}  // namespace
 
 Worker::Worker(const AioOptions& options, Move move, OnEnd on_end)
     : options_(options), move_(std::move(move)), on_end_(std::move(on_end)) {
   try {
     for (int i = 0; i < options.queue_depth; ++i)
-      threads_.emplace_back([this] { Run(); });
+      threads_.emplace_back([this](const std::stop_token& stop) { Run(stop); });
   } catch (const std::system_error& error) {
-    Stop();
     Throw(ErrorCode::kUnavailable, "{} threads for reads and writes: {}", options.queue_depth,
           error.what());
   }
 }
 
 Worker::~Worker() {
-  Stop();
-}
-
-void Worker::Stop() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  work_.notify_all();
-  for (std::thread& thread : threads_)
-    thread.join();
+  for (std::jthread& thread : threads_)  // All of them, before one is joined.
+    thread.request_stop();
 }
 
 void Worker::Add(const Piece& piece) {
@@ -66,18 +47,17 @@ Piece Worker::TakeBlock() {
   Piece& piece = pieces_.front();
   Piece block = piece;
   block.bytes = std::min(piece.bytes, options_.block_size);
-  Advance(piece, block.bytes);
+  piece.Skip(block.bytes);
   if (piece.bytes == 0) pieces_.pop_front();
   ++num_taken_;
   ++num_in_flight_;
   return block;
 }
 
-void Worker::Run() {
+// A thread that ends while blocks may not be taken leaves them to the one whose block is in flight.
+void Worker::Run(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
-  while (true) {
-    work_.wait(lock, [this] { return MayTake() || (stop_ && pieces_.empty()); });
-    if (!MayTake()) return;
+  while (work_.wait(lock, stop, [this] { return MayTake(); })) {
     Piece block = TakeBlock();
     lock.unlock();
     const int error = MoveAll(block);
@@ -97,7 +77,7 @@ int Worker::MoveAll(Piece& block) const {
     // All of the file's space was taken at its creation: no read meets its end.
     if (result == 0) return EIO;
     if (result == block.bytes) return 0;
-    Advance(block, result);
+    block.Skip(result);
   }
 }
 

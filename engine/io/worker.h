@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <stop_token>
 #include <thread>
 #include <vector>
 
@@ -20,6 +21,13 @@ struct Piece {
   int64_t offset = 0;
   char* data = nullptr;
   int64_t bytes = 0;
+
+  // Leaves out the first `count` bytes.
+  void Skip(int64_t count) {
+    offset += count;
+    data += count;
+    bytes -= count;
+  }
 };
 
 class Worker {
@@ -40,25 +48,23 @@ class Worker {
   void Add(const Piece& piece);
 
  private:
-  void Run();
+  void Run(const std::stop_token& stop);
   // These three need the mutex.
   bool MayTake() const;
   Piece TakeBlock();
   void Wake();
   int MoveAll(Piece& block) const;
-  void Stop();
 
   const AioOptions options_;
   const Move move_;
   const OnEnd on_end_;
 
-  std::mutex mutex_;  // Guards the next four.
+  std::mutex mutex_;  // Guards the next three.
   std::deque<Piece> pieces_;
   int num_taken_ = 0;  // Since the last time that none was in flight.
   int num_in_flight_ = 0;
-  bool stop_ = false;
-  std::condition_variable work_;
-  std::vector<std::thread> threads_;  // Last: they use all of the others.
+  std::condition_variable_any work_;
+  std::vector<std::jthread> threads_;  // Last: they use all of the others.
 };
 
 }  // namespace dsat::engine
