@@ -1,4 +1,4 @@
-// Measures how fast a device computes and copies.
+// Measures how fast a device computes and copies, and how fast ranks exchange data.
 #include "engine/backend/device_speed.h"
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include "base/rng.h"
 #include "engine/backend/kernels.h"
 #include "engine/backend/stream.h"
+#include "engine/comm/process_group.h"
 #include "engine/core/arena.h"
 
 namespace dsat::engine {
@@ -26,10 +27,13 @@ int64_t BytesLeft(const Arena& arena) {
   return arena.limit_bytes() == 0 ? INT64_MAX : arena.limit_bytes() - arena.live_bytes();
 }
 
-double BestSeconds(const std::function<void()>& work) {
+// Calls `prepare` before each of a few measurements.
+double BestSeconds(
+    const std::function<void()>& work, const std::function<void()>& prepare = [] {}) {
   constexpr int kTries = 4;
   double best = 0;
   for (int i = 0; i < kTries; ++i) {
+    prepare();
     const auto start = std::chrono::steady_clock::now();
     work();
     const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
@@ -39,9 +43,9 @@ double BestSeconds(const std::function<void()>& work) {
 }
 
 // A GPU has done all when it has handed over what was written last.
-void Finish(Kernels& kernels, Tensor written) {
+void Finish(Stream& stream, Tensor written) {
   std::array<char, 4> bytes{};
-  kernels.stream().Download(bytes.data(), written.data, BytesPerElem(written.dtype));
+  stream.Download(bytes.data(), written.data, BytesPerElem(written.dtype));
 }
 
 // (n, n) numbers in [-1, 1): products of equal numbers take less power, and so less time.
@@ -58,7 +62,7 @@ Buffer Matrix(Kernels& kernels, Arena& device, Arena& host, int64_t n, DType dty
   kernels.stream().Upload(wide.data(), numbers.data(), wide.bytes());
   Buffer matrix = device.Allocate(dtype, n * n, kUse);
   kernels.Run(op::Cast{matrix.AsTensor(dtype), wide.AsTensor(DType::kF32)});
-  Finish(kernels, matrix.AsTensor(dtype));
+  Finish(kernels.stream(), matrix.AsTensor(dtype));
   return matrix;
 }
 
@@ -73,7 +77,7 @@ double MatmulFlops(Kernels& kernels, Arena& device, Arena& host, int64_t n, DTyp
                            .a = a.AsTensor(dtype),
                            .b = b.AsTensor(dtype),
                            .c = c.AsTensor(dtype)});
-    Finish(kernels, c.AsTensor(dtype));
+    Finish(kernels.stream(), c.AsTensor(dtype));
   });
   const double flops = 2 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n);
   return flops / seconds;
@@ -121,9 +125,28 @@ DeviceSpeed MeasureDeviceSpeed(Kernels& kernels, Arena& device, Arena& host, DTy
   const DType copied = device.host_visible() ? DType::kF32 : DType::kBF16;
   speed.copy = rate(bytes, [&] {
     kernels.Run(op::Cast{to.AsTensor(copied), from.AsTensor(copied)});
-    Finish(kernels, to.AsTensor(copied));
+    Finish(kernels.stream(), to.AsTensor(copied));
   });
   return speed;
+}
+
+double MeasureLink(ProcessGroup& group, Stream& stream, DType dtype, int64_t num_elems) {
+  constexpr int64_t kMostBytes = int64_t{64} << 20;
+  if (group.size() == 1) return 0;
+  const int64_t row_elems = std::min(kMostBytes / BytesPerElem(dtype), num_elems) / group.size();
+  const CommBuffer buffer = group.Allocate(group.size() * row_elems * BytesPerElem(dtype));
+  int64_t sent_before = 0;
+  const auto prepare = [&] {
+    group.Barrier();
+    sent_before = group.traffic().sent_bytes;
+  };
+  const double seconds = BestSeconds(
+      [&] {
+        group.AllReduce(buffer, dtype, row_elems);
+        Finish(stream, {buffer.data, 1, dtype});
+      },
+      prepare);
+  return static_cast<double>(group.traffic().sent_bytes - sent_before) / seconds;
 }
 
 }  // namespace dsat::engine

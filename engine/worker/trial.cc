@@ -23,7 +23,6 @@
 #include "engine/worker/divergence.h"
 #include "engine/worker/history.h"
 #include "engine/worker/inference.h"
-#include "engine/worker/link_speed.h"
 #include "engine/worker/metrics.h"
 #include "engine/worker/step_tracer.h"
 #include "engine/worker/step_window.h"
