@@ -9,11 +9,11 @@
 
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <thread>
 
 #include "base/error.h"
+#include "base/parse_number.h"
 
 namespace dsat {
 namespace {
@@ -48,10 +48,8 @@ int TryLock(int fd, int kind) {
 
 // Whether the process that has written its number has ended, or none has.
 bool IsOfNobody(int fd) {
-  const std::string text = ReadPid(fd);
-  pid_t pid = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), pid);
-  return error != std::errc() || pid <= 0 || (kill(pid, 0) != 0 && errno == ESRCH);
+  const pid_t pid = ParseNumber<pid_t>(ReadPid(fd)).value_or(0);
+  return pid <= 0 || (kill(pid, 0) != 0 && errno == ESRCH);
 }
 
 // Who only looks whether it is held holds it for an instant, or on a busy machine for longer.

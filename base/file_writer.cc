@@ -53,12 +53,6 @@ void FileWriter::Commit(bool waits_for_disk) {
   if (waits_for_disk) SyncFolder(std::filesystem::path(path_).parent_path().string());
 }
 
-void ReplaceFile(const std::string& path, std::string_view content) {
-  FileWriter writer(path);
-  writer.Write(content);
-  writer.Commit(/*waits_for_disk=*/false);
-}
-
 void SyncFolder(const std::string& folder) {
   const UniqueFd fd(
       ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));

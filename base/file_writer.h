@@ -34,10 +34,6 @@ class FileWriter {
   int64_t bytes_ = 0;
 };
 
-// As WriteFileAtomic (base/files.h), but does not wait for the disk: for what the processes of one
-// run hand to each other, and what can be made again.
-void ReplaceFile(const std::string& path, std::string_view content);
-
 // Flushes the folder's entries to the disk, so that they survive a power failure. A file system
 // that does not support this is not an error.
 void SyncFolder(const std::string& folder);

@@ -115,10 +115,10 @@ std::string ReadOrEmpty(const std::string& path) {
   }
 }
 
-void WriteFileAtomic(const std::string& path, std::string_view content) {
+void WriteFileAtomic(const std::string& path, std::string_view content, bool waits_for_disk) {
   FileWriter writer(path);
   writer.Write(content);
-  writer.Commit();
+  writer.Commit(waits_for_disk);
 }
 
 std::string FindProgram(const std::string& name) {

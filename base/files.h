@@ -18,8 +18,9 @@ std::string ReadFile(const std::string& path,
 std::string ReadOrEmpty(const std::string& path);
 
 // Replaces a file's content atomically (temporary file in the same folder, fsync, rename): a reader
-// sees either the old or the new content, even after a crash.
-void WriteFileAtomic(const std::string& path, std::string_view content);
+// sees either the old or the new content, even after a crash. What the processes of one run hand to
+// each other, and what can be made again, need not wait for the disk.
+void WriteFileAtomic(const std::string& path, std::string_view content, bool waits_for_disk = true);
 
 // The path of the file of this name in the first folder of PATH that has one; "" if none does.
 std::string FindProgram(const std::string& name);

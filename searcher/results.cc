@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/file_writer.h"
 #include "base/files.h"
 #include "base/num_cores.h"
 #include "proto/launch_settings.h"
@@ -211,9 +210,11 @@ std::string MachineOf(const ExperimentSpec& spec) {
 }
 
 void WriteResults(const Experiment& experiment, const std::string& out_dir, bool waits_for_disk) {
-  const auto write = waits_for_disk ? WriteFileAtomic : ReplaceFile;
+  const auto write = [&](const std::string& name, const std::string& text) {
+    WriteFileAtomic(out_dir + "/" + name, text + "\n", waits_for_disk);
+  };
   const auto write_json = [&](const std::string& name, const Json& json) {
-    write(out_dir + "/" + name, json.dump(2) + "\n");
+    write(name, json.dump(2));
   };
   const Search& search = experiment.search();
   const Verdict verdict = VerdictOf(search);
@@ -227,8 +228,7 @@ void WriteResults(const Experiment& experiment, const std::string& out_dir, bool
   if (!config.is_null()) {
     const bool by_hook = verdict.pick && ByHook(search, *verdict.pick);
     write_json("ds_config.json", config);
-    write(out_dir + "/command.txt",
-          ProductionCommand(search.spec(), config, out_dir, by_hook) + "\n");
+    write("command.txt", ProductionCommand(search.spec(), config, out_dir, by_hook));
   } else {  // The former answer has dropped out.
     std::filesystem::remove(out_dir + "/ds_config.json");
     std::filesystem::remove(out_dir + "/command.txt");

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <utility>
 
-#include "base/file_writer.h"
+#include "base/files.h"
 #include "engine/runtime/rank_variables.h"
 #include "proto/launch_settings.h"
 #include "proto/search_policy.h"
@@ -105,7 +105,7 @@ std::map<std::string, std::string> BuiltinTarget::EnvironmentOf(const LaunchRequ
 std::vector<RankCommand> BuiltinTarget::Prepare(const LaunchRequest& request) {
   const fs::path dir = fs::absolute(request.dir);
   const std::string task_path = dir / "task.json";
-  ReplaceFile(task_path, ToJson(MakeTask(request)).dump(2) + "\n");
+  WriteFileAtomic(task_path, ToJson(MakeTask(request)).dump(2) + "\n", /*waits_for_disk=*/false);
   std::vector<RankCommand> commands;
   for (const RankPlace& place : PlaceRanks(request, spec_.slots_per_trial)) {
     const auto rank = static_cast<int64_t>(commands.size());

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/file_writer.h"
 #include "base/files.h"
 
 namespace dsat {
@@ -82,8 +81,9 @@ void SupervisedProcess::OnReport(Part& part, SuperviseReport ended) {
     std::error_code error;
     if (log == ended.logs.end() || std::filesystem::exists(path, error)) continue;
     try {
-      ReplaceFile(path, log->second);  // In place of a symbolic link, which leads elsewhere.
-    } catch (const Error&) {           // Nowhere to write it, such as on a full disk.
+      // In place of a symbolic link, which leads elsewhere.
+      WriteFileAtomic(path, log->second, /*waits_for_disk=*/false);
+    } catch (const Error&) {  // Nowhere to write it, such as on a full disk.
     }
   }
   part.report = std::move(ended);

@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/file_writer.h"
 #include "base/files.h"
 #include "proto/launch_settings.h"
 #include "proto/search_policy.h"
@@ -233,7 +232,7 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
   Json config = ConfigForScript(spec_, request.ds_config, !python_.empty());
   config.erase(kLaunchSection);  // The command and its environment have it.
   if (!request.full_run) config = ConfigForTrial(std::move(config));
-  ReplaceFile(files.config(), config.dump(2) + "\n");
+  WriteFileAtomic(files.config(), config.dump(2) + "\n", /*waits_for_disk=*/false);
   for (int64_t rank = 0; rank < spec_.slots_per_trial; ++rank)
     fs::remove(files.hook(rank));
   const std::vector<RankPlace> places = PlaceCommands(request);

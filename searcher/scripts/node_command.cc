@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "base/file_writer.h"
+#include "base/files.h"
 #include "searcher/command/command_words.h"
 #include "searcher/command/rank_launcher.h"
 #include "searcher/hosts/hosts.h"
@@ -109,7 +109,7 @@ std::vector<Argv> ArgvOfHosts(const Argv& argv, const LaunchRequest& request,
     // The filter chooses among them.
     lines += fmt::format("node{} slots={}\n", place.node, kMostSlotsOfHost);
   }
-  ReplaceFile(hostfile, lines);
+  WriteFileAtomic(hostfile, lines, /*waits_for_disk=*/false);
   std::vector<Argv> argvs;
   for (const RankPlace& place : firsts) {
     node.rank = std::to_string(place.node);
