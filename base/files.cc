@@ -262,6 +262,11 @@ std::string ShellWord(const std::string& text) {
   return quoted + "'";
 }
 
+size_t CodePoints(std::string_view text) {
+  const auto begins = [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U; };
+  return static_cast<size_t>(std::ranges::count_if(text, begins));
+}
+
 std::string Trimmed(std::string_view text) {
   constexpr std::string_view blanks = " \t\v\f\r";
   const size_t first = text.find_first_not_of(blanks);

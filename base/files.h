@@ -57,6 +57,9 @@ std::string Printable(std::string_view text);
 // contain any bytes, but JSON and protobuf strings are UTF-8.
 std::string ValidUtf8(const std::string& text);
 
+// The number of characters of UTF-8 in `text`.
+size_t CodePoints(std::string_view text);
+
 // `text` as one word of a shell's command line: unchanged, or in single quotes.
 std::string ShellWord(const std::string& text);
 

@@ -20,18 +20,9 @@ constexpr int64_t kMaxDepth = 200;
 
 // "<source>:<line>:<column>", counted from 1, columns in characters.
 std::string Place(std::string_view text, size_t offset, const std::string& source) {
-  offset = std::min(offset, text.size());
-  size_t line = 1;
-  size_t column = 1;
-  for (char c : text.substr(0, offset)) {
-    if (c == '\n') {
-      ++line;
-      column = 1;
-    } else if ((static_cast<unsigned char>(c) & 0xC0) != 0x80) {  // Not a UTF-8 continuation.
-      ++column;
-    }
-  }
-  return fmt::format("{}:{}:{}", source, line, column);
+  const std::string_view before = text.substr(0, offset);
+  const size_t column = CodePoints(before.substr(before.rfind('\n') + 1));
+  return fmt::format("{}:{}:{}", source, std::ranges::count(before, '\n') + 1, column + 1);
 }
 
 bool IsBlank(char c) {

@@ -11,18 +11,12 @@ namespace {
 
 constexpr size_t kGap = 2;
 
-size_t Width(const std::string& text) {
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
-    return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;  // Not a UTF-8 continuation byte.
-  }));
-}
-
 bool LooksNumeric(const std::string& cell) {
   return cell.empty() || cell[0] == '-' || (cell[0] >= '0' && cell[0] <= '9');
 }
 
 std::string Padded(const std::string& cell, size_t width, bool right) {
-  const std::string blanks(width - std::min(width, Width(cell)), ' ');
+  const std::string blanks(width - std::min(width, CodePoints(cell)), ' ');
   return right ? blanks + cell : cell + blanks;
 }
 
@@ -59,10 +53,10 @@ class Table {
 
  private:
   void MeasureColumn(size_t c) {
-    widths_.push_back(Width(columns_[c]));
+    widths_.push_back(CodePoints(columns_[c]));
     right_.push_back(!rows_.empty());
     for (const auto& row : rows_) {
-      widths_[c] = std::max(widths_[c], Width(row[c]));
+      widths_[c] = std::max(widths_[c], CodePoints(row[c]));
       if (!LooksNumeric(row[c])) right_[c] = false;
     }
   }
@@ -72,7 +66,7 @@ class Table {
     for (size_t c = 0; c + 1 < widths_.size(); ++c)
       before += widths_[c] + kGap;
     const size_t left = std::max(max_width / 4, max_width > before ? max_width - before : 0);
-    widths_.back() = std::min(widths_.back(), std::max(left, Width(columns_.back())));
+    widths_.back() = std::min(widths_.back(), std::max(left, CodePoints(columns_.back())));
   }
 
   std::string Line(const std::vector<std::string>& cells) const {
@@ -110,7 +104,7 @@ std::vector<std::string> WrapWords(const std::vector<std::string>& words, const 
   bool begins = true;
   for (const std::string& word : words) {
     const bool is_blank = lines.back().size() <= (lines.size() > 1 ? hanging : 0);
-    if (!is_blank && Width(lines.back()) + blank.size() + Width(word) > width) {
+    if (!is_blank && CodePoints(lines.back()) + blank.size() + CodePoints(word) > width) {
       lines.emplace_back(hanging, ' ');
       begins = true;
     }
