@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -14,6 +13,7 @@
 
 #include "base/files.h"
 #include "base/json.h"
+#include "base/parse_number.h"
 #include "base/regex.h"
 #include "engine/files/crc32.h"
 #include "engine/files/safetensors.h"
@@ -126,9 +126,7 @@ void CheckEngine(const Json& engine) {
 // REQUIRES: it passed CheckSum. Throws Json::exception if it is not one of ours all the same.
 CheckpointManifest Parse(const Json& json) {
   CheckpointManifest manifest;
-  for (const DType dtype : {DType::kBF16, DType::kF16}) {
-    if (json.at("dtype") == SafetensorsName(dtype)) manifest.dtype = dtype;
-  }
+  manifest.dtype = DTypeOf(json.at("dtype")).value_or(DType::kF32);
   const Json parameters = json.at("parameters");
   for (const auto& [name, sizes] : parameters.items()) {
     const std::vector<int64_t>& shape = manifest.parameters[name] = IntegersIn(sizes);
@@ -246,9 +244,8 @@ std::string TagOf(int64_t step) {
 
 std::optional<int64_t> StepOf(const std::string& tag) {
   if (!tag.starts_with(kStepTagBegin)) return std::nullopt;
-  int64_t step = 0;
-  std::from_chars(tag.data() + kStepTagBegin.size(), tag.data() + tag.size(), step);
-  return TagOf(step) == tag ? std::optional(step) : std::nullopt;
+  const auto step = ParseNumber<int64_t>(std::string_view(tag).substr(kStepTagBegin.size()));
+  return step && TagOf(*step) == tag ? step : std::nullopt;
 }
 
 void CheckTag(const std::string& tag) {

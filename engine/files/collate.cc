@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/enum_names.h"
 #include "base/error.h"
 #include "engine/core/elements.h"
 #include "engine/files/checkpoint_manifest.h"
@@ -19,12 +20,8 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kBlockElems = 1 << 20;
 
-DType OutputDType(const std::string& name) {
-  if (name == "fp32") return DType::kF32;
-  if (name == "bf16") return DType::kBF16;
-  if (name == "fp16") return DType::kF16;
-  Throw(ErrorCode::kInvalidArgument, "--dtype is \"{}\"; expected fp32, bf16 or fp16", name);
-}
+constexpr EnumNames<DType, 3> kTypes = {
+    {{DType::kF32, "fp32"}, {DType::kBF16, "bf16"}, {DType::kF16, "fp16"}}};
 
 void CheckOutput(const CollateOptions& options) {
   if (fs::is_directory(options.out)) {
@@ -117,7 +114,7 @@ int64_t PieceBytes(const std::vector<std::vector<SavedPiece>>& parameters) {
 
 CollateResult Collate(const CollateOptions& options,
                       const std::function<void(int64_t, int64_t)>& progress) {
-  const DType dtype = OutputDType(options.dtype);
+  const DType dtype = ParseName(kTypes, options.dtype, "--dtype");
   CollateResult result{.tag = ResolveTag(options.dir, options.tag)};
   CheckOutput(options);
   const std::string folder = options.dir + "/" + result.tag;

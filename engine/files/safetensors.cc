@@ -6,7 +6,6 @@
 
 #include <bit>
 #include <cerrno>
-#include <charconv>
 #include <filesystem>
 #include <functional>
 #include <numeric>
@@ -16,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/parse_number.h"
 #include "engine/files/crc32.h"
 
 namespace dsat::engine {
@@ -55,13 +55,6 @@ std::string HeaderOf(const std::map<std::string, std::string>& metadata,
   return text;
 }
 
-std::optional<DType> DTypeOf(const std::string& name) {
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
-    if (name == SafetensorsName(dtype)) return dtype;
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 int64_t TensorSpec::NumElems() const {
@@ -70,6 +63,13 @@ int64_t TensorSpec::NumElems() const {
 
 const char* SafetensorsName(DType dtype) {
   return dtype == DType::kF32 ? "F32" : dtype == DType::kBF16 ? "BF16" : "F16";
+}
+
+std::optional<DType> DTypeOf(const std::string& name) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    if (name == SafetensorsName(dtype)) return dtype;
+  }
+  return std::nullopt;
 }
 
 SafetensorsWriter::SafetensorsWriter(const std::string& path,
@@ -183,11 +183,10 @@ const SafetensorsFile::Entry* SafetensorsFile::Find(const std::string& name) con
 
 int64_t SafetensorsFile::BeginOf(const std::string& name) const {
   const auto it = metadata_.find(name);
-  const std::string text = it == metadata_.end() ? "" : it->second;
-  int64_t begin = -1;
-  std::from_chars(text.data(), text.data() + text.size(), begin);
-  if (begin < 0) Throw(ErrorCode::kDataLoss, "{}: {} has no place in its parameter", path_, name);
-  return begin;
+  const auto begin = ParseNumber<int64_t>(it == metadata_.end() ? "" : it->second);
+  if (begin.value_or(-1) < 0)
+    Throw(ErrorCode::kDataLoss, "{}: {} has no place in its parameter", path_, name);
+  return *begin;
 }
 
 void SafetensorsFile::Read(const Entry& entry, int64_t begin, Tensor dst) const {

@@ -15,8 +15,9 @@
 
 namespace dsat::engine {
 
-// The format's names: "F32", "BF16", "F16".
+// The format's names: "F32", "BF16", "F16". nullopt of any other name.
 const char* SafetensorsName(DType dtype);
+std::optional<DType> DTypeOf(const std::string& name);
 
 struct TensorSpec {
   std::string name;  // Unique in its file.

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
-#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -17,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/parse_number.h"
 #include "tensorboard.pb.h"
 
 namespace dsat::engine {
@@ -40,10 +40,8 @@ std::string MakeFolder(const MonitorConfig& monitor, const char* section) {
 }
 
 // The number of samples with which a line of a CSV file begins; nullopt of its header.
-std::optional<int64_t> SamplesOf(const std::string& line) {
-  int64_t samples = 0;
-  const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), samples);
-  return error == std::errc() && *end == ',' ? std::optional(samples) : std::nullopt;
+std::optional<int64_t> SamplesOf(std::string_view line) {
+  return ParseNumber<int64_t>(line.substr(0, line.find(',')));
 }
 
 // CRC-32C (RFC 3720, appendix B.4), rotated and shifted as TensorFlow's record files want it.
