@@ -1,7 +1,6 @@
 // A rank's reports.
 #include "engine/worker/reporter.h"
 
-#include <chrono>
 #include <cstdio>
 #include <utility>
 
@@ -34,19 +33,13 @@ void Reporter::Begins(int64_t step, const std::vector<std::string>& warnings) {
   }
 }
 
-int64_t Reporter::NowNs() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
 void Reporter::Run(const std::stop_token& stop) {
   constexpr std::chrono::milliseconds kInterval{100};
   constexpr std::chrono::milliseconds kBeat{250};
   std::unique_lock lock(mutex_);
   for (int64_t step = 0;;) {
     changed_.wait_for(lock, stop, kBeat, [this] { return newest_.has_value(); });
-    const bool works = alive_.exchange(false) || NowNs() < long_work_until_ns_;
+    const bool works = alive_.exchange(false) || Clock::now() < long_work_until_.load();
     if (newest_) {
       step = *std::exchange(newest_, std::nullopt);
     } else if (stop.stop_requested()) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -32,11 +33,11 @@ class Reporter {
   class LongWork {
    public:
     explicit LongWork(Reporter& reporter) : reporter_(reporter) {
-      reporter_.long_work_until_ns_ = NowNs() + kLongestWorkNs;
+      reporter_.long_work_until_ = Clock::now() + std::chrono::hours(1);
     }
     LongWork(const LongWork&) = delete;
     LongWork& operator=(const LongWork&) = delete;
-    ~LongWork() { reporter_.long_work_until_ns_ = 0; }
+    ~LongWork() { reporter_.long_work_until_ = Clock::time_point(); }
 
    private:
     Reporter& reporter_;
@@ -55,8 +56,7 @@ class Reporter {
   void Infeasible(const std::string& reason);
 
  private:
-  static constexpr int64_t kLongestWorkNs = 3600 * int64_t{1'000'000'000};
-  static int64_t NowNs();
+  using Clock = std::chrono::steady_clock;
 
   void Run(const std::stop_token& stop);
   bool Send(int64_t step);
@@ -65,7 +65,7 @@ class Reporter {
   std::optional<TrialClient> client_;
   std::atomic<bool> stop_requested_ = false;
   std::atomic<bool> alive_ = false;
-  std::atomic<int64_t> long_work_until_ns_ = 0;  // A time of the steady clock.
+  std::atomic<Clock::time_point> long_work_until_ = Clock::time_point();
   bool unreachable_ = false;  // Whether this was logged. Only the thread uses it.
 
   std::mutex mutex_;

@@ -21,7 +21,7 @@ void StepTracer::BeforeStep(Engine& engine) {
 
 void StepTracer::AfterStep(Engine& engine, ProcessGroup& group, bool run_ends) {
   const int64_t step = engine.num_steps();
-  if (!IsTraced(step) || (step < last_ && !run_ends)) return;
+  if (step < first_ || step > last_ || (step < last_ && !run_ends)) return;
   engine.set_trace(nullptr);
   const std::string text = GatherTraces(trace_, group);
   if (group.rank() != 0) return;

@@ -26,8 +26,6 @@ class StepTracer {
   void AfterStep(Engine& engine, ProcessGroup& group, bool run_ends);
 
  private:
-  bool IsTraced(int64_t step) const { return step >= first_ && step <= last_; }
-
   TraceTask task_;
   int64_t first_ = 0;  // As the engine counts; none if last_ is 0.
   int64_t last_ = 0;

@@ -355,7 +355,12 @@ class Trial {
     return step;
   }
 
-  Next Agree(Next mine);
+  // Decided together, or one rank would wait for another for ever. A rank that was told to stop
+  // stops them all.
+  Next Agree(Next mine) {
+    const Next wish = reporter_.stop_requested() ? Next::kStop : mine;
+    return static_cast<Next>(std::lround(group_->MaxScalar(static_cast<int>(wish))));
+  }
 
   // Between points: gives back communication memory.
   void RenewGroup() {
@@ -363,7 +368,13 @@ class Trial {
     group_ = device_->MakeGroup(JoinGroup(environment_));
   }
 
-  std::optional<Point> Agree(std::optional<Point> next);
+  // Rank 0's next point, on every rank.
+  std::optional<Point> Agree(std::optional<Point> next) {
+    const Point mine = next.value_or(Point{0, 0});
+    const Point agreed = {MaxOfRanks(mine.micro_batch_size), MaxOfRanks(mine.accumulation_steps)};
+    if (agreed.micro_batch_size == 0) return std::nullopt;
+    return agreed;
+  }
 
   void LogStep(const TrainingStep& step, int64_t num_skipped) const {
     const int64_t interval = config_.steps_per_print.value_or(kDefaultStepsPerPrint);
@@ -450,21 +461,6 @@ class Trial {
   std::optional<StepHistory> history_;  // On rank 0, and
   std::optional<Monitors> monitors_;    // these.
 };
-
-// Decided together, or one rank would wait for another for ever. A rank that was told to stop stops
-// them all.
-Next Trial::Agree(Next mine) {
-  const Next wish = reporter_.stop_requested() ? Next::kStop : mine;
-  return static_cast<Next>(std::lround(group_->MaxScalar(static_cast<int>(wish))));
-}
-
-// Rank 0's next point, on every rank.
-std::optional<Point> Trial::Agree(std::optional<Point> next) {
-  const Point mine = next.value_or(Point{0, 0});
-  const Point agreed = {MaxOfRanks(mine.micro_batch_size), MaxOfRanks(mine.accumulation_steps)};
-  if (agreed.micro_batch_size == 0) return std::nullopt;
-  return agreed;
-}
 
 }  // namespace
 
