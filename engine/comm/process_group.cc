@@ -9,7 +9,6 @@
 #include <string_view>
 
 #include "base/rng.h"
-#include "engine/comm/counting_group.h"
 
 namespace dsat::engine {
 
@@ -103,11 +102,6 @@ ProcessGroup::Subgroup ProcessGroup::SubgroupOf(std::span<const int> color_of_ra
     ++subgroup.size;
   }
   return subgroup;
-}
-
-std::unique_ptr<ProcessGroup> MakeCountingGroup(int rank, int size) {
-  DSAT_CHECK(size >= 1 && rank >= 0 && rank < size, "rank {} of {}", rank, size);
-  return std::make_unique<CountingGroup>(rank, size, CountingGroup::Memory::kNone);
 }
 
 }  // namespace dsat::engine

@@ -179,7 +179,9 @@ class ProcessGroup {
   virtual void CheckPeers(const std::string& call, int peer, Clock::time_point since) = 0;
 
  protected:
-  ProcessGroup(int rank, int size) : rank_(rank), size_(size) {}
+  ProcessGroup(int rank, int size) : rank_(rank), size_(size) {
+    DSAT_CHECK(rank >= 0 && rank < size, "rank {} of {}", rank, size);
+  }
 
   // Collect and Pass call these after they have checked and counted the call.
   virtual void RunCollective(const Call& call, const CommBuffer& buffer) = 0;
@@ -261,9 +263,5 @@ struct TcpGroupArgs {
 //   kResourceExhausted from Allocate if there is not enough memory, from Split if no socket is
 //                      available.
 std::unique_ptr<ProcessGroup> MakeTcpGroup(const TcpGroupArgs& args);
-
-// A group that moves no data and counts what `rank` of `size` would send. Sums and maxima return
-// their argument.
-std::unique_ptr<ProcessGroup> MakeCountingGroup(int rank, int size);
 
 }  // namespace dsat::engine

@@ -185,8 +185,7 @@ class ShmGroup final : public ProcessGroup {
                            static_cast<int64_t>(rendezvous_.ValueOf(rank)));
     }
     if (subgroup.size == 0) return nullptr;
-    if (subgroup.size == 1)
-      return std::make_unique<CountingGroup>(0, 1, CountingGroup::Memory::kReal);
+    if (subgroup.size == 1) return std::make_unique<CountingGroup>();
     return std::make_unique<ShmGroup>(file_,
                                       static_cast<int64_t>(rendezvous_.ValueOf(subgroup.first)),
                                       subgroup.rank, subgroup.size, timeout_);
@@ -299,8 +298,7 @@ class ShmGroup final : public ProcessGroup {
 
 std::unique_ptr<ProcessGroup> MakeShmGroup(int shared_fd, int rank, int size,
                                            std::chrono::milliseconds timeout) {
-  DSAT_CHECK(size >= 1 && rank >= 0 && rank < size, "rank {} of {}", rank, size);
-  if (size == 1) return std::make_unique<CountingGroup>(0, 1, CountingGroup::Memory::kReal);
+  if (size == 1) return std::make_unique<CountingGroup>();
   return std::make_unique<ShmGroup>(
       std::make_shared<SharedFile>(shared_fd, Rendezvous::HeaderBytes()), SharedFile::HeadOffset(),
       rank, size, timeout);

@@ -87,8 +87,7 @@ class TcpGroup final : public ProcessGroup {
             problem.empty() ? fmt::format("none on rank {}", other) : problem);
     }
     if (subgroup.size == 0) return nullptr;
-    if (subgroup.size == 1)
-      return std::make_unique<CountingGroup>(0, 1, CountingGroup::Memory::kReal);
+    if (subgroup.size == 1) return std::make_unique<CountingGroup>();
     return Form(PartOf(color_of_rank, subgroup), std::move(listener));
   }
 
@@ -315,9 +314,7 @@ class TcpGroup final : public ProcessGroup {
 }  // namespace
 
 std::unique_ptr<ProcessGroup> MakeTcpGroup(const TcpGroupArgs& args) {
-  DSAT_CHECK(args.size >= 1 && args.rank >= 0 && args.rank < args.size, "rank {} of {}", args.rank,
-             args.size);
-  if (args.size == 1) return std::make_unique<CountingGroup>(0, 1, CountingGroup::Memory::kReal);
+  if (args.size == 1) return std::make_unique<CountingGroup>();
   const auto deadline = std::chrono::steady_clock::now() + args.timeout;
   RendezvousResult joined = JoinAtMaster(args, deadline);
   return std::make_unique<TcpGroup>(std::move(joined.membership), std::move(joined.listener),

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "engine/comm/process_group.h"
+#include "engine/comm/counting_group.h"
 #include "engine/core/device_kind.h"
 #include "engine/data/dataset.h"
 #include "engine/model/layer.h"
@@ -24,12 +24,12 @@ struct Resources {
 // Everything an engine runs on, counting.
 struct CountingResources {
   CountingResources(int rank, int size, int num_threads, DeviceKind kind)
-      : group(MakeCountingGroup(rank, size)), kernels(MakeCountingKernels(num_threads, kind)) {}
+      : group(rank, size), kernels(MakeCountingKernels(num_threads, kind)) {}
   Resources For(const Model& model, int64_t seq_len) {
-    return {model, *group, {device, host, *kernels, *kernels}, nullptr, seq_len};
+    return {model, group, {device, host, *kernels, *kernels}, nullptr, seq_len};
   }
 
-  std::unique_ptr<ProcessGroup> group;
+  CountingGroup group;
   std::unique_ptr<Kernels> kernels;
   Arena device{"device memory", Arena::Kind::kCounting, 0};
   Arena host{"host memory", Arena::Kind::kCounting, 0};

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "engine/comm/counting_group.h"
 #include "engine/comm/process_group.h"
 #include "engine/plan/schedule.h"
 #include "tests/engine/comm/test_group.h"
@@ -246,7 +247,7 @@ TEST(SplitTest, ASubgroupOutlivesItsParent) {
 }
 
 TEST(SplitTest, CountingGroupsSplitAlike) {
-  const auto group = MakeCountingGroup(2, 4);
+  const auto group = std::make_unique<CountingGroup>(2, 4);
   const auto stage = group->Split(std::vector<int>{5, 3, 5, 3});
   EXPECT_EQ(stage->rank(), 1);
   EXPECT_EQ(stage->size(), 2);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "engine/comm/counting_group.h"
 #include "tests/engine/comm/test_group.h"
 #include "tests/engine/runtime/run_ranks.h"
 
@@ -343,7 +344,7 @@ Traffic RunSomeCalls(ProcessGroup& group) {
 
 TEST_P(ProcessGroupTest, CountingGroupCountsWhatTheOthersSend) {
   RunGroups(GetParam(), [](ProcessGroup& group) {
-    const auto counting = MakeCountingGroup(group.rank(), group.size());
+    const auto counting = std::make_unique<CountingGroup>(group.rank(), group.size());
     const Traffic of_half = RunSomeCalls(group);
     EXPECT_EQ(of_half, RunSomeCalls(*counting));
     EXPECT_EQ(group.traffic(), counting->traffic());
@@ -369,7 +370,7 @@ TEST_P(ProcessGroupTest, OneFileServesOneGroupAfterAnother) {
 }
 
 TEST(CountingGroupTest, MovesNothing) {
-  const auto group = MakeCountingGroup(1, 4);
+  const auto group = std::make_unique<CountingGroup>(1, 4);
   const CommBuffer buffer = group->Allocate(int64_t{1} << 40);
   EXPECT_EQ(buffer.data, nullptr);
   EXPECT_EQ(buffer.bytes, int64_t{1} << 40);

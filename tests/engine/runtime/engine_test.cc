@@ -6,6 +6,7 @@
 #include <array>
 #include <filesystem>
 
+#include "engine/comm/counting_group.h"
 #include "engine/runtime/checkpoint/checkpoint.h"
 #include "engine/runtime/engine_internals.h"
 #include "engine/runtime/predict.h"
@@ -79,7 +80,7 @@ TEST(EngineTest, OutOfMemoryNamesTheUseAndTheLimit) {
 
 TEST(EngineTest, AfterOutOfMemoryTheSameArenaIsEmpty) {
   const Model model = TinyGpt2();
-  const auto group = MakeCountingGroup(0, 2);
+  const auto group = std::make_unique<CountingGroup>(0, 2);
   const auto kernels = MakeCountingKernels(1);
   Arena arena("device memory", Arena::Kind::kCounting, 150'000);
   Arena host("host memory", Arena::Kind::kReal, 0);

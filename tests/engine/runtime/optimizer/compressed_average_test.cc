@@ -6,6 +6,7 @@
 #include <cmath>
 #include <vector>
 
+#include "engine/comm/counting_group.h"
 #include "tests/engine/backend/kernels_testing.h"
 #include "tests/engine/runtime/run_ranks.h"
 
@@ -101,7 +102,7 @@ TEST(CompressedAverageTest, SumsOverManyRoundsComeCloseToTheMean) {
 
 TEST(CompressedAverageTest, AThirtySecondOfTheBytesOfF32IsSent) {
   constexpr int64_t kLarge = int64_t{1} << 20;
-  const auto group = MakeCountingGroup(0, 4);
+  const auto group = std::make_unique<CountingGroup>(0, 4);
   const auto kernels = MakeCountingKernels(1);
   Arena arena("device memory", Arena::Kind::kCounting, 0);
   CompressedAverage average(kLarge, *group, *kernels, arena);
