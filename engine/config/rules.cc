@@ -1,7 +1,7 @@
 // The combination rules, one row each.
-#include "engine/config/rules.h"
-
 #include <string>
+
+#include "engine/config/validate.h"
 
 namespace dsat::engine {
 namespace {

@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "engine/config/rules.h"
 
 namespace dsat::engine {
 namespace {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,17 @@
 #include "engine/config/settings.h"
 
 namespace dsat::engine {
+
+// A combination rule: what DeepSpeed asserts about several keys together.
+struct Rule {
+  const char* pointer;  // The key that the message names.
+  bool refuses;         // If false, it warns.
+  const char* text;     // Follows "<pointer> is <value>; ".
+  bool (*broken)(const Settings&);
+};
+
+// All rules. Static storage.
+std::span<const Rule> Rules();
 
 // A config that has passed the check.
 struct CheckedConfig {

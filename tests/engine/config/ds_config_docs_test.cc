@@ -8,7 +8,6 @@
 
 #include "base/files.h"
 #include "engine/config/keys.h"
-#include "engine/config/rules.h"
 #include "tests/build_folder.h"
 #include "tests/engine/config/key_docs.h"
 

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "engine/config/keys.h"
-#include "engine/config/rules.h"
+#include "engine/config/validate.h"
 #include "tests/base/error_code.h"
 #include "tests/engine/config/ds_config_testing.h"
 

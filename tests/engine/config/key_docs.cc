@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/config/rules.h"
+#include "engine/config/validate.h"
 
 namespace dsat::engine {
 namespace {
