@@ -1,7 +1,7 @@
 // Seeks values that satisfy all conditions, one key after another.
 #include "profiler/conditions.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -52,24 +52,18 @@ class Seeker {
   std::map<std::string, Json> chosen_;
 };
 
-std::string Texts(const std::vector<std::string>& conditions) {
-  std::string text;
-  for (const std::string& condition : conditions)
-    text += fmt::format("{}\"{}\"", text.empty() ? "" : ", ", condition);
-  return text;
-}
-
 }  // namespace
 
 std::string WhyExcluded(const std::vector<Comparison>& where, const PossibleValues& values_of) {
   std::vector<std::string> all;
   for (const Comparison& condition : where) {
     if (!Seeker({&condition, 1}, values_of).Finds())
-      return fmt::format("the condition {} of where excludes it", Texts({condition.text}));
+      return fmt::format("the condition \"{}\" of where excludes it", condition.text);
     all.push_back(condition.text);
   }
   if (where.size() < 2 || Seeker(where, values_of).Finds()) return "";
-  return fmt::format("the conditions {} of where exclude it together", Texts(all));
+  return fmt::format("the conditions \"{}\" of where exclude it together",
+                     fmt::join(all, "\", \""));
 }
 
 std::vector<Comparison> ConditionsOf(const ExperimentSpec& spec) {
@@ -81,9 +75,9 @@ std::vector<Comparison> ConditionsOf(const ExperimentSpec& spec) {
 
 void ThrowNothingLeft(const ExperimentSpec& spec) {
   Throw(ErrorCode::kInvalidArgument,
-        "{}: where: no configuration of the space meets {}; expected other conditions, further "
+        "{}: where: no configuration of the space meets \"{}\"; expected other conditions, further "
         "values in search_space or another --zero-stages or --space",
-        spec.config_path, Texts(spec.where));
+        spec.config_path, fmt::join(spec.where, "\", \""));
 }
 
 }  // namespace dsat

@@ -11,7 +11,7 @@
 
 namespace dsat {
 
-// All values that some configuration can have at a pointer; empty if it has none.
+// All values that some configuration can have at a pointer; null, or an empty list, if it has none.
 using PossibleValues = std::function<std::vector<Json>(const std::string& pointer)>;
 
 // Why no choice of these values satisfies all conditions: names one condition that cannot hold, or

@@ -202,9 +202,7 @@ class Lister {
       for (const Json& value : Json::parse(key->values))
         values.push_back(value);
     }
-    const Json* given = settings.Given(pointer);
-    if (given != nullptr || key != nullptr)
-      values.push_back(given ? *given : settings.Get(pointer));
+    values.push_back(settings.ValueOrNull(pointer));
     return values;
   }
 

@@ -240,9 +240,7 @@ std::string WhyExcluded(const std::vector<Comparison>& where, const StageSpace& 
   return WhyExcluded(where, [&](const std::string& pointer) -> std::vector<Json> {
     const auto knob = std::ranges::find(stage.knobs, pointer, &Knob::pointer);
     if (knob != stage.knobs.end()) return knob->values;
-    if (const Json* given = settings.Given(pointer)) return {*given};
-    if (keys.Find(pointer) == nullptr) return {};
-    return {settings.Get(pointer)};
+    return {settings.ValueOrNull(pointer)};
   });
 }
 

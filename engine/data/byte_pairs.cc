@@ -16,24 +16,16 @@ namespace {
 
 constexpr int64_t kMaxToken = (1 << 24) - 1;
 
-// The code point of each byte: its own if it is printable Latin-1, else from U+0100 on.
-std::array<int, 256> MakeAlphabet() {
-  std::array<int, 256> alphabet{};
-  int next = 256;
-  for (int byte = 0; byte < 256; ++byte) {
-    const bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte != 0xAD);
-    alphabet[static_cast<size_t>(byte)] = printable ? byte : next++;
-  }
-  return alphabet;
-}
-
-// The byte of each code point below 324; -1: none.
+// The byte of each code point below 324; -1: none. A byte has its own code point if it is printable
+// Latin-1, else one from U+0100 on.
 std::array<int, 324> MakeBytes() {
   std::array<int, 324> bytes;
   bytes.fill(-1);
-  const std::array<int, 256> alphabet = MakeAlphabet();
-  for (size_t byte = 0; byte < alphabet.size(); ++byte)
-    bytes[static_cast<size_t>(alphabet[byte])] = static_cast<int>(byte);
+  size_t next = 256;
+  for (int byte = 0; byte < 256; ++byte) {
+    const bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte != 0xAD);
+    bytes[printable ? static_cast<size_t>(byte) : next++] = byte;
+  }
   return bytes;
 }
 
@@ -42,22 +34,21 @@ uint64_t KeyOf(int32_t left, int32_t right) {
 }
 
 void CheckPlainBpe(const JsonBlock& block) {
-  const auto refuse = [&](const std::string& key, const Json& value, const char* expected) {
+  const auto require = [&](const char* key, const std::vector<Json>& accepted,
+                           const char* expected) {
+    const Json value = block.Has(key) ? block.At(key) : Json();
+    if (std::ranges::find(accepted, value) != accepted.end()) return;
     Throw(ErrorCode::kUnimplemented,
           "{} is {}; expected {}: dsat reads byte-level BPE; tokenize the data with the package "
           "tokenizers and train on the files of tokens (\"type\": \"tokens\")",
           block.PointerTo(key), value.dump(), expected);
   };
   // GPT-2's own file has no type.
-  if (block.Has("type") && block.At("type") != "BPE") refuse("type", block.At("type"), "\"BPE\"");
-  if (!block.Has("type") && !block.Has("merges")) refuse("type", Json(), "\"BPE\"");
-  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    if (block.Has(key) && block.At(key) != "" && !block.At(key).is_null())
-      refuse(key, block.At(key), "null");
-  }
-  if (block.Has("dropout") && block.At("dropout") != 0 && !block.At("dropout").is_null())
-    refuse("dropout", block.At("dropout"), "null");
-  if (block.Bool("byte_fallback", false)) refuse("byte_fallback", true, "false");
+  if (block.Has("type") || !block.Has("merges")) require("type", {"BPE"}, "\"BPE\"");
+  require("continuing_subword_prefix", {nullptr, ""}, "null");
+  require("end_of_word_suffix", {nullptr, ""}, "null");
+  require("dropout", {nullptr, 0}, "null");
+  if (block.Bool("byte_fallback", false)) require("byte_fallback", {false}, "false");
 }
 
 }  // namespace

@@ -18,9 +18,8 @@ float PixelOf(char byte) {
 
 // Bytes [begin, begin + count).
 std::string BytesAt(const MappedText& text, int64_t begin, int64_t count) {
-  std::string bytes;
-  bytes.reserve(static_cast<size_t>(count));
-  text.Read(begin, count, [&](std::string_view piece) { bytes += piece; });
+  std::string bytes(static_cast<size_t>(count), '\0');
+  text.Copy(begin, count, bytes.data());
   return bytes;
 }
 
@@ -80,21 +79,17 @@ IdxFile::IdxFile(const std::string& file, const std::vector<size_t>& allowed_dim
   const bool is_idx = start.size() == 4 && start[0] == 0 && start[1] == 0 && start[2] == 8;
   const size_t num_dims = is_idx ? static_cast<uint8_t>(start[3]) : 0;
   data_offset = 4 + 4 * static_cast<int64_t>(num_dims);
-  const bool allowed =
-      std::find(allowed_dims.begin(), allowed_dims.end(), num_dims) != allowed_dims.end();
+  const bool allowed = std::ranges::find(allowed_dims, num_dims) != allowed_dims.end();
   if (!allowed || text.size() < data_offset) {
     Throw(ErrorCode::kInvalidArgument,
           "{}: expected an IDX file of unsigned bytes with {} dimensions, uncompressed", path,
           allowed_dims.front());
   }
+  int64_t expected = 1;
   for (size_t i = 0; i < num_dims; ++i) {
-    int64_t dim = 0;
+    int64_t& dim = dims.emplace_back(0);
     for (const char c : BytesAt(text, 4 + 4 * static_cast<int64_t>(i), 4))
       dim = dim * 256 + static_cast<uint8_t>(c);
-    dims.push_back(dim);
-  }
-  int64_t expected = 1;
-  for (const int64_t dim : dims) {
     if (__builtin_mul_overflow(expected, dim, &expected))
       Throw(ErrorCode::kInvalidArgument, "{}: its header says {} bytes and more", path,
             std::numeric_limits<int64_t>::max());
@@ -121,10 +116,8 @@ class Idx final : public ImageSource {
 
   int32_t Read(int64_t index, float* pixels) const override {
     const int64_t count = shape().NumElems();
-    images_.text.Read(images_.data_offset + index * count, count, [&](std::string_view piece) {
-      for (const char c : piece)
-        *pixels++ = PixelOf(c);
-    });
+    const std::string image = BytesAt(images_.text, images_.data_offset + index * count, count);
+    std::ranges::transform(image, pixels, PixelOf);
     const auto label =
         static_cast<uint8_t>(BytesAt(labels_.text, labels_.data_offset + index, 1)[0]);
     if (label < num_classes_) return label;

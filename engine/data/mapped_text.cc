@@ -108,6 +108,11 @@ void MappedText::Map(const std::string& path) {
   size_ += info.st_size;
 }
 
+void MappedText::Copy(int64_t begin, int64_t count, void* out) const {
+  auto* to = static_cast<char*>(out);
+  Read(begin, count, [&to](std::string_view piece) { to += piece.copy(to, piece.size()); });
+}
+
 size_t MappedText::FileAt(int64_t offset) const {
   const auto after =
       std::upper_bound(files_.begin(), files_.end(), offset,

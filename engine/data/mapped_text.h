@@ -37,6 +37,8 @@ class MappedText {
       count -= static_cast<int64_t>(piece.size());
     }
   }
+  // Copies them to `out`.
+  void Copy(int64_t begin, int64_t count, void* out) const;
 
  private:
   struct Unmap {

@@ -7,7 +7,6 @@
 #include <array>
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <string_view>
 #include <utility>
@@ -86,19 +85,11 @@ const char* TypeOf(int64_t token_bytes) {
   return token_bytes == 2 ? "uint16" : "uint32";
 }
 
-void CopyBytes(const MappedText& text, int64_t begin, int64_t count, void* out) {
-  auto* to = static_cast<char*>(out);
-  text.Read(begin, count, [&to](std::string_view piece) {
-    std::memcpy(to, piece.data(), piece.size());
-    to += piece.size();
-  });
-}
-
 TokenFiles::Format TokenFiles::FormatOf(const MappedText& bytes) const {
   constexpr int64_t kHeaderBytes = 256 * 4;
   if (bytes.size() < kHeaderBytes) return {.token_bytes = headerless_bytes_};
   std::array<int32_t, 3> header{};  // Magic number, version, number of tokens.
-  CopyBytes(bytes, 0, sizeof(header), header.data());
+  bytes.Copy(0, sizeof(header), header.data());
   if (header[0] == 20240520 && header[1] == 1) return {kHeaderBytes, 2, header[2]};
   if (header[0] == 20240801 && header[1] == 7) return {kHeaderBytes, 4, header[2]};
   return {.token_bytes = headerless_bytes_};
@@ -140,10 +131,10 @@ void TokenFiles::Add(const std::string& path) {
 void TokenFiles::CopyFrom(const File& file, int64_t begin, int64_t count, int32_t* out) const {
   const int64_t from = file.header_bytes + (begin - file.first) * token_bytes_;
   if (token_bytes_ == 4) {
-    CopyBytes(*file.bytes, from, count * 4, out);
+    file.bytes->Copy(from, count * 4, out);
   } else {
     std::vector<uint16_t> tokens(static_cast<size_t>(count));
-    CopyBytes(*file.bytes, from, count * 2, tokens.data());
+    file.bytes->Copy(from, count * 2, tokens.data());
     std::copy(tokens.begin(), tokens.end(), out);
   }
   for (int64_t i = 0; i < count; ++i) {
