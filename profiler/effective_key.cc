@@ -2,8 +2,8 @@
 #include "profiler/effective_key.h"
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
+#include <optional>
 
 namespace dsat {
 namespace {
@@ -17,14 +17,8 @@ void NormalizeNumbers(Json& value) {
   if (value.is_structured()) {
     for (Json& child : value)
       NormalizeNumbers(child);
-  } else if (value.is_number_float()) {
-    const double number = value.get<double>();
-    constexpr double kExact = 9007199254740992;  // 2^53
-    if (std::abs(number) <= kExact && std::floor(number) == number) {
-      value = static_cast<int64_t>(number);
-    }
-  } else if (value.is_number_unsigned() && value.get<uint64_t>() <= INT64_MAX) {
-    value = value.get<int64_t>();
+  } else if (const std::optional<int64_t> number = WholeNumber(value)) {
+    value = *number;
   }
 }
 

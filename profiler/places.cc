@@ -40,8 +40,9 @@ struct Candidate {
   bool uses_disk = false;
   bool checkpoints = false;
   std::string refused = {};
-  int64_t largest = 0;   // The largest micro-batch size that fits.
-  int64_t legal = 0;     // The largest legal micro-batch size up to `largest`.
+  std::string useless = {};  // Why it is dropped; "" if it is not.
+  int64_t largest = 0;       // The largest micro-batch size that fits.
+  int64_t legal = 0;         // The largest legal micro-batch size up to `largest`.
   double sample_ms = 0;  // The time of a step per sample at the largest legal size; 0 if unknown.
   bool fits() const { return refused.empty() && largest > 0; }
 };
@@ -144,7 +145,8 @@ class Lister {
     const std::string pointer = key.pointer;
     const std::string path = pointer.substr(0, pointer.rfind('/')) + "/nvme_path";
     if (!settings_.Text(path).empty()) return true;
-    LeaveOut(Describe(key.pointer, kNvme), fmt::format("the ds_config has no {}", path));
+    LeaveOut(fmt::format("{} \"{}\"", key.pointer, kNvme),
+             fmt::format("the ds_config has no {}", path));
     return false;
   }
 
@@ -355,38 +357,29 @@ class Lister {
 
   template <typename Reason>
   void Drop(Reason reason_of) {
-    std::vector<std::string> reasons;
-    for (const Candidate& c : candidates_)
-      reasons.push_back(reason_of(c));
-    std::vector<Candidate> kept;
-    for (size_t i = 0; i < candidates_.size(); ++i) {
-      if (!reasons[i].empty()) LeaveOut(Describe(candidates_[i]), reasons[i]);
-      if (reasons[i].empty()) kept.push_back(std::move(candidates_[i]));
-    }
-    candidates_ = std::move(kept);
+    for (Candidate& c : candidates_)
+      c.useless = reason_of(c);
+    std::erase_if(candidates_, [&](const Candidate& c) {
+      if (!c.useless.empty()) LeaveOut(Describe(c), c.useless);
+      return !c.useless.empty();
+    });
   }
 
   // Settings that every place of a stage shares with the submitted config are none.
   void Trim() {
-    std::vector<std::pair<Candidate*, std::string>> trimmed;
-    for (const int stage : spec_.options.zero_stages) {
+    for (int stage = 0; stage < engine::kNumZeroStages; ++stage) {
       for (const Key* key : varied_) {
         const Json submitted = settings_.AtStage(stage).Get(key->pointer);
         const bool differs = std::ranges::any_of(candidates_, [&](const Candidate& c) {
           return c.place.stage == stage && c.place.settings.at(key->pointer) != submitted;
         });
         for (Candidate& c : candidates_) {
-          if (c.place.stage == stage && !differs) trimmed.emplace_back(&c, key->pointer);
+          if (c.place.stage == stage && !differs) c.place.settings.erase(key->pointer);
         }
       }
     }
-    for (const auto& [candidate, pointer] : trimmed)
-      candidate->place.settings.erase(pointer);
   }
 
-  static std::string Describe(const std::string& pointer, const Json& value) {
-    return fmt::format("{} {}", pointer, value.dump());
-  }
   std::string Describe(const Candidate& c) const {
     return DescribePlace(c.place.stage, c.place.settings, keys_);
   }

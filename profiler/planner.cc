@@ -32,25 +32,19 @@ constexpr int64_t kMostTimesRanks = 4;
 constexpr char kCheckpointInterval[] = "/pipeline/activation_checkpoint_interval";
 constexpr char kCheckpointsOnHost[] = "/activation_checkpointing/cpu_checkpointing";
 
-// Sums over the ranks of each node; the most of any.
-template <typename BytesOf>
-int64_t FullestNode(const Cluster& cluster, int64_t num_stages, BytesOf bytes_of) {
-  const int64_t ranks_of_stage = cluster.num_ranks / num_stages;
-  int64_t most = 0;
-  for (int64_t node = 0; node < cluster.num_nodes(); ++node) {
-    int64_t bytes = 0;
-    const int64_t begin = node * cluster.ranks_per_node;
-    const int64_t end = std::min(begin + cluster.ranks_per_node, cluster.num_ranks);
-    for (int64_t rank = begin; rank < end; ++rank)
-      bytes += bytes_of(static_cast<size_t>(rank / ranks_of_stage));
-    most = std::max(most, bytes);
-  }
-  return most;
-}
-
 void SumUp(const Cluster& cluster, PlannerEstimate& e) {
+  // Sums over the ranks of each node; the most of any.
   const auto node = [&](int64_t Prediction::*bytes) {
-    return FullestNode(cluster, e.num_stages, [&](size_t stage) { return e.ranks[stage].*bytes; });
+    const int64_t ranks_of_stage = cluster.num_ranks / e.num_stages;
+    int64_t most = 0;
+    for (int64_t begin = 0; begin < cluster.num_ranks; begin += cluster.ranks_per_node) {
+      const int64_t end = std::min(begin + cluster.ranks_per_node, cluster.num_ranks);
+      int64_t sum = 0;
+      for (int64_t rank = begin; rank < end; ++rank)
+        sum += e.ranks[static_cast<size_t>(rank / ranks_of_stage)].*bytes;
+      most = std::max(most, sum);
+    }
+    return most;
   };
   for (const Prediction& rank : e.ranks) {
     e.device.state_bytes = std::max(e.device.state_bytes, rank.state_bytes);
@@ -101,11 +95,6 @@ std::pair<std::string, Json> VariantOf(const Json& base, const Strategy& strateg
     name += fmt::format(" with buffer_size {}", most);
   }
   return {name, config};
-}
-
-bool IsHalf(const Json& ds_config) {
-  const engine::Settings settings(ds_config, "ds_config");
-  return settings.Is("/fp16/enabled") || settings.Is("/bf16/enabled");
 }
 
 }  // namespace
@@ -211,12 +200,11 @@ std::vector<Variant> Planner::Variants(const Json& ds_config) const {
 
 std::vector<Change> Planner::NearestChanges(const Json& ds_config) const {
   std::vector<Change> changes;
-  if (std::optional<Change> change = ChangeOfMicroBatch(ds_config))
-    changes.push_back(std::move(*change));
-  if (std::optional<Change> change = ChangeOfSettings(ds_config))
-    changes.push_back(std::move(*change));
-  if (std::optional<Change> change = ChangeOfRanks(ds_config))
-    changes.push_back(std::move(*change));
+  for (const auto find :
+       {&Planner::ChangeOfMicroBatch, &Planner::ChangeOfSettings, &Planner::ChangeOfRanks}) {
+    if (std::optional<Change> change = (this->*find)(ds_config))
+      changes.push_back(*std::move(change));
+  }
   return changes;
 }
 
@@ -309,8 +297,9 @@ Planner MakePlanner(const PlannerInputs& inputs, const Cluster& cluster) {
 }
 
 Json SpeedsOfDryRun(const engine::Cluster& cluster, const Json& ds_config) {
+  const bool is_half = engine::Settings(ds_config, "ds_config").IsHalf();
   const engine::Speeds speeds =
-      cluster.SpeedsFor(IsHalf(ds_config) ? engine::DType::kBF16 : engine::DType::kF32);
+      cluster.SpeedsFor(is_half ? engine::DType::kBF16 : engine::DType::kF32);
   return {speeds.flops, speeds.device_bytes};
 }
 
@@ -340,8 +329,9 @@ ModelProfile ProfileByDataSheet(const ExperimentSpec& spec, const engine::Cluste
   }
   PutOn(cluster, profile);
   profile.num_threads = cluster.num_threads;
+  const bool is_half = engine::Settings(spec.ds_config, "ds_config").IsHalf();
   profile.matmul_flops_per_s =
-      static_cast<int64_t>(IsHalf(spec.ds_config) ? cluster.flops_16bit : cluster.flops_f32);
+      static_cast<int64_t>(is_half ? cluster.flops_16bit : cluster.flops_f32);
   return profile;
 }
 

@@ -248,7 +248,6 @@ Workload WorkloadOf(const ModelProfile& profile, const ExperimentSpec& spec) {
   const Json& ds_config = spec.ds_config;
   const int64_t world_size = spec.slots_per_trial;
   const engine::Settings settings(ds_config, "ds_config");
-  const bool half = settings.Is("/fp16/enabled") || settings.Is("/bf16/enabled");
   engine::BatchSizes batch{.micro_batch_size = 1, .accumulation_steps = 1};
   const int64_t data_parallel = engine::DataParallelSize(ds_config, "ds_config", world_size);
   const auto is_given = [&](const char* pointer) { return settings.Given(pointer) != nullptr; };
@@ -256,7 +255,7 @@ Workload WorkloadOf(const ModelProfile& profile, const ExperimentSpec& spec) {
     batch = engine::ResolveBatchSizes(ds_config, "ds_config", world_size);
   return {.num_params = profile.num_params,
           .trainable_num_params = profile.trainable_num_params,
-          .bytes_per_param = half ? 2 : 4,
+          .bytes_per_param = settings.IsHalf() ? 2 : 4,
           .data_parallel = data_parallel,
           .pipeline_stages = settings.Int("/pipeline/stages"),
           .forward_flops_per_sample = profile.forward_flops_per_sample,

@@ -60,10 +60,7 @@ constexpr Rule kRules[] = {
     {"/fp16/enabled", kRefuse, "expected false, since /bf16/enabled is true",
      [](const Settings& s) { return s.Is("/fp16/enabled") && s.Is("/bf16/enabled"); }},
     {"/amp/enabled", kRefuse, "expected false with ZeRO, /fp16/enabled or /bf16/enabled",
-     [](const Settings& s) {
-       return s.Is("/amp/enabled") &&
-              (s.stage() > 0 || s.Is("/fp16/enabled") || s.Is("/bf16/enabled"));
-     }},
+     [](const Settings& s) { return s.Is("/amp/enabled") && (s.stage() > 0 || s.IsHalf()); }},
     {"/fp16/fp16_master_weights_and_grads", kRefuse,
      "expected false unless ZeRO offloads Adam or AdamW to the CPU",
      [](const Settings& s) {

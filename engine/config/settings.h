@@ -47,6 +47,8 @@ class Settings {
   // The same at any pointer, such as that of a key of the user's own.
   Json ValueOrNull(const std::string& pointer) const;
   bool Is(const std::string& pointer) const { return Get(pointer) == true; }
+  // Whether parameters have 16 bits.
+  bool IsHalf() const { return Is("/fp16/enabled") || Is("/bf16/enabled"); }
   // REQUIRES: Get(pointer) is a number.
   int64_t Int(const std::string& pointer) const { return Get(pointer).get<int64_t>(); }
   double Number(const std::string& pointer) const { return Get(pointer).get<double>(); }

@@ -125,34 +125,31 @@ std::string MessageOf(int error) {
 
 struct TextSplitter::Code {
   Code(const std::string& pattern, uint32_t options, const std::string& shown,
-       const std::string& what) {
+       const std::string& what)
+      : code(nullptr, pcre2_code_free) {
     int error = 0;
     PCRE2_SIZE offset = 0;
     const std::unique_ptr<pcre2_compile_context, decltype(&pcre2_compile_context_free)> context(
         pcre2_compile_context_create(nullptr), pcre2_compile_context_free);
     pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
-    code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), options,
-                         &error, &offset, context.get());
+    code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), options,
+                             &error, &offset, context.get()));
     if (code == nullptr) {
       Throw(ErrorCode::kInvalidArgument, "{} is \"{}\", which is no pattern: {}", what,
             Printable(shown), MessageOf(error));
     }
     uint32_t matches_empty = 0;
-    pcre2_pattern_info(code, PCRE2_INFO_MATCHEMPTY, &matches_empty);
+    pcre2_pattern_info(code.get(), PCRE2_INFO_MATCHEMPTY, &matches_empty);
     if (matches_empty != 0) {
-      pcre2_code_free(code);
       Throw(ErrorCode::kInvalidArgument,
             "{} is \"{}\", which matches the empty string; expected a pattern of at least one "
             "character",
             what, Printable(shown));
     }
-    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // Without it, matching is only slower.
+    pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);  // Without it, matching is only slower.
   }
-  Code(const Code&) = delete;
-  Code& operator=(const Code&) = delete;
-  ~Code() { pcre2_code_free(code); }
 
-  pcre2_code* code;
+  std::unique_ptr<pcre2_code, decltype(&pcre2_code_free)> code;
 };
 
 TextSplitter::TextSplitter(std::shared_ptr<const Code> code, Keep keep, std::string what)
@@ -179,8 +176,8 @@ void TextSplitter::Split(std::string_view text,
   size_t at = 0;
   while (at < text.size()) {
     const auto search = [&](uint32_t options) {
-      return pcre2_match(code_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
-                         PCRE2_NO_UTF_CHECK | options, match.get(), nullptr);
+      return pcre2_match(code_->code.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
+                         at, PCRE2_NO_UTF_CHECK | options, match.get(), nullptr);
     };
     int found = search(0);
     if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = search(PCRE2_NO_JIT);

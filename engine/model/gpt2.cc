@@ -116,14 +116,11 @@ Gpt2Shape ShapeOfSize(double count) {
 
 Gpt2Shape PresetOf(const JsonBlock& block) {
   std::vector<std::string> names;
-  for (const Preset& preset : kPresets)
-    names.push_back(preset.name);
-  for (const Preset& preset : kPresets)
-    names.push_back(preset.hugging_face_name);
   const Json& value = block.At("preset");
   const std::string word = value.is_string() ? value.get<std::string>() : value.dump();
   for (const Preset& preset : kPresets) {
     if (word == preset.name || word == preset.hugging_face_name) return preset.shape;
+    names.insert(names.end(), {preset.name, preset.hugging_face_name});
   }
   const double count = CountOf(word);
   if (count == 0) block.Word("preset", names);  // Throws.

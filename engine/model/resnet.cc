@@ -340,21 +340,15 @@ Model MakeResnet(const ResnetShape& shape) {
   return model;
 }
 
-constexpr struct ResnetPreset {
-  const char* name;
-  int64_t depth;
-} kResnetPresets[] = {
-    {"resnet20", 20}, {"resnet32", 32}, {"resnet44", 44}, {"resnet56", 56}, {"resnet110", 110}};
+constexpr int64_t kPresetDepths[] = {20, 32, 44, 56, 110};  // "resnet20" and so on.
 
 int64_t DepthFrom(const JsonBlock& block, int64_t fallback) {
   if (block.Has("preset")) {
     std::vector<std::string> names;
-    for (const ResnetPreset& preset : kResnetPresets)
-      names.emplace_back(preset.name);
-    const std::string word = block.Word("preset", names);
-    for (const ResnetPreset& preset : kResnetPresets) {
-      if (word == preset.name) fallback = preset.depth;
-    }
+    for (const int64_t depth : kPresetDepths)
+      names.push_back(fmt::format("resnet{}", depth));
+    const auto named = std::ranges::find(names, block.Word("preset", names));
+    fallback = kPresetDepths[named - names.begin()];
   }
   const int64_t depth = block.Int("depth", fallback, 8, 6 * kMaxLayers + 2);
   if (depth % 6 == 2) return depth;
