@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterator, Mapping, Optional
 from dsat._hook.batches import BatchCounter
 from dsat._meter import (Meter, Passes, count_parameters, finish_profile, memory_in_use, number_of,
                          peak_memory, synchronize, uses_gpu)
-from dsat._trial import Trial, has_read_config, rank, rank_file, trial
+from dsat._trial import Trial, has_read_config, measures, rank, rank_file, trial
 
 _meter: Optional[Meter] = None
 _loss: Any = None  # The sum of the parts that add_loss() was given since the last step.
@@ -38,8 +38,8 @@ def report(*, loss: Any = None, model: Any = None, samples: Optional[int] = None
     global _meter, _loss, _num_batches
     loss, _loss = _loss if loss is None else loss, None
     batches, _num_batches = _num_batches, 0
-    running = trial()
-    if running is None or not running.measures or _is_measured_by_hook():
+    running = _measured_trial()
+    if running is None:
         return
     if samples is None:
         _check_reads_config()
@@ -67,8 +67,8 @@ def add_loss(part: Any) -> None:
 def add_batch(batch: Any, loss: Any) -> None:
     """A micro-batch and its part of the step's loss, for a callback that sees each of them."""
     global _counter, _num_batches
-    running = trial()
-    if running is None or not running.measures or _is_measured_by_hook():
+    running = _measured_trial()
+    if running is None:
         return
     _check_reads_config()
     if loss is not None:
@@ -101,10 +101,10 @@ def _check_reads_config() -> None:
             "samples=, the samples of a step over all ranks")
 
 
-def _is_measured_by_hook() -> bool:
-    """True if deepspeed.initialize() built an engine, which the import hook measures."""
-    running = trial()
-    return running is not None and rank_file(running).get("engine") is not None
+def _measured_trial() -> Optional[Trial]:
+    """The trial to measure here; None if the import hook does, as deepspeed.initialize() ran."""
+    running = trial() if measures() else None
+    return None if running is None or rank_file(running).get("engine") is not None else running
 
 
 def log(metrics: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import json
 import os
 import re
@@ -51,6 +52,11 @@ def at_exit(function: Callable[[], None]) -> None:
     atexit.register(lambda: function() if os.getpid() == owner else None)
 
 
+def hparams() -> Config:
+    """The hyperparameters of the experiment file, with the DeepSpeed config of the trial."""
+    return dict(json.loads(os.environ.get("DSAT_HPARAMS") or "{}"))
+
+
 @dataclass(frozen=True)
 class Trial:
     """One trial, as its environment and its config file describe it."""
@@ -58,7 +64,7 @@ class Trial:
     id: int
     config_path: Path
     dir: Path  # The folder of this launch: its logs, and the files that ranks write for dsat.
-    _content: Config = field(repr=False)
+    _content: Config = field(repr=False, compare=False)
 
     @property
     def config(self) -> Config:
@@ -70,7 +76,7 @@ class Trial:
     @property
     def hparams(self) -> Config:
         """The hyperparameters of the experiment file, with this config in its DeepSpeed keys."""
-        return dict(json.loads(os.environ.get("DSAT_HPARAMS") or "{}"))
+        return hparams()
 
     @property
     def measures(self) -> bool:
@@ -272,12 +278,4 @@ class RankFile:
         return self._content.get(key)
 
 
-_files: Dict[str, RankFile] = {}
-
-
-def rank_file(of: Trial) -> RankFile:
-    """The only file of this rank."""
-    path = str(of.dir)
-    if path not in _files:
-        _files[path] = RankFile(of)
-    return _files[path]
+rank_file = functools.lru_cache(RankFile)  # The only file of this rank in a trial.

@@ -10,22 +10,22 @@ import importlib.machinery
 import os
 import sys
 
-# The modules that dsat._hook changes after their import.
-_TARGETS = frozenset({
-    "deepspeed",
-    "deepspeed.comm.comm",
-    "deepspeed.launcher.runner",
-    "torch.distributed.distributed_c10d",
-    "torch.optim.optimizer",
-    "accelerate.commands.launch",
-    "accelerate.accelerator",
-    "accelerate.utils.dataclasses",
-    "accelerate.utils.deepspeed",
-    "lightning.pytorch.strategies.deepspeed",
-    "pytorch_lightning.strategies.deepspeed",
-    "transformers.integrations.deepspeed",
-    "transformers.trainer",
-})
+# The modules that functions of dsat._hook change after their import.
+_TARGETS = {
+    "deepspeed": "engine.change",
+    "deepspeed.comm.comm": "launch.change_process_group",
+    "deepspeed.launcher.runner": "launch.change_deepspeed",
+    "torch.distributed.distributed_c10d": "launch.change_process_group",
+    "torch.optim.optimizer": "unseen.change",
+    "accelerate.commands.launch": "launch.change_accelerate",
+    "accelerate.accelerator": "trainers.change_accelerator",
+    "accelerate.utils.dataclasses": "trainers.change_accelerate_plugin",
+    "accelerate.utils.deepspeed": "trainers.change_accelerate_config",
+    "lightning.pytorch.strategies.deepspeed": "trainers.change_lightning",
+    "pytorch_lightning.strategies.deepspeed": "trainers.change_lightning",
+    "transformers.integrations.deepspeed": "trainers.change_hugging_face",
+    "transformers.trainer": "trainers.change_trainer",
+}
 # Packages whose import, with all that they import, is worth a pause of the garbage collector.
 _LARGE = frozenset({"torch", "deepspeed", "transformers", "accelerate", "trl", "datasets",
                     "lightning", "pytorch_lightning"})
@@ -74,8 +74,8 @@ class _Loader:
         if module.__name__ not in _TARGETS:
             return
         try:
-            from dsat import _hook
-            _hook.change(module)
+            part, _, function = _TARGETS[module.__name__].partition(".")
+            getattr(importlib.import_module(f"dsat._hook.{part}"), function)(module)
         except Exception as error:  # A trial without the hook is better than none.
             _report(module.__name__, error)
 

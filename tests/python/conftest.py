@@ -113,6 +113,8 @@ def run_trial(tmp_path, extensions, rank_server):
 @pytest.fixture
 def trial_config(tmp_path, monkeypatch):
     """Writes the config of a trial that this process then belongs to."""
+    from dsat._trial import rank_file
+
     def write(config, measure="steps"):
         path = tmp_path / "trial" / "ds_config.json"
         path.parent.mkdir(exist_ok=True)
@@ -125,6 +127,6 @@ def trial_config(tmp_path, monkeypatch):
         monkeypatch.setenv("DSAT_START_PROFILE_STEP", "1")
         monkeypatch.setenv("DSAT_END_PROFILE_STEP", "4")
         monkeypatch.setattr("dsat._trial._current", None)
-        monkeypatch.setattr("dsat._trial._files", {})
+        rank_file.cache_clear()
         return path
     return write

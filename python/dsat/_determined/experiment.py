@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, Dict, NamedTuple, Optional
 
-from dsat._trial import measures, trial
+from dsat._trial import hparams, measures, trial
 from dsat.determined import lacks
 
 LOG_FORMAT = "%(levelname)s [%(process)d] %(name)s: %(message)s"
@@ -24,11 +24,6 @@ class Named:
             raise AttributeError(name)
         has = " ".join(each for each in dir(self) if not each.startswith("_"))
         raise AttributeError(lacks(type(self).__name__, name, has))
-
-
-def hparams() -> Dict[str, Any]:
-    """The hyperparameters of the experiment file, with the DeepSpeed config of the trial."""
-    return dict(json.loads(os.environ.get("DSAT_HPARAMS") or "{}"))
 
 
 def config() -> Dict[str, Any]:

@@ -13,6 +13,7 @@ from dsat import overwrite_deepspeed_config
 from dsat._determined import experiment
 from dsat._determined.core import Context, DistributedContext
 from dsat._determined.data import Reducers
+from dsat._trial import hparams
 
 __all__ = ["overwrite_deepspeed_config"]
 
@@ -65,13 +66,13 @@ class DeepSpeedTrialContext(experiment.Named):
         self._validation_iterator: Any = None
         self._writer: Any = None
 
-    get_hparams = staticmethod(experiment.hparams)
+    get_hparams = staticmethod(hparams)
     get_experiment_config = staticmethod(experiment.config)
     get_trial_seed = staticmethod(experiment.seed)
 
     def get_hparam(self, name: str) -> Any:
         """One hyperparameter. Raises KeyError with the names that there are."""
-        known = experiment.hparams()
+        known = hparams()
         if name not in known:
             raise KeyError(f"dsat: hyperparameters has no {name!r}; it has {', '.join(known)}")
         return known[name]

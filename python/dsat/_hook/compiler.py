@@ -14,7 +14,7 @@ from types import FunctionType, ModuleType
 from typing import Any, List
 
 from dsat._hook import wrap
-from dsat._trial import trial
+from dsat._trial import measures
 
 NAME = "torch._dynamo"
 
@@ -101,8 +101,7 @@ class Loader:
 
 def loader_of(loader: Any) -> Any:
     """The loader to use instead of the module's own one."""
-    running = trial()
-    return Loader(loader) if running is not None and running.measures else loader
+    return Loader(loader) if measures() else loader
 
 
 def change(_: ModuleType) -> None:
@@ -116,8 +115,7 @@ def change(_: ModuleType) -> None:
 
     @wrap(decorators, "compile")
     def _compile(original: Any, *args: Any, **kwargs: Any) -> Any:
-        running = trial()
-        if args or running is None or not running.measures:
+        if args or not measures():
             return original(*args, **kwargs)
 
         def decorate(function: Any) -> Any:

@@ -14,14 +14,8 @@ from dsat._hook import wrap
 from dsat._trial import be_only_rank, trial, world_size
 
 
-def change(module: ModuleType) -> None:
-    """Wraps what makes the process group, or reads the arguments of a launcher."""
-    changes = {"accelerate.commands.launch": _change_accelerate,
-               "deepspeed.launcher.runner": _change_deepspeed}
-    changes.get(module.__name__, _change_process_group)(module)
-
-
-def _change_process_group(module: ModuleType) -> None:
+def change_process_group(module: ModuleType) -> None:
+    """Wraps what makes the process group."""
     is_torchs = module.__name__.startswith("torch")
 
     @wrap(module, "init_process_group" if is_torchs else "init_distributed")
@@ -31,7 +25,7 @@ def _change_process_group(module: ModuleType) -> None:
         return original(*args, **kwargs)
 
 
-def _change_accelerate(module: ModuleType) -> None:
+def change_accelerate(module: ModuleType) -> None:
     """Its own configuration file counts less than the trial."""
     @wrap(module, "_validate_launch_command")
     def _validate(original: Any, args: Any) -> Any:
@@ -50,7 +44,8 @@ def _change_accelerate(module: ModuleType) -> None:
         return original(args)
 
 
-def _change_deepspeed(module: ModuleType) -> None:
+def change_deepspeed(module: ModuleType) -> None:
+    """Its default port counts less than the trial's."""
     @wrap(module, "parse_args")
     def _parse(original: Any, *args: Any, **kwargs: Any) -> Any:
         parsed = original(*args, **kwargs)

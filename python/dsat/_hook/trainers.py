@@ -15,17 +15,7 @@ from dsat._report import add_loss
 from dsat._trial import measures, note_change, trial
 
 
-def change(module: ModuleType) -> None:
-    """Wraps what the trainer's module decides."""
-    changes = {"accelerate.utils.deepspeed": _change_accelerate_config,
-               "accelerate.utils.dataclasses": _change_accelerate_plugin,
-               "accelerate.accelerator": _change_accelerator,
-               "transformers.integrations.deepspeed": _change_hugging_face,
-               "transformers.trainer": _change_trainer}
-    changes.get(module.__name__, _change_lightning)(module)
-
-
-def _change_accelerate_config(module: ModuleType) -> None:
+def change_accelerate_config(module: ModuleType) -> None:
     """The config object that accelerate's plugin and Hugging Face's trainer build."""
     @wrap(module.HfDeepSpeedConfig, "__init__")
     def _init(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
@@ -38,7 +28,7 @@ def _change_accelerate_config(module: ModuleType) -> None:
             self.set_stage_and_offload()
 
 
-def _change_accelerate_plugin(module: ModuleType) -> None:
+def change_accelerate_plugin(module: ModuleType) -> None:
     """A plugin that was made from arguments, not from a config."""
     @wrap(module.DeepSpeedPlugin, "__post_init__")
     def _post_init(original: Any, self: Any) -> None:
@@ -53,7 +43,7 @@ def _change_accelerate_plugin(module: ModuleType) -> None:
             self.gradient_accumulation_steps = steps
 
 
-def _change_accelerator(module: ModuleType) -> None:
+def change_accelerator(module: ModuleType) -> None:
     """The script's own data loaders, as long as accelerate has not wrapped them."""
     @wrap(module.Accelerator, "prepare")
     def _prepare(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -78,7 +68,7 @@ def _change_accelerator(module: ModuleType) -> None:
         return None if measures() else original(self, *args, **kwargs)
 
 
-def _change_trainer(module: ModuleType) -> None:
+def change_trainer(module: ModuleType) -> None:
     """A measured trial starts from the beginning and leaves the user's checkpoints alone."""
     @wrap(module.Trainer, "train")
     def _train(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -99,7 +89,7 @@ def _change_trainer(module: ModuleType) -> None:
             original(self, *args, **kwargs)
 
 
-def _change_hugging_face(module: ModuleType) -> None:
+def change_hugging_face(module: ModuleType) -> None:
     """TrainingArguments, which the trainer builds its data loader from, follow the trial."""
     @wrap(module.HfTrainerDeepSpeedConfig, "trainer_config_process")
     def _process(original: Any, self: Any, args: Any, *values: Any, **kwargs: Any) -> Any:
@@ -122,7 +112,7 @@ def _change_hugging_face(module: ModuleType) -> None:
         return original(self, args, *values, **kwargs)
 
 
-def _change_lightning(module: ModuleType) -> None:
+def change_lightning(module: ModuleType) -> None:
     """The strategy, and the trainer's accumulation, which Lightning keeps out of the config."""
     @wrap(module.DeepSpeedStrategy, "_init_config_if_needed")
     def _init_config(original: Any, self: Any) -> None:
