@@ -102,10 +102,6 @@ std::pair<std::string, Json> VariantOf(const Json& base, const Strategy& strateg
 Planner::Planner(Model model, int64_t seq_len, const Cluster& cluster, std::string source)
     : model_(std::move(model)), seq_len_(seq_len), cluster_(cluster), source_(std::move(source)) {}
 
-PlannerEstimate Planner::Of(const Json& ds_config, std::vector<std::string>* warnings) const {
-  return OnCluster(ds_config, cluster_, warnings);
-}
-
 void Planner::Calibrate(const Json& ds_config, const std::vector<std::vector<double>>& timings) {
   std::vector<Timed> timed;
   std::vector<double> update_times;
@@ -148,10 +144,6 @@ double Planner::ComputeTimes(int64_t micro_batch_size) const {
   if (more > 0) slope = std::max(slope, cluster_.efficiency * per_sample(&Timed::predicted_ms));
   return (b.measured_ms + more * slope) /
          (b.predicted_ms + more * per_sample(&Timed::predicted_ms));
-}
-
-Estimate Planner::Predict(const Json& ds_config) const {
-  return Of(ds_config);
 }
 
 PlannerEstimate Planner::OnCluster(const Json& ds_config, const Cluster& cluster,

@@ -55,8 +55,10 @@ class Planner : public Predictor {
   void Calibrate(const Json& ds_config, const std::vector<std::vector<double>>& timings);
 
   // Throws what ParseDsConfig and engine::Predict throw. `warnings` as ParseDsConfig's.
-  PlannerEstimate Of(const Json& ds_config, std::vector<std::string>* warnings = nullptr) const;
-  Estimate Predict(const Json& ds_config) const override;
+  PlannerEstimate Of(const Json& ds_config, std::vector<std::string>* warnings = nullptr) const {
+    return OnCluster(ds_config, cluster_, warnings);
+  }
+  Estimate Predict(const Json& ds_config) const override { return Of(ds_config); }
   // Bisects sizes up to 65536.
   int64_t LargestMicroBatch(const Json& ds_config) const override;
 

@@ -225,28 +225,22 @@ Part Request::PartOf(int64_t size) const {
   return part;
 }
 
-std::vector<std::string> PathsFrom(const JsonBlock& block) {
-  const Json& value = block.At("path");
-  std::vector<std::string> paths;
-  for (const Json& path : value.is_array() ? value : Json::array({value})) {
-    if (!path.is_string() || path.get<std::string>().empty()) {
-      Throw(ErrorCode::kInvalidArgument,
-            "{} is {}; expected a file, a folder or a glob pattern, or a list of them",
-            block.PointerTo("path"), value.dump());
-    }
-    paths.push_back(path);
-  }
-  return paths;
-}
-
 std::vector<std::string> FilesFrom(const Request& request) {
+  const std::string pointer = request.block.PointerTo("path");
+  const Json& value = request.block.At("path");
   std::vector<std::string> files;
-  for (const std::string& path : PathsFrom(request.block)) {
+  for (const Json& path : value.is_array() ? value : Json::array({value})) {
+    if (!path.is_string() || path == "") {
+      Throw(ErrorCode::kInvalidArgument,
+            "{} is {}; expected a file, a folder or a glob pattern, or a list of them", pointer,
+            value.dump());
+    }
     try {
-      const auto found = FindFiles(std::filesystem::path(request.base_dir) / path);
+      const auto found =
+          FindFiles(std::filesystem::path(request.base_dir) / path.get<std::string>());
       files.insert(files.end(), found.begin(), found.end());
     } catch (const Error& error) {
-      throw Error(error.code(), request.block.PointerTo("path") + ": " + error.what());
+      throw Error(error.code(), pointer + ": " + error.what());
     }
   }
   return files;
@@ -418,10 +412,6 @@ void Dataset::Sample(int64_t, int64_t, int32_t*, int32_t*) const {
 
 void Dataset::Image(int64_t, float*, int32_t*) const {
   DSAT_CHECK(false, "tokens have no images");
-}
-
-int64_t Dataset::NumSamples(int64_t) const {
-  return kEndless;
 }
 
 std::unique_ptr<Dataset> OpenDataset(const Json& data, const std::string& base_dir, int64_t seed,

@@ -5,7 +5,6 @@
 #include <glob.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -13,6 +12,7 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/unique_fd.h"
 
 namespace dsat::engine {
 namespace {
@@ -48,17 +48,14 @@ void AddPath(const fs::path& path, std::vector<std::string>& files) {
 
 void AddMatches(const std::string& pattern, std::vector<std::string>& files) {
   glob_t matches{};
+  const std::unique_ptr<glob_t, decltype(&globfree)> owner(&matches, globfree);
   const int result = glob(pattern.c_str(), GLOB_ERR, nullptr, &matches);
-  std::vector<std::string> paths;
-  for (size_t i = 0; i < matches.gl_pathc; ++i)
-    paths.emplace_back(matches.gl_pathv[i]);
-  globfree(&matches);
   if (result == GLOB_NOMATCH) Throw(ErrorCode::kNotFound, "{}: no file matches", pattern);
   if (result != 0) {
     Throw(ErrorCode::kPermissionDenied, "{}: a folder of the pattern cannot be read", pattern);
   }
-  for (const std::string& path : paths)
-    AddPath(path, files);
+  for (size_t i = 0; i < matches.gl_pathc; ++i)
+    AddPath(matches.gl_pathv[i], files);
 }
 
 }  // namespace
@@ -90,19 +87,13 @@ void MappedText::Unmap::operator()(const char* data) const {
 
 void MappedText::Map(const std::string& path) {
   // Without O_NONBLOCK, a pipe would wait for a writer.
-  const int fd = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-  if (fd < 0) ThrowErrno(path, errno);
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   struct stat info {};
-  void* data = nullptr;
-  int error = fstat(fd, &info) == 0 ? 0 : errno;
+  if (!fd || fstat(fd.get(), &info) != 0) ThrowErrno(path, errno);
   const auto bytes = static_cast<size_t>(info.st_size);
-  if (error == 0 && bytes > 0) {
-    data = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
-    if (data == MAP_FAILED) error = errno;
-  }
-  close(fd);
-  if (error != 0) ThrowErrno(path, error);
   if (bytes == 0) return;
+  void* const data = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd.get(), 0);
+  if (data == MAP_FAILED) ThrowErrno(path, errno);
   const auto* text = static_cast<const char*>(data);
   files_.push_back({{text, {bytes}}, {text, bytes}, size_});
   size_ += info.st_size;

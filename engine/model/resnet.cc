@@ -39,6 +39,10 @@ struct ResnetShape {
   int64_t classes = 10;
 };
 
+void ReluInPlace(const LayerContext& ctx, const Buffer& x) {
+  ctx.kernels.Run(op::ReluForward{x.AsTensor(ctx.dtype), x.AsTensor(ctx.dtype)});
+}
+
 // A convolution and the norm after it: parameters `param` (weight), + 1 and + 2 (the norm's).
 struct ConvNorm {
   ConvShape conv;  // N is that of the batch.
@@ -83,6 +87,12 @@ struct ConvNorm {
                                          ctx.params[param + 1], ctx.params[param + 2], shape});
     return y;
   }
+  // relu of what Normalize returns.
+  Buffer Activate(const LayerContext& ctx, const Buffer& convolved, Tensor stats) const {
+    Buffer y = Normalize(ctx, convolved, stats);
+    ReluInPlace(ctx, y);
+    return y;
+  }
   // The gradient dy of the norm's output becomes that of the convolution's, in `dx`, which may be
   // dy.
   void NormGrad(const LayerContext& ctx, Tensor dx, Tensor dy, const Buffer& convolved,
@@ -102,10 +112,6 @@ struct ConvNorm {
     return dx;
   }
 };
-
-void ReluInPlace(const LayerContext& ctx, const Buffer& x) {
-  ctx.kernels.Run(op::ReluForward{x.AsTensor(ctx.dtype), x.AsTensor(ctx.dtype)});
-}
 
 // dy, the gradient of the ReLU's output y, becomes that of its input: both have the same signs.
 void ReluGradInPlace(const LayerContext& ctx, const Buffer& dy, const Buffer& y) {
@@ -152,9 +158,7 @@ class Stem final : public NamedLayer {
     return pixels;
   }
   Buffer Output(const LayerContext& ctx, const Saved& saved) const {
-    Buffer y = unit_.Normalize(ctx, saved[kConv], saved[kStats].AsTensor(DType::kF32));
-    ReluInPlace(ctx, y);
-    return y;
+    return unit_.Activate(ctx, saved[kConv], saved[kStats].AsTensor(DType::kF32));
   }
 
   ConvNorm unit_;
@@ -212,9 +216,7 @@ class ResidualBlock final : public NamedLayer {
 
   // relu(norm(first convolution)).
   Buffer Middle(const LayerContext& ctx, const Saved& saved) const {
-    Buffer middle = first_.Normalize(ctx, saved[kConv1], Stats(ctx, saved, 0));
-    ReluInPlace(ctx, middle);
-    return middle;
+    return first_.Activate(ctx, saved[kConv1], Stats(ctx, saved, 0));
   }
 
   // relu(norm(second convolution) + shortcut).
