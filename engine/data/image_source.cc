@@ -65,39 +65,37 @@ class Cifar10 final : public ImageSource {
 // An IDX file of unsigned bytes: 0, 0, 8, the number of dimensions, each as 4 bytes, big end first.
 struct IdxFile {
   // Throws unless it has one of these numbers of dimensions.
-  IdxFile(const std::string& path, const std::vector<size_t>& allowed_dims);
+  IdxFile(const std::string& file, const std::vector<size_t>& allowed_dims)
+      : path(file), text({file}) {
+    const std::string start = BytesAt(text, 0, std::min<int64_t>(text.size(), 4));
+    const bool is_idx = start.size() == 4 && start[0] == 0 && start[1] == 0 && start[2] == 8;
+    const size_t num_dims = is_idx ? static_cast<uint8_t>(start[3]) : 0;
+    data_offset = 4 + 4 * static_cast<int64_t>(num_dims);
+    const bool allowed = std::ranges::find(allowed_dims, num_dims) != allowed_dims.end();
+    if (!allowed || text.size() < data_offset) {
+      Throw(ErrorCode::kInvalidArgument,
+            "{}: expected an IDX file of unsigned bytes with {} dimensions, uncompressed", path,
+            allowed_dims.front());
+    }
+    int64_t expected = 1;
+    for (size_t i = 0; i < num_dims; ++i) {
+      int64_t& dim = dims.emplace_back(0);
+      for (const char c : BytesAt(text, 4 + 4 * static_cast<int64_t>(i), 4))
+        dim = dim * 256 + static_cast<uint8_t>(c);
+      if (__builtin_mul_overflow(expected, dim, &expected))
+        Throw(ErrorCode::kInvalidArgument, "{}: its header says {} bytes and more", path,
+              std::numeric_limits<int64_t>::max());
+    }
+    if (text.size() - data_offset == expected) return;
+    Throw(ErrorCode::kInvalidArgument, "{}: {} bytes of data; its header says {}", path,
+          text.size() - data_offset, expected);
+  }
 
   std::string path;
   MappedText text;
   std::vector<int64_t> dims;
   int64_t data_offset = 0;
 };
-
-IdxFile::IdxFile(const std::string& file, const std::vector<size_t>& allowed_dims)
-    : path(file), text({file}) {
-  const std::string start = BytesAt(text, 0, std::min<int64_t>(text.size(), 4));
-  const bool is_idx = start.size() == 4 && start[0] == 0 && start[1] == 0 && start[2] == 8;
-  const size_t num_dims = is_idx ? static_cast<uint8_t>(start[3]) : 0;
-  data_offset = 4 + 4 * static_cast<int64_t>(num_dims);
-  const bool allowed = std::ranges::find(allowed_dims, num_dims) != allowed_dims.end();
-  if (!allowed || text.size() < data_offset) {
-    Throw(ErrorCode::kInvalidArgument,
-          "{}: expected an IDX file of unsigned bytes with {} dimensions, uncompressed", path,
-          allowed_dims.front());
-  }
-  int64_t expected = 1;
-  for (size_t i = 0; i < num_dims; ++i) {
-    int64_t& dim = dims.emplace_back(0);
-    for (const char c : BytesAt(text, 4 + 4 * static_cast<int64_t>(i), 4))
-      dim = dim * 256 + static_cast<uint8_t>(c);
-    if (__builtin_mul_overflow(expected, dim, &expected))
-      Throw(ErrorCode::kInvalidArgument, "{}: its header says {} bytes and more", path,
-            std::numeric_limits<int64_t>::max());
-  }
-  if (text.size() - data_offset == expected) return;
-  Throw(ErrorCode::kInvalidArgument, "{}: {} bytes of data; its header says {}", path,
-        text.size() - data_offset, expected);
-}
 
 class Idx final : public ImageSource {
  public:

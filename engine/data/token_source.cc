@@ -40,6 +40,10 @@ class Bytes final : public TokenSource {
   MappedText text_;
 };
 
+const char* TypeOf(int64_t token_bytes) {
+  return token_bytes == 2 ? "uint16" : "uint32";
+}
+
 class TokenFiles final : public TokenSource {
  public:
   TokenFiles(const std::vector<std::string>& paths, int64_t vocab_size, int64_t token_bytes)
@@ -53,7 +57,13 @@ class TokenFiles final : public TokenSource {
   int64_t size() const override { return size_; }
   int64_t vocab_size() const override { return vocab_size_; }
   const char* unit() const override { return "tokens"; }
-  void Copy(int64_t begin, int64_t count, int32_t* out) const override;
+  void Copy(int64_t begin, int64_t count, int32_t* out) const override {
+    for (const File& file : files_) {
+      const int64_t from = std::max(begin, file.first);
+      const int64_t to = std::min(begin + count, file.first + file.count);
+      if (from < to) CopyFrom(file, from, to - from, out + (from - begin));
+    }
+  }
 
  private:
   struct File {
@@ -69,9 +79,67 @@ class TokenFiles final : public TokenSource {
     int64_t num_tokens = -1;  // As the header says; -1 without one.
   };
 
-  void Add(const std::string& path);
-  Format FormatOf(const MappedText& bytes) const;
-  void CopyFrom(const File& file, int64_t begin, int64_t count, int32_t* out) const;
+  Format FormatOf(const MappedText& bytes) const {
+    constexpr int64_t kHeaderBytes = 256 * 4;
+    if (bytes.size() < kHeaderBytes) return {.token_bytes = headerless_bytes_};
+    std::array<int32_t, 3> header{};  // Magic number, version, number of tokens.
+    bytes.Copy(0, sizeof(header), header.data());
+    if (header[0] == 20240520 && header[1] == 1) return {kHeaderBytes, 2, header[2]};
+    if (header[0] == 20240801 && header[1] == 7) return {kHeaderBytes, 4, header[2]};
+    return {.token_bytes = headerless_bytes_};
+  }
+
+  void Add(const std::string& path) {
+    File file{.path = path, .bytes = std::make_unique<MappedText>(std::vector{path})};
+    const Format format = FormatOf(*file.bytes);
+    const int64_t data_bytes = file.bytes->size() - format.header_bytes;
+    if (format.num_tokens >= 0 && data_bytes != format.num_tokens * format.token_bytes) {
+      Throw(ErrorCode::kInvalidArgument,
+            "{}: {} bytes follow the header, which says {} tokens of {} bytes; expected the whole "
+            "file",
+            path, data_bytes, format.num_tokens, format.token_bytes);
+    }
+    if (data_bytes % format.token_bytes != 0) {
+      Throw(ErrorCode::kInvalidArgument,
+            "{}: {} bytes are not whole tokens of {} bytes; \"dtype\" tells the type of tokens "
+            "without a header",
+            path, data_bytes, format.token_bytes);
+    }
+    if (wanted_bytes_ != 0 && format.token_bytes != wanted_bytes_) {
+      Throw(ErrorCode::kInvalidArgument,
+            "{}: its header says {}, and \"dtype\" says {}; leave \"dtype\" out", path,
+            TypeOf(format.token_bytes), TypeOf(wanted_bytes_));
+    }
+    if (token_bytes_ != 0 && format.token_bytes != token_bytes_) {
+      Throw(ErrorCode::kInvalidArgument, "{}: tokens of {} bytes; those of {} have {}", path,
+            format.token_bytes, files_.front().path, token_bytes_);
+    }
+    token_bytes_ = format.token_bytes;
+    file.header_bytes = format.header_bytes;
+    file.first = size_;
+    file.count = data_bytes / token_bytes_;
+    size_ += file.count;
+    if (file.count > 0) files_.push_back(std::move(file));
+  }
+
+  void CopyFrom(const File& file, int64_t begin, int64_t count, int32_t* out) const {
+    const int64_t from = file.header_bytes + (begin - file.first) * token_bytes_;
+    if (token_bytes_ == 4) {
+      file.bytes->Copy(from, count * 4, out);
+    } else {
+      std::vector<uint16_t> tokens(static_cast<size_t>(count));
+      file.bytes->Copy(from, count * 2, tokens.data());
+      std::copy(tokens.begin(), tokens.end(), out);
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      if (TokenOf(out[i]) < vocab_size_) continue;
+      Throw(
+          ErrorCode::kInvalidArgument,
+          "{}: token {} is {}; expected less than vocab_size, {}: raise those of the data and the "
+          "model, or make the tokens again",
+          file.path, begin - file.first + i, out[i], vocab_size_);
+    }
+  }
 
   std::vector<File> files_;
   int64_t size_ = 0;
@@ -80,79 +148,6 @@ class TokenFiles final : public TokenSource {
   int64_t token_bytes_ = 0;
   int64_t vocab_size_ = 0;
 };
-
-const char* TypeOf(int64_t token_bytes) {
-  return token_bytes == 2 ? "uint16" : "uint32";
-}
-
-TokenFiles::Format TokenFiles::FormatOf(const MappedText& bytes) const {
-  constexpr int64_t kHeaderBytes = 256 * 4;
-  if (bytes.size() < kHeaderBytes) return {.token_bytes = headerless_bytes_};
-  std::array<int32_t, 3> header{};  // Magic number, version, number of tokens.
-  bytes.Copy(0, sizeof(header), header.data());
-  if (header[0] == 20240520 && header[1] == 1) return {kHeaderBytes, 2, header[2]};
-  if (header[0] == 20240801 && header[1] == 7) return {kHeaderBytes, 4, header[2]};
-  return {.token_bytes = headerless_bytes_};
-}
-
-void TokenFiles::Add(const std::string& path) {
-  File file{.path = path, .bytes = std::make_unique<MappedText>(std::vector{path})};
-  const Format format = FormatOf(*file.bytes);
-  const int64_t data_bytes = file.bytes->size() - format.header_bytes;
-  if (format.num_tokens >= 0 && data_bytes != format.num_tokens * format.token_bytes) {
-    Throw(ErrorCode::kInvalidArgument,
-          "{}: {} bytes follow the header, which says {} tokens of {} bytes; expected the whole "
-          "file",
-          path, data_bytes, format.num_tokens, format.token_bytes);
-  }
-  if (data_bytes % format.token_bytes != 0) {
-    Throw(ErrorCode::kInvalidArgument,
-          "{}: {} bytes are not whole tokens of {} bytes; \"dtype\" tells the type of tokens "
-          "without a header",
-          path, data_bytes, format.token_bytes);
-  }
-  if (wanted_bytes_ != 0 && format.token_bytes != wanted_bytes_) {
-    Throw(ErrorCode::kInvalidArgument,
-          "{}: its header says {}, and \"dtype\" says {}; leave \"dtype\" out", path,
-          TypeOf(format.token_bytes), TypeOf(wanted_bytes_));
-  }
-  if (token_bytes_ != 0 && format.token_bytes != token_bytes_) {
-    Throw(ErrorCode::kInvalidArgument, "{}: tokens of {} bytes; those of {} have {}", path,
-          format.token_bytes, files_.front().path, token_bytes_);
-  }
-  token_bytes_ = format.token_bytes;
-  file.header_bytes = format.header_bytes;
-  file.first = size_;
-  file.count = data_bytes / token_bytes_;
-  size_ += file.count;
-  if (file.count > 0) files_.push_back(std::move(file));
-}
-
-void TokenFiles::CopyFrom(const File& file, int64_t begin, int64_t count, int32_t* out) const {
-  const int64_t from = file.header_bytes + (begin - file.first) * token_bytes_;
-  if (token_bytes_ == 4) {
-    file.bytes->Copy(from, count * 4, out);
-  } else {
-    std::vector<uint16_t> tokens(static_cast<size_t>(count));
-    file.bytes->Copy(from, count * 2, tokens.data());
-    std::copy(tokens.begin(), tokens.end(), out);
-  }
-  for (int64_t i = 0; i < count; ++i) {
-    if (TokenOf(out[i]) < vocab_size_) continue;
-    Throw(ErrorCode::kInvalidArgument,
-          "{}: token {} is {}; expected less than vocab_size, {}: raise those of the data and the "
-          "model, or make the tokens again",
-          file.path, begin - file.first + i, out[i], vocab_size_);
-  }
-}
-
-void TokenFiles::Copy(int64_t begin, int64_t count, int32_t* out) const {
-  for (const File& file : files_) {
-    const int64_t from = std::max(begin, file.first);
-    const int64_t to = std::min(begin + count, file.first + file.count);
-    if (from < to) CopyFrom(file, from, to - from, out + (from - begin));
-  }
-}
 
 namespace fs = std::filesystem;
 

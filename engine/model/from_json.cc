@@ -18,14 +18,14 @@ std::string PathFrom(const JsonBlock& block, const std::string& key, const std::
   return std::filesystem::path(base_dir) / path.get<std::string>();
 }
 
-ForeignConfig ReadForeignConfig(const JsonBlock& block, const std::string& base_dir,
-                                const std::string& type) {
-  ForeignConfig config{.path = PathFrom(block, "config", base_dir), .json = {}};
-  config.json = ReadJsonFile(config.path);
-  const JsonBlock read = config.Block();
-  RefuseUnless(read, "model_type", {type});
-  RefuseUnless(read, "quantization_config", {});
-  return config;
+void ReadForeignConfig(const JsonBlock& block, const std::string& base_dir, const std::string& type,
+                       const std::function<void(const JsonBlock& config)>& read) {
+  const std::string path = PathFrom(block, "config", base_dir);
+  const Json json = ReadJsonFile(path);
+  const JsonBlock config(json, path + ": ");
+  RefuseUnless(config, "model_type", {type});
+  RefuseUnless(config, "quantization_config", {});
+  read(config);
 }
 
 void RefuseUnless(const JsonBlock& config, const std::string& key,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -28,18 +29,11 @@ std::string HumanCount(int64_t count);
 std::string PathFrom(const JsonBlock& block, const std::string& key, const std::string& base_dir,
                      const std::string& expected = "a file");
 
-// The config.json of a Hugging Face model: keys that do not change the model are ignored.
-struct ForeignConfig {
-  std::string path;
-  Json json;
-
-  // Errors name the file.
-  JsonBlock Block() const { return {json, path + ": "}; }
-};
-// Reads the file that block's "config" names. Throws naming it if its model_type is not `type`, or
-// it is quantized.
-ForeignConfig ReadForeignConfig(const JsonBlock& block, const std::string& base_dir,
-                                const std::string& type);
+// Calls read(config) with the config.json of a Hugging Face model that block's "config" names,
+// whose keys that do not change the model are ignored. Throws naming the file if its model_type is
+// not `type`, or it is quantized.
+void ReadForeignConfig(const JsonBlock& block, const std::string& base_dir, const std::string& type,
+                       const std::function<void(const JsonBlock& config)>& read);
 
 // Throws naming the key if it is there, is not null and has none of the values `accepted`.
 void RefuseUnless(const JsonBlock& config, const std::string& key,

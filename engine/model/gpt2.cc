@@ -143,8 +143,7 @@ Gpt2Shape ReadShape(const JsonBlock& block, Gpt2Shape shape) {
   return shape;
 }
 
-Gpt2Shape ReadConfig(const ForeignConfig& config) {
-  const JsonBlock block = config.Block();
+Gpt2Shape ReadConfig(const JsonBlock& block) {
   const Gpt2Shape shape = ReadShape(block, {});
   RefuseUnless(block, "activation_function", {"gelu_new", "gelu_pytorch_tanh"});
   RefuseUnless(block, "n_inner", {4 * shape.n_embd});
@@ -173,7 +172,9 @@ Model Gpt2FromJson(const JsonBlock& block, const std::string& base_dir) {
           block.PointerTo("preset"));
   }
   if (block.Has("preset")) shape = PresetOf(block);
-  if (block.Has("config")) shape = ReadConfig(ReadForeignConfig(block, base_dir, "gpt2"));
+  if (block.Has("config"))
+    ReadForeignConfig(block, base_dir, "gpt2",
+                      [&](const JsonBlock& config) { shape = ReadConfig(config); });
   shape = ReadShape(block, shape);
   Model model = MakeGpt2(shape);
   model.description = fmt::format("gpt2 {} layers, {} wide, {} heads, {} parameters", shape.n_layer,

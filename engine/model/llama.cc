@@ -208,7 +208,8 @@ Model LlamaFromJson(const JsonBlock& block, const std::string& base_dir) {
                    "rope_scaling", "tie_word_embeddings", "hidden_act"});
   LlamaShape shape;
   if (block.Has("config"))
-    shape = ReadShape(ReadForeignConfig(block, base_dir, "llama").Block(), shape);
+    ReadForeignConfig(block, base_dir, "llama",
+                      [&](const JsonBlock& config) { shape = ReadShape(config, shape); });
   shape = ReadShape(block, shape);
   Model model = MakeLlama(shape);
   model.description =
