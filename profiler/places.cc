@@ -246,7 +246,7 @@ class Lister {
 
   void Predict(const Predictor& predictor, const SearchSpace& space, Candidate& candidate) const {
     Json config = candidate.place.ds_config;
-    try {
+    candidate.refused = RefusalOf([&] {
       const int64_t submitted = space.workload.accumulation_steps;
       SetPoint(config, {1, AccumulationInMemory(space, 1)});
       const int64_t world_size = spec_.slots_per_trial;
@@ -263,11 +263,8 @@ class Lister {
       const Estimate predicted = predictor.Predict(config);
       if (predicted.compute_ms <= 0) return;
       candidate.sample_ms = predicted.step_ms / static_cast<double>(accumulation * size);
-    } catch (const Error& error) {
-      if (!IsRefusal(error)) throw;
-      candidate.refused = error.what();
-      candidate.largest = 0;
-    }
+    });
+    if (!candidate.refused.empty()) candidate.largest = 0;
   }
 
   // Drops the candidates that cannot be needed.

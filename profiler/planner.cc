@@ -179,13 +179,10 @@ std::vector<Variant> Planner::Variants(const Json& ds_config) const {
     Variant& variant = variants.emplace_back();
     const auto [name, config] = VariantOf(base, strategy, model_, cluster_.num_ranks);
     variant.name = name;
-    try {
+    variant.refused = RefusalOf([&, &config = config] {
       variant.estimate = Of(config);
       variant.largest_micro_batch = LargestMicroBatch(config);
-    } catch (const Error& error) {
-      if (!IsRefusal(error)) throw;
-      variant.refused = error.what();
-    }
+    });
   }
   return variants;
 }
@@ -221,14 +218,13 @@ std::optional<Change> Planner::ChangeOfMicroBatch(const Json& ds_config) const {
 std::optional<Change> Planner::ChangeOfSettings(const Json& ds_config) const {
   const Json base = ConfigForTrial(ds_config, {}, cluster_.num_ranks);
   const int64_t stage = ParseDsConfig(base, source_, cluster_.num_ranks, nullptr).zero.stage;
-  const auto attempt = [&](const std::string& what, const Json& config) -> std::optional<Change> {
-    try {
+  const auto attempt = [&](const std::string& what, const Json& config) {
+    std::optional<Change> change;
+    RefusalOf([&] {
       PlannerEstimate estimate = Of(config);
-      if (estimate.fits()) return Change{what, std::move(estimate)};
-    } catch (const Error& error) {
-      if (!IsRefusal(error)) throw;
-    }
-    return std::nullopt;
+      if (estimate.fits()) change = {what, std::move(estimate)};
+    });
+    return change;
   };
   // Each alone, then with activation checkpoints, then with these in host memory.
   const auto attempts = [&](const std::string& name, const Json& config) -> std::optional<Change> {

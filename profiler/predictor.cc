@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "base/files.h"
 #include "engine/backend/kernels.h"
 #include "engine/config/batch.h"
@@ -238,17 +239,23 @@ int64_t LargestMicroBatchThat(const std::function<bool(int64_t)>& fits) {
 }
 
 std::string WhyInfeasible(const Predictor& predictor, const Json& ds_config) {
-  try {
+  std::string misfit;
+  const std::string refusal = RefusalOf([&] {
     const Estimate predicted = predictor.Predict(ds_config);
-    return predicted.exact ? predicted.Misfit() : "";
-  } catch (const Error& error) {
-    if (!IsRefusal(error)) throw;
-    return error.what();
-  }
+    if (predicted.exact) misfit = predicted.Misfit();
+  });
+  return refusal.empty() ? misfit : refusal;
 }
 
-bool IsRefusal(const Error& error) {
-  return error.code() == ErrorCode::kInvalidArgument || error.code() == ErrorCode::kUnimplemented;
+std::string RefusalOf(const std::function<void()>& predict) {
+  try {
+    predict();
+    return "";
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kInvalidArgument && error.code() != ErrorCode::kUnimplemented)
+      throw;
+    return error.what();
+  }
 }
 
 }  // namespace dsat

@@ -8,7 +8,6 @@
 #include <memory>
 #include <string>
 
-#include "base/error.h"
 #include "base/json.h"
 #include "proto/experiment.h"
 #include "proto/trial.h"
@@ -75,7 +74,8 @@ int64_t LargestMicroBatchThat(const std::function<bool(int64_t)>& fits);
 // fit. "" if it may run.
 std::string WhyInfeasible(const Predictor& predictor, const Json& ds_config);
 
-// True if `error` means that the engine refuses a config, and not that something has failed.
-bool IsRefusal(const Error& error);
+// Calls predict(). Returns why the engine refuses a config in it; "" if it does not. Throws what
+// means that something has failed.
+std::string RefusalOf(const std::function<void()>& predict);
 
 }  // namespace dsat

@@ -52,16 +52,15 @@ std::vector<Json> ValuesOf(const Key& key, const Scope& scope) {
 bool SplitsRanks(const Key& key, const Json& value, const Scope& scope, const Place& place) {
   const int64_t world_size = scope.spec.slots_per_trial;
   const std::string source = "ds_config";
-  try {
+  bool splits = false;
+  RefusalOf([&] {
     const Json config = engine::ConfigForTrial(place.ds_config, {{key.pointer, value}}, world_size);
     engine::ValidateDsConfig(config, source, world_size);
-    return !scope.spec.options.train_batch_size ||
-           engine::DataParallelSize(config, source, world_size) ==
-               engine::DataParallelSize(place.ds_config, source, world_size);
-  } catch (const Error& error) {
-    if (!IsRefusal(error)) throw;
-    return false;
-  }
+    splits = !scope.spec.options.train_batch_size ||
+             engine::DataParallelSize(config, source, world_size) ==
+                 engine::DataParallelSize(place.ds_config, source, world_size);
+  });
+  return splits;
 }
 
 // The submitted value and those that mean something else: nothing is learned otherwise unless a
@@ -86,7 +85,7 @@ std::vector<KnobEffect> EffectsOf(const Knob& knob, const Scope& scope, Json ds_
                                   int64_t largest) {
   std::vector<KnobEffect> effects;
   SetPoint(ds_config, {std::max<int64_t>(largest, 1), 1});
-  try {
+  const std::string refusal = RefusalOf([&] {
     const Estimate submitted = scope.predictor.Predict(ds_config);
     for (const Json& value : knob.values) {
       SetAtPointer(ds_config, knob.pointer, value);
@@ -97,10 +96,8 @@ std::vector<KnobEffect> EffectsOf(const Knob& knob, const Scope& scope, Json ds_
       if (submitted.step_ms > 0 && predicted.step_ms > 0)
         effect.log_time = std::log(predicted.step_ms / submitted.step_ms);
     }
-  } catch (const Error& error) {
-    if (!IsRefusal(error)) throw;
-    return {};
-  }
+  });
+  if (!refusal.empty()) effects.clear();
   return effects;
 }
 
@@ -201,7 +198,7 @@ bool IsBoundByHost(const Predictor& predictor, Json ds_config, int64_t largest) 
 // Fills in what is predicted of the place, and the device memory that the predictor allows.
 void PredictSizes(const Predictor& predictor, const Json& ds_config, StageSpace& stage,
                   SearchSpace& space) {
-  try {
+  const std::string refusal = RefusalOf([&] {
     stage.approx_max_micro_batch = LargestThatFits(predictor, ds_config, space);
     const Estimate predicted = predictor.Predict(ds_config);
     stage.state_bytes = predicted.device.state_bytes;
@@ -210,10 +207,8 @@ void PredictSizes(const Predictor& predictor, const Json& ds_config, StageSpace&
     space.workload.device_memory_bytes = predicted.device.limit_bytes;
     stage.is_bound_by_host = IsBoundByHost(predictor, ds_config, stage.approx_max_micro_batch);
     stage.forecasts = ForecastsOf(predictor, ds_config, stage.approx_max_micro_batch, space);
-  } catch (const Error& error) {
-    if (!IsRefusal(error)) throw;
-    stage.approx_max_micro_batch = 0;
-  }
+  });
+  if (!refusal.empty()) stage.approx_max_micro_batch = 0;
 }
 
 Assignment SubmittedAt(int stage, const Json& ds_config, const engine::KeyTable& keys,

@@ -377,14 +377,12 @@ void AddPredictions(const Report& report, Plots& plots) {
       if (!IsOfSearch(trial) || trial.state != TrialState::kSucceeded) continue;
       if (++num > kMostPredictions) break;
       const Json config = report.ConfigOf(trial);
-      try {
+      RefusalOf([&, &trial = trial] {
         const Estimate predicted = predictor->Predict(config);
         AddPrediction(report, trial, config, static_cast<double>(predicted.device.peak_bytes),
                       "peak_bytes", unit.scale, memory);
         AddPrediction(report, trial, config, predicted.step_ms, "latency", 1, time);
-      } catch (const Error& error) {
-        if (!IsRefusal(error)) throw;
-      }
+      });
     }
   } catch (const Error& error) {  // Nothing can be predicted here.
     plots.missing.emplace_back(name, Printable(error.what()));

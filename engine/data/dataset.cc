@@ -119,14 +119,13 @@ class Images final : public Dataset {
 // The draws from a distribution. Training and validation share none.
 struct SyntheticDraws {
   int64_t seed = 0;
-  bool validation = false;
-  int64_t num_samples = Dataset::kEndless;
+  int64_t num_samples = Dataset::kEndless;  // kEndless for training alone.
 };
 
 Rng RngOf(const SyntheticDraws& draws, int64_t index) {
   DSAT_CHECK(index >= 0 && index < draws.num_samples, "sample {} of {}", index, draws.num_samples);
   return {static_cast<uint64_t>(draws.seed), static_cast<uint64_t>(index),
-          draws.validation ? "validation" : "sample"};
+          draws.num_samples == Dataset::kEndless ? "sample" : "validation"};
 }
 
 // Tokens of a Markov chain that is the same for every seed: each token has four successors, with
@@ -209,7 +208,6 @@ struct Request {
   SyntheticDraws Draws() const {
     return {
         .seed = seed,
-        .validation = validation,
         .num_samples = validation ? block.Int("samples", 512, 1, kMaxSamples) : Dataset::kEndless};
   }
 };

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <limits>
-#include <string_view>
 
 #include "base/error.h"
 #include "engine/data/mapped_text.h"

@@ -1,7 +1,6 @@
 // Models as Hugging Face publishes them: config.json and safetensors files.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>

@@ -175,12 +175,9 @@ void Experiment::Tell(TrialId id, const Outcome& outcome, const TrialTimes& time
     const Attempt last = attempts.empty() ? Attempt() : attempts.back();
     Outcome told = Checked(trial, outcome, last);
     std::optional<SearchSpace> space;
-    try {
-      space = SpaceAfter(trial, told, last);
-    } catch (const Error& error) {  // The conditions leave nothing of what is predicted to matter.
-      if (!IsRefusal(error)) throw;
-      told = {TrialState::kFailed, error.what()};
-    }
+    const std::string refusal = RefusalOf([&] { space = SpaceAfter(trial, told, last); });
+    // The conditions leave nothing of what is predicted to matter.
+    if (!refusal.empty()) told = {TrialState::kFailed, refusal};
     return std::vector<Event>{ToldEvent(id, told, space, times)};
   });
 }

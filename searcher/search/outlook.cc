@@ -25,13 +25,11 @@ double SamplesOf(const Json& ds_config) {
 
 // Fills in what is predicted of config.assignment. Returns false if it cannot run.
 bool Foresee(const Proposer& proposer, const Predictor& predictor, EstimatedConfig& config) {
-  try {
+  const std::string refusal = RefusalOf([&] {
     config.ds_config = proposer.MakeDraft(config.assignment).ds_config;
     config.predicted = predictor.Predict(config.ds_config);
-  } catch (const Error& error) {
-    if (!IsRefusal(error)) throw;
-    return false;
-  }
+  });
+  if (!refusal.empty()) return false;
   if (config.predicted.step_ms > 0) config.step_ms = config.predicted.step_ms;
   return !config.predicted.exact || config.predicted.fits();
 }

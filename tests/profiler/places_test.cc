@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "profiler/tuning_space.h"
 #include "tests/profiler/small_gpt2.h"
 
