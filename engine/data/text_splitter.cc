@@ -4,13 +4,14 @@
 
 #include <pcre2.h>
 
+#include <algorithm>
 #include <array>
-#include <cctype>
 #include <cstdint>
 #include <utility>
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/regex.h"
 
 namespace dsat::engine {
 namespace {
@@ -19,101 +20,59 @@ namespace {
 constexpr const char* kSpaces =
     R"(\t-\r\x20\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 
-// Rewrites a pattern of Oniguruma (Ruby's syntax, Unicode) for PCRE2 (UTF, UCP), and refuses what
-// the two do not both know with the same meaning.
-class Translator {
- public:
-  Translator(const std::string& pattern, const std::string& what)
-      : pattern_(pattern), what_(what) {}
-
-  std::string Run() {
-    while (pos_ < pattern_.size())
-      Step();
-    return out_;
-  }
-
- private:
-  [[noreturn]] void Refuse(size_t count) const {
-    Throw(ErrorCode::kUnimplemented,
-          "{} is \"{}\": dsat does not know \"{}\" in it; tokenize the data with the package "
-          "tokenizers and train on the files of tokens (\"type\": \"tokens\")",
-          what_, Printable(pattern_), Printable(pattern_.substr(pos_, count)));
-  }
-
-  char At(size_t offset) const {
-    return pos_ + offset < pattern_.size() ? pattern_[pos_ + offset] : '\0';
-  }
-
-  void Copy(size_t count) {
-    out_ += pattern_.substr(pos_, count);
-    pos_ += count;
-  }
-
-  void Step() {
-    const char c = At(0);
-    if (c == '\\') return Escape();
-    if (in_class_) {
-      if (c == '[' || (c == '&' && At(1) == '&')) Refuse(2);
-      if (c == ']') in_class_ = false;
-      return Copy(1);
-    }
-    if (c == '[') {
-      const size_t begin = At(1) == '^' ? 2 : 1;
-      if (At(begin) == ']') Refuse(begin + 1);
-      in_class_ = true;
-      return Copy(begin);
-    }
-    if (c == '(') return Group();
-    if (c == '^' || c == '$' || c == ']') Refuse(1);
-    // In Ruby's syntax these repeat a repetition, or have no lower bound.
-    if ((c == '}' && (At(1) == '+' || At(1) == '?')) || (c == '{' && At(1) == ',')) Refuse(2);
-    Copy(1);
-  }
-
-  void Escape() {
-    const char c = At(1);
-    if (c == 's') {
-      out_ += in_class_ ? kSpaces : fmt::format("[{}]", kSpaces);
-    } else if (c == 'S' && !in_class_) {
-      out_ += fmt::format("[^{}]", kSpaces);
-    } else if (c == 'd') {
-      out_ += R"(\p{Nd})";
-    } else if (c == 'p' || c == 'P') {
-      return Property();
-    } else if (c == 'r' || c == 'n' || c == 't' || std::ispunct(static_cast<unsigned char>(c))) {
-      return Copy(2);
-    } else {
-      Refuse(2);
-    }
-    pos_ += 2;
-  }
-
-  // General categories; scripts and others have two definitions.
-  void Property() {
-    const size_t end = pattern_.find('}', pos_);
-    const size_t length = end == pattern_.npos ? 3 : end + 1 - pos_;
-    const size_t name = At(3) == '^' ? 4 : 3;
-    const bool is_category = At(2) == '{' && end != pattern_.npos &&
-                             (length == name + 2 || length == name + 3) &&
-                             std::isupper(static_cast<unsigned char>(At(name)));
-    if (!is_category) Refuse(length);
-    Copy(length);
-  }
-
-  void Group() {
-    if (At(1) == '*') Refuse(2);
-    if (At(1) != '?') return Copy(1);
-    if (At(2) == ':' || At(2) == '=' || At(2) == '!') return Copy(3);
-    if (At(2) == 'i' && At(3) == ':') return Copy(4);
-    Refuse(4);
-  }
-
-  const std::string& pattern_;
-  const std::string& what_;
-  std::string out_;
-  size_t pos_ = 0;
-  bool in_class_ = false;
+// A token of a pattern of Oniguruma (Ruby's syntax, Unicode), within a character class or outside,
+// and what it is for PCRE2 (UTF, UCP): unknown, the same, or `other`.
+struct Rule {
+  enum Place { kInClass, kOutside, kAnywhere };
+  enum Fate { kRefused, kSame, kOther };
+  Rule(Place where, const std::string& regex, Fate what, std::string put = "")
+      : place(where),
+        token("(?s)(" + regex + ")", RegexOptions()),
+        fate(what),
+        other(std::move(put)) {}
+  Place place;
+  RE2 token;
+  Fate fate;
+  std::string other;
 };
+
+// Rewrites a pattern, and refuses what the two do not both know with the same meaning.
+std::string Translated(const std::string& pattern, const std::string& what) {
+  static const Rule kRules[] = {
+      {Rule::kInClass, R"(\\s)", Rule::kOther, kSpaces},
+      {Rule::kInClass, R"(\\S|\[.?|&&)", Rule::kRefused},
+      {Rule::kOutside, R"(\\s)", Rule::kOther, fmt::format("[{}]", kSpaces)},
+      {Rule::kOutside, R"(\\S)", Rule::kOther, fmt::format("[^{}]", kSpaces)},
+      {Rule::kOutside, R"(\[\^?\]|[\^$\]])", Rule::kRefused},
+      {Rule::kOutside, R"(\[\^?|\(\?(:|=|!|i:))", Rule::kSame},
+      {Rule::kOutside, R"(\(\*|\(\?.{0,2})", Rule::kRefused},
+      // In Ruby's syntax these repeat a repetition, or have no lower bound.
+      {Rule::kOutside, R"(\}[+?]|\{,)", Rule::kRefused},
+      {Rule::kAnywhere, R"(\\d)", Rule::kOther, R"(\p{Nd})"},
+      // General categories; scripts and others have two definitions.
+      {Rule::kAnywhere, R"(\\[pP]\{\^?[A-Z][^}]?\}|\\[rnt[:punct:]])", Rule::kSame},
+      {Rule::kAnywhere, R"(\\[pP][^}]*\}|\\[pP].?|\\.?)", Rule::kRefused},
+      {Rule::kAnywhere, ".", Rule::kSame},
+  };
+  std::string out, text;
+  bool in_class = false;
+  for (re2::StringPiece rest(pattern); !rest.empty();) {
+    const Rule& rule = *std::ranges::find_if(kRules, [&](const Rule& one) {
+      return one.place != (in_class ? Rule::kOutside : Rule::kInClass) &&
+             RE2::Consume(&rest, one.token, &text);
+    });
+    if (rule.fate == Rule::kRefused) {
+      Throw(ErrorCode::kUnimplemented,
+            "{} is \"{}\": dsat does not know \"{}\" in it; tokenize the data with the package "
+            "tokenizers and train on the files of tokens (\"type\": \"tokens\")",
+            what, Printable(pattern), Printable(text));
+    }
+    out += rule.fate == Rule::kSame ? text : rule.other;
+    if (text.front() == '[') in_class = true;
+    if (text == "]") in_class = false;
+  }
+  return out;
+}
 
 std::string MessageOf(int error) {
   std::array<PCRE2_UCHAR, 256> text{};
@@ -156,9 +115,9 @@ TextSplitter::TextSplitter(std::shared_ptr<const Code> code, Keep keep, std::str
     : code_(std::move(code)), keep_(keep), what_(std::move(what)) {}
 
 TextSplitter TextSplitter::OfRegex(const std::string& pattern, Keep keep, const std::string& what) {
-  const std::string translated = Translator(pattern, what).Run();
-  return {std::make_shared<const Code>(translated, PCRE2_UTF | PCRE2_UCP, pattern, what), keep,
-          what};
+  return {
+      std::make_shared<const Code>(Translated(pattern, what), PCRE2_UTF | PCRE2_UCP, pattern, what),
+      keep, what};
 }
 
 TextSplitter TextSplitter::OfString(const std::string& text, Keep keep, const std::string& what) {
