@@ -2,6 +2,7 @@
 #include "profiler/effective_key.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <optional>
 
@@ -27,43 +28,6 @@ bool SizesBuckets(const Key& key, const ExperimentSpec& spec, int stage) {
   return key.sizes_buckets && stage > 0 && !IsBuiltin(spec);
 }
 
-class Folder {
- public:
-  Folder(const engine::KeyTable& keys, int stage, const ExperimentSpec& spec, int64_t num_params)
-      : keys_(keys), stage_(stage), spec_(spec), num_params_(num_params) {}
-
-  // Folds what an object holds; `pointer` is its own.
-  void Fold(Json& object, const std::string& pointer) const {
-    for (auto it = object.begin(); it != object.end();) {
-      const std::string at = pointer + "/" + it.key();
-      const Key* key = keys_.Find(at);
-      if (it->is_object()) Fold(*it, at);
-      it = key != nullptr && FoldsAway(*key, *it) ? object.erase(it) : std::next(it);
-    }
-  }
-
- private:
-  // True if the key at this value runs as if it were not given. Cuts sizes.
-  bool FoldsAway(const Key& key, Json& value) const {
-    if (key.type == KeyType::kSection) return value.is_object() && value.empty();
-    if (!HasEffect(key, spec_, stage_)) return true;
-    value = Cut(key, value);
-    const bool may_depend = key.key_class == KeyClass::kSemantic && *key.values == '\0';
-    return !may_depend && value == Cut(key, keys_.Default(key, stage_));
-  }
-
-  Json Cut(const Key& key, const Json& value) const {
-    const bool cuts = key.up_to_params && !SizesBuckets(key, spec_, stage_) && num_params_ > 0 &&
-                      value.is_number_integer();
-    return cuts ? Json(std::min(value.get<int64_t>(), num_params_)) : value;
-  }
-
-  const engine::KeyTable& keys_;
-  const int stage_;
-  const ExperimentSpec& spec_;
-  const int64_t num_params_;
-};
-
 }  // namespace
 
 bool HasEffect(const Key& key, const ExperimentSpec& spec, int stage) {
@@ -75,7 +39,31 @@ std::string EffectiveKey(const Json& ds_config, const ExperimentSpec& spec, int6
                          const engine::KeyTable& keys) {
   Json config = ds_config;
   NormalizeNumbers(config);
-  Folder(keys, ZeroStage(config), spec, num_params).Fold(config, "");
+  const int stage = ZeroStage(config);
+  const auto cut = [&](const Key& key, const Json& value) {
+    const bool cuts = key.up_to_params && !SizesBuckets(key, spec, stage) && num_params > 0 &&
+                      value.is_number_integer();
+    return cuts ? Json(std::min(value.get<int64_t>(), num_params)) : value;
+  };
+  // True if the key at this value runs as if it were not given. Cuts sizes.
+  const auto folds_away = [&](const Key& key, Json& value) {
+    if (key.type == KeyType::kSection) return value.is_object() && value.empty();
+    if (!HasEffect(key, spec, stage)) return true;
+    value = cut(key, value);
+    const bool may_depend = key.key_class == KeyClass::kSemantic && *key.values == '\0';
+    return !may_depend && value == cut(key, keys.Default(key, stage));
+  };
+  // Folds what an object holds; `pointer` is its own.
+  const std::function<void(Json&, const std::string&)> fold = [&](Json& object,
+                                                                  const std::string& pointer) {
+    for (auto it = object.begin(); it != object.end();) {
+      const std::string at = pointer + "/" + it.key();
+      const Key* key = keys.Find(at);
+      if (it->is_object()) fold(*it, at);
+      it = key != nullptr && folds_away(*key, *it) ? object.erase(it) : std::next(it);
+    }
+  };
+  fold(config, "");
   return config.dump();
 }
 

@@ -64,8 +64,6 @@ def memory_in_use() -> int:
 
 def number_of(loss: Any) -> Optional[float]:
     """A loss as a number; None if it is not a number."""
-    if loss is None:
-        return None
     if hasattr(loss, "detach"):
         if loss.numel() != 1:
             return None

@@ -102,7 +102,7 @@ def _check_reads_config() -> None:
 
 
 def _measured_trial() -> Optional[Trial]:
-    """The trial to measure here; None if the import hook does, as deepspeed.initialize() ran."""
+    """The trial, if it is measured, and not by the import hook, which sees DeepSpeed's engines."""
     running = trial() if measures() else None
     return None if running is None or rank_file(running).get("engine") is not None else running
 

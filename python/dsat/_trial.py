@@ -278,4 +278,4 @@ class RankFile:
         return self._content.get(key)
 
 
-rank_file = functools.lru_cache(RankFile)  # The only file of this rank in a trial.
+rank_file = functools.cache(RankFile)  # The only file of this rank in a trial.

@@ -11,7 +11,7 @@ import importlib
 import sys
 import threading
 from types import FunctionType, ModuleType
-from typing import Any, List
+from typing import Any
 
 from dsat._hook import wrap
 from dsat._trial import measures
@@ -68,15 +68,11 @@ class Loader:
 
     def _disable_later(self, module: ModuleType, fn: Any, *args: Any, **kwargs: Any) -> Any:
         """A function that calls `fn`, and keeps the compiler away from it once there is one."""
-        disabled: List[Any] = []
+        disabled = functools.cache(lambda: module.disable(fn, *args, **kwargs))
 
         @functools.wraps(fn)
         def run(*values: Any, **named: Any) -> Any:
-            if self._state != "loaded":
-                return fn(*values, **named)
-            if not disabled:
-                disabled.append(module.disable(fn, *args, **kwargs))
-            return disabled[0](*values, **named)
+            return (disabled() if self._state == "loaded" else fn)(*values, **named)
         return run
 
     def load(self, module: ModuleType) -> None:
@@ -119,12 +115,10 @@ def change(_: ModuleType) -> None:
             return original(*args, **kwargs)
 
         def decorate(function: Any) -> Any:
-            compiled: List[Any] = []
+            compiled = functools.cache(lambda: original(**kwargs)(function))
 
             @functools.wraps(function)
             def run(*values: Any, **named: Any) -> Any:
-                if not compiled:
-                    compiled.append(original(**kwargs)(function))
-                return compiled[0](*values, **named)
+                return compiled()(*values, **named)
             return run
         return decorate

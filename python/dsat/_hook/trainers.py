@@ -48,10 +48,8 @@ def change_accelerator(module: ModuleType) -> None:
     @wrap(module.Accelerator, "prepare")
     def _prepare(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         running = trial()
-        if running is None or engine.trainer_knows_batch or self.deepspeed_plugin is None:
-            return original(self, *args, **kwargs)
-        micro_batch = running.micro_batch_size
-        if micro_batch is None:
+        micro_batch = None if running is None else running.micro_batch_size
+        if micro_batch is None or engine.trainer_knows_batch or self.deepspeed_plugin is None:
             return original(self, *args, **kwargs)
         from torch.utils.data import DataLoader
         if self.split_batches:
