@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,7 +11,6 @@
 #include <vector>
 
 #include "base/json.h"
-#include "engine/data/byte_pairs.h"
 #include "engine/data/text_normalizer.h"
 #include "engine/data/text_splitter.h"
 
@@ -38,8 +38,7 @@ class Tokenizer {
   std::optional<int32_t> AddedToken(const std::string& content) const;
 
  private:
-  Tokenizer(const std::string& path, const Json& file);
-
+  class BytePairs;  // The model: byte-level BPE.
   // One element of the pre-tokenizer.
   struct Step {
     std::optional<TextSplitter> splitter;
@@ -67,7 +66,7 @@ class Tokenizer {
 
   std::vector<TextNormalizer> normalizers_;  // One after the other.
   std::vector<Step> steps_;
-  BytePairs model_;
+  std::shared_ptr<const BytePairs> model_;
   AddedByByte added_, added_normalized_;  // The former are looked for first.
   std::unordered_map<std::string, int32_t> added_tokens_;
   std::vector<int32_t> begin_, end_;   // The tokens around every text.
