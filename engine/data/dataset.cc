@@ -46,29 +46,29 @@ void CheckLongEnough(const std::string& name, const TokenSource& source, int64_t
                      int64_t T) {
   if (num_tokens > T) return;
   Throw(ErrorCode::kInvalidArgument, "{}: {} {}; expected at least {} for sequences of {} tokens",
-        name, num_tokens, source.unit(), T + 1, T);
+        name, num_tokens, source.unit, T + 1, T);
 }
 
 class Tokens final : public Dataset {
  public:
   // `name` is for messages.
-  Tokens(std::unique_ptr<TokenSource> source, const Part& part, std::string name)
+  Tokens(TokenSource source, const Part& part, std::string name)
       : source_(std::move(source)), part_(part), name_(std::move(name)) {}
 
   void Sample(int64_t index, int64_t T, int32_t* tokens, int32_t* targets) const override {
     DSAT_CHECK(index >= 0 && T >= 1, "sample {} of {} tokens", index, T);
-    CheckLongEnough(name_, *source_, part_.size(), T);
+    CheckLongEnough(name_, source_, part_.size(), T);
     const int64_t begin = part_.begin + OffsetOf(index, T);
-    source_->Copy(begin, T, tokens);
-    source_->Copy(begin + 1, T, targets);
+    source_.copy(begin, T, tokens);
+    source_.copy(begin + 1, T, targets);
     for (int64_t t = 0; t < T; ++t) {
       tokens[t] = TokenOf(tokens[t]);
       if (targets[t] < 0) targets[t] = kIgnoredTarget;
     }
   }
 
-  int64_t size() const override { return source_->size(); }
-  int64_t vocab_size() const override { return source_->vocab_size(); }
+  int64_t size() const override { return source_.size; }
+  int64_t vocab_size() const override { return source_.vocab_size; }
   int64_t NumSamples(int64_t T) const override {
     return part_.validation ? SamplesPerEpoch(T) : kEndless;
   }
@@ -86,7 +86,7 @@ class Tokens final : public Dataset {
     return static_cast<int64_t>(rng.Below(static_cast<uint64_t>(part_.size() - T)));
   }
 
-  std::unique_ptr<TokenSource> source_;
+  TokenSource source_;
   Part part_;
   std::string name_;
 };
@@ -94,8 +94,7 @@ class Tokens final : public Dataset {
 // Training reads all images in a new order in every epoch.
 class Images final : public Dataset {
  public:
-  Images(std::unique_ptr<ImageSource> source, const Part& part)
-      : source_(std::move(source)), part_(part) {}
+  Images(ImageSource source, const Part& part) : source_(std::move(source)), part_(part) {}
 
   void Image(int64_t index, float* pixels, int32_t* target) const override {
     DSAT_CHECK(index >= 0 && index < NumSamples(1), "image {}", index);
@@ -103,16 +102,16 @@ class Images final : public Dataset {
     const auto epoch = static_cast<uint64_t>(index / part_.size());
     const int64_t at =
         part_.validation ? position : Shuffled(position, part_.size(), part_.seed, epoch);
-    *target = source_->Read(part_.begin + at, pixels);
+    *target = source_.read(part_.begin + at, pixels);
   }
 
-  ImageShape image() const override { return source_->shape(); }
-  int64_t size() const override { return source_->size(); }
-  int64_t vocab_size() const override { return source_->num_classes(); }
+  ImageShape image() const override { return source_.shape; }
+  int64_t size() const override { return source_.size; }
+  int64_t vocab_size() const override { return source_.num_classes; }
   int64_t NumSamples(int64_t) const override { return part_.validation ? part_.size() : kEndless; }
 
  private:
-  std::unique_ptr<ImageSource> source_;
+  ImageSource source_;
   Part part_;
 };
 
@@ -267,8 +266,8 @@ std::string TextKey(const JsonBlock& block) {
         block.PointerTo("text_key"), key.dump());
 }
 
-std::unique_ptr<TokenSource> OpenTokenSource(const Request& request, const std::string& type,
-                                             const std::vector<std::string>& files) {
+TokenSource OpenTokenSource(const Request& request, const std::string& type,
+                            const std::vector<std::string>& files) {
   const JsonBlock& block = request.block;
   const auto codec = TextCodec::Open(request.json, request.base_dir, request.what);
   if (type == "tokens") {
@@ -293,22 +292,22 @@ std::unique_ptr<Dataset> OpenTokens(const Request& request, const std::string& t
   std::string name = files.size() == 1
                          ? files[0]
                          : fmt::format("{} ({} files)", block.PointerTo("path"), files.size());
-  std::unique_ptr<TokenSource> source = OpenTokenSource(request, type, files);
+  TokenSource source = OpenTokenSource(request, type, files);
   const int64_t seq_len = block.Int("seq_len", 1, 1, std::numeric_limits<int32_t>::max());
-  CheckLongEnough(name, *source, source->size(), seq_len);
+  CheckLongEnough(name, source, source.size, seq_len);
   if (request.split > 0) {
     name +=
         fmt::format(": the part for {} with {} {}", request.validation ? "validation" : "training",
                     request.split_key, request.split);
   }
-  Part part = request.PartOf(source->size());
+  Part part = request.PartOf(source.size);
   part.epochs = IsByEpochs(block, type);
-  CheckLongEnough(name, *source, part.size(), seq_len);
+  CheckLongEnough(name, source, part.size(), seq_len);
   return std::make_unique<Tokens>(std::move(source), part, name);
 }
 
 std::unique_ptr<Dataset> OpenImages(const Request& request, const std::string& type) {
-  std::unique_ptr<ImageSource> source;
+  ImageSource source;
   if (type == "cifar10") {
     request.CheckKeys({"path"});
     source = OpenCifar10(FilesFrom(request));
@@ -317,11 +316,11 @@ std::unique_ptr<Dataset> OpenImages(const Request& request, const std::string& t
     source = OpenIdx(FileFrom(request, "images"), FileFrom(request, "labels"),
                      request.block.Int("classes", 10, 2, 256));
   }
-  if (source->size() == 0) {
+  if (source.size == 0) {
     Throw(ErrorCode::kInvalidArgument, "{}: no images",
           request.block.PointerTo(type == "cifar10" ? "path" : "images"));
   }
-  const Part part = request.PartOf(source->size());
+  const Part part = request.PartOf(source.size);
   return std::make_unique<Images>(std::move(source), part);
 }
 

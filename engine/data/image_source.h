@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -11,25 +11,21 @@
 namespace dsat::engine {
 
 // Thread-safe.
-class ImageSource {
- public:
-  virtual ~ImageSource() = default;
-  // The number of all images.
-  virtual int64_t size() const = 0;
-  virtual ImageShape shape() const = 0;
-  virtual int64_t num_classes() const = 0;
-  // Image `index`: pixels (height, width, channels), byte b as b / 127.5 - 1. Returns its class.
-  // Throws kInvalidArgument naming a class beyond num_classes().
-  virtual int32_t Read(int64_t index, float* pixels) const = 0;
+struct ImageSource {
+  int64_t size = 0;  // The number of all images.
+  ImageShape shape = {};
+  int64_t num_classes = 0;
+  // Reads image `index`: pixels (height, width, channels), byte b as b / 127.5 - 1. Returns its
+  // class. Throws kInvalidArgument naming a class beyond num_classes.
+  std::function<int32_t(int64_t index, float* pixels)> read = {};
 };
 
 // CIFAR-10's binary files: records of a class and 32 x 32 red, green and blue bytes, plane by
 // plane. Throws as MappedText, kInvalidArgument naming a file that is not made of such records.
-std::unique_ptr<ImageSource> OpenCifar10(const std::vector<std::string>& files);
+ImageSource OpenCifar10(const std::vector<std::string>& files);
 
 // MNIST's pair of IDX files: images (N, height, width) or (N, height, width, channels) and labels
 // (N), unsigned bytes. Throws likewise.
-std::unique_ptr<ImageSource> OpenIdx(const std::string& images, const std::string& labels,
-                                     int64_t num_classes);
+ImageSource OpenIdx(const std::string& images, const std::string& labels, int64_t num_classes);
 
 }  // namespace dsat::engine

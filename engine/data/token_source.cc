@@ -8,6 +8,8 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
+#include <memory>
 #include <string_view>
 #include <utility>
 
@@ -22,29 +24,11 @@
 namespace dsat::engine {
 namespace {
 
-class Bytes final : public TokenSource {
- public:
-  explicit Bytes(const std::vector<std::string>& files) : text_(files) {}
-
-  int64_t size() const override { return text_.size(); }
-  int64_t vocab_size() const override { return 256; }
-  const char* unit() const override { return "bytes of text"; }
-  void Copy(int64_t begin, int64_t count, int32_t* out) const override {
-    text_.Read(begin, count, [&out](std::string_view piece) {
-      for (const char c : piece)
-        *out++ = static_cast<uint8_t>(c);
-    });
-  }
-
- private:
-  MappedText text_;
-};
-
 const char* TypeOf(int64_t token_bytes) {
   return token_bytes == 2 ? "uint16" : "uint32";
 }
 
-class TokenFiles final : public TokenSource {
+class TokenFiles {
  public:
   TokenFiles(const std::vector<std::string>& paths, int64_t vocab_size, int64_t token_bytes)
       : wanted_bytes_(token_bytes), headerless_bytes_(token_bytes) {
@@ -54,10 +38,9 @@ class TokenFiles final : public TokenSource {
     vocab_size_ = vocab_size > 0 ? vocab_size : (token_bytes_ == 4 ? 128256 : 50257);
   }
 
-  int64_t size() const override { return size_; }
-  int64_t vocab_size() const override { return vocab_size_; }
-  const char* unit() const override { return "tokens"; }
-  void Copy(int64_t begin, int64_t count, int32_t* out) const override {
+  int64_t size() const { return size_; }
+  int64_t vocab_size() const { return vocab_size_; }
+  void Copy(int64_t begin, int64_t count, int32_t* out) const {
     for (const File& file : files_) {
       const int64_t from = std::max(begin, file.first);
       const int64_t to = std::min(begin + count, file.first + file.count);
@@ -150,24 +133,6 @@ class TokenFiles final : public TokenSource {
 };
 
 namespace fs = std::filesystem;
-
-// Tokens in memory, of documents.
-class MemoryTokens final : public TokenSource {
- public:
-  MemoryTokens(std::vector<int32_t> tokens, int64_t vocab_size)
-      : tokens_(std::move(tokens)), vocab_size_(vocab_size) {}
-
-  int64_t size() const override { return std::ssize(tokens_); }
-  int64_t vocab_size() const override { return vocab_size_; }
-  const char* unit() const override { return "tokens"; }
-  void Copy(int64_t begin, int64_t count, int32_t* out) const override {
-    std::copy_n(tokens_.begin() + begin, count, out);
-  }
-
- private:
-  std::vector<int32_t> tokens_;
-  int64_t vocab_size_;
-};
 
 // Text, of which a part at the beginning may be a prompt.
 struct Document {
@@ -271,7 +236,7 @@ std::string HeaderOfKept(std::string_view tokens) {
 }
 
 // Throws kDataLoss if the file is not as KeepTokens wrote it.
-std::unique_ptr<TokenSource> OpenKept(const std::string& file, int64_t vocab_size) {
+TokenSource OpenKept(const std::string& file, int64_t vocab_size) {
   const size_t header_bytes = HeaderOfKept("").size();
   bool is_whole = false;
   const MappedText text({file});
@@ -305,17 +270,26 @@ void Prune(const fs::path& folder) {
 
 }  // namespace
 
-std::unique_ptr<TokenSource> OpenBytes(const std::vector<std::string>& files) {
-  return std::make_unique<Bytes>(files);
+TokenSource OpenBytes(const std::vector<std::string>& files) {
+  const auto text = std::make_shared<const MappedText>(files);
+  const auto copy = [text](int64_t begin, int64_t count, int32_t* out) {
+    text->Read(begin, count, [&out](std::string_view piece) {
+      for (const char c : piece)
+        *out++ = static_cast<uint8_t>(c);
+    });
+  };
+  return {text->size(), 256, "bytes of text", copy};
 }
 
-std::unique_ptr<TokenSource> OpenTokenFiles(const std::vector<std::string>& files,
-                                            int64_t vocab_size, int64_t token_bytes) {
-  return std::make_unique<TokenFiles>(files, vocab_size, token_bytes);
+TokenSource OpenTokenFiles(const std::vector<std::string>& files, int64_t vocab_size,
+                           int64_t token_bytes) {
+  const auto tokens = std::make_shared<const TokenFiles>(files, vocab_size, token_bytes);
+  return {tokens->size(), tokens->vocab_size(), "tokens",
+          std::bind_front(&TokenFiles::Copy, tokens)};
 }
 
-std::unique_ptr<TokenSource> OpenDocuments(const std::vector<std::string>& files,
-                                           const TextCodec& codec, const std::string& text_key) {
+TokenSource OpenDocuments(const std::vector<std::string>& files, const TextCodec& codec,
+                          const std::string& text_key) {
   const std::string cache = CacheFile(files, codec, text_key);
   std::error_code ignored;
   if (!cache.empty() && fs::exists(cache, ignored)) {
@@ -328,18 +302,22 @@ std::unique_ptr<TokenSource> OpenDocuments(const std::vector<std::string>& files
           {{"reason", error.what()}});
     }
   }
-  std::vector<int32_t> tokens = TokensOf(files, codec, text_key);
+  const auto tokens =
+      std::make_shared<const std::vector<int32_t>>(TokensOf(files, codec, text_key));
   if (!cache.empty()) {
     try {
       fs::create_directories(fs::path(cache).parent_path());
-      KeepTokens(tokens, cache);
+      KeepTokens(*tokens, cache);
       Prune(fs::path(cache).parent_path());
       return OpenTokenFiles({cache}, codec.vocab_size(), 4);
     } catch (const std::exception& error) {
       Log(LogLevel::kWarn, "tokens are not kept for the next run", {{"reason", error.what()}});
     }
   }
-  return std::make_unique<MemoryTokens>(std::move(tokens), codec.vocab_size());
+  const auto copy = [tokens](int64_t begin, int64_t count, int32_t* out) {
+    std::copy_n(tokens->begin() + begin, count, out);
+  };
+  return {std::ssize(*tokens), codec.vocab_size(), "tokens", copy};
 }
 
 }  // namespace dsat::engine
