@@ -12,56 +12,48 @@
 namespace dsat {
 namespace {
 
-class Seeker {
- public:
-  Seeker(std::span<const Comparison> where, const PossibleValues& values_of) : where_(where) {
-    for (const Comparison& condition : where) {
-      for (const std::string& pointer : {condition.left, condition.right}) {
-        if (!pointer.empty()) possible_.emplace(pointer, values_of(pointer));
-      }
+// Whether some choice of values satisfies the conditions. A condition holds as long as one of its
+// keys has no value.
+bool CanHold(std::span<const Comparison> where, const PossibleValues& values_of) {
+  std::map<std::string, std::vector<Json>> possible;
+  for (const Comparison& condition : where) {
+    for (const std::string& pointer : {condition.left, condition.right}) {
+      if (!pointer.empty()) possible.emplace(pointer, values_of(pointer));
     }
   }
-
-  bool Finds() { return FindsFrom(possible_.begin()); }
-
- private:
+  std::map<std::string, Json> chosen;
+  const PointerValue value_of = [&](const std::string& pointer) {
+    const auto found = chosen.find(pointer);
+    return found == chosen.end() ? Json() : found->second;
+  };
   using Entry = std::map<std::string, std::vector<Json>>::const_iterator;
-
-  // A condition holds as long as one of its keys has no value.
-  bool FindsFrom(Entry entry) {
-    const PointerValue value_of = [this](const std::string& pointer) {
-      const auto found = chosen_.find(pointer);
-      return found == chosen_.end() ? Json() : found->second;
-    };
-    if (!std::ranges::all_of(where_, [&](const Comparison& c) { return Holds(c, value_of); }))
+  const std::function<bool(Entry)> can_from = [&](Entry entry) {
+    if (!std::ranges::all_of(where, [&](const Comparison& c) { return Holds(c, value_of); }))
       return false;
-    if (entry == possible_.end()) return true;
+    if (entry == possible.end()) return true;
     const auto& [pointer, values] = *entry;
     const Entry next = std::next(entry);
-    if (values.empty()) return FindsFrom(next);
+    if (values.empty()) return can_from(next);
     for (const Json& value : values) {
-      chosen_[pointer] = value;
-      if (FindsFrom(next)) return true;
+      chosen[pointer] = value;
+      if (can_from(next)) return true;
     }
-    chosen_.erase(pointer);
+    chosen.erase(pointer);
     return false;
-  }
-
-  std::span<const Comparison> where_;
-  std::map<std::string, std::vector<Json>> possible_;
-  std::map<std::string, Json> chosen_;
-};
+  };
+  return can_from(possible.begin());
+}
 
 }  // namespace
 
 std::string WhyExcluded(const std::vector<Comparison>& where, const PossibleValues& values_of) {
   std::vector<std::string> all;
   for (const Comparison& condition : where) {
-    if (!Seeker({&condition, 1}, values_of).Finds())
+    if (!CanHold({&condition, 1}, values_of))
       return fmt::format("the condition \"{}\" of where excludes it", condition.text);
     all.push_back(condition.text);
   }
-  if (where.size() < 2 || Seeker(where, values_of).Finds()) return "";
+  if (CanHold(where, values_of)) return "";
   return fmt::format("the conditions \"{}\" of where exclude it together",
                      fmt::join(all, "\", \""));
 }
