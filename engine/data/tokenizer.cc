@@ -39,11 +39,11 @@ const Json& Value(const Json& object, const char* key) {
 template <typename Visit>
 void ForEachOf(const Json& block, const std::string& what, const char* list, const Visit& visit) {
   const JsonBlock one(block, what);
-  if (!one.Has("type") || one.At("type") != "Sequence") return visit(block, what);
+  if (!one.Has("type") || one.At("type") != "Sequence") return visit(one);
   const Json& blocks = one.At(list);
   if (!blocks.is_array()) Refuse(one, list, blocks, "a list");
   for (size_t i = 0; i < blocks.size(); ++i)
-    visit(blocks[i], fmt::format("{}/{}", one.PointerTo(list), i));
+    visit(JsonBlock(blocks[i], fmt::format("{}/{}", one.PointerTo(list), i)));
 }
 
 // Adds a pattern of type Split, {"Regex": "..."} or {"String": "..."}.
@@ -176,7 +176,7 @@ class Tokenizer::BytePairs {
   }
 
   // The vocabulary: each token as the file writes it, and its number.
-  const std::vector<std::pair<std::string, int32_t>>& vocab() const { return vocab_; }
+  const std::unordered_map<std::string, int32_t>& vocab() const { return vocab_; }
 
  private:
   struct Merge {
@@ -199,7 +199,7 @@ class Tokenizer::BytePairs {
               "{}/{} is {}, which another token has; expected each once", what, Printable(token),
               id);
       }
-      vocab_.emplace_back(token, id);
+      vocab_.emplace(token, id);
       const std::optional<std::string> bytes = BytesOfToken(token);
       if (!bytes) continue;  // Text cannot hold it.
       tokens_.emplace(*bytes, id);
@@ -256,7 +256,7 @@ class Tokenizer::BytePairs {
     return found == merges_.end() ? nullptr : &found->second;
   }
 
-  std::vector<std::pair<std::string, int32_t>> vocab_;
+  std::unordered_map<std::string, int32_t> vocab_;
   std::unordered_map<std::string, int32_t> tokens_;  // By bytes.
   std::unordered_map<uint64_t, Merge> merges_;       // By both tokens.
   std::array<int32_t, 256> byte_tokens_{};
@@ -284,8 +284,7 @@ Tokenizer::Tokenizer(const std::string& path) {
 }
 
 void Tokenizer::ReadNormalizer(const Json& block, const std::string& what) {
-  ForEachOf(block, what, "normalizers", [&](const Json& element, const std::string& pointer) {
-    const JsonBlock one(element, pointer);
+  ForEachOf(block, what, "normalizers", [&](const JsonBlock& one) {
     const Json& type = one.At("type");
     const auto form = TextNormalizer::OfName(type.is_string() ? std::string(type) : "");
     if (!form) Refuse(one, "type", type, "NFC, NFD, NFKC, NFKD or a Sequence of them");
@@ -310,8 +309,7 @@ void Tokenizer::SetContent(int32_t token, const std::string& content) {
 void Tokenizer::ReadAddedTokens(const Json& tokens, const std::string& what) {
   if (!tokens.is_array() && !tokens.is_null())
     Throw(ErrorCode::kInvalidArgument, "{} is {}; expected a list", what, JsonTypeName(tokens));
-  const std::unordered_map<std::string, int32_t> vocab(model_->vocab().begin(),
-                                                       model_->vocab().end());
+  const std::unordered_map<std::string, int32_t>& vocab = model_->vocab();
   auto next = static_cast<int32_t>(vocab.size());
   for (size_t i = 0; i < tokens.size(); ++i) {
     const JsonBlock block(tokens[i], fmt::format("{}/{}", what, i));
@@ -343,8 +341,7 @@ void Tokenizer::ReadAddedTokens(const Json& tokens, const std::string& what) {
 
 void Tokenizer::ReadPreTokenizer(const Json& block, const std::string& what) {
   bool is_byte_level = false;
-  ForEachOf(block, what, "pretokenizers", [&](const Json& element, const std::string& pointer) {
-    const JsonBlock one(element, pointer);
+  ForEachOf(block, what, "pretokenizers", [&](const JsonBlock& one) {
     const Json& type = one.At("type");
     if (is_byte_level) Refuse(one, "type", type, "nothing after ByteLevel");
     if (type == "ByteLevel") {
@@ -371,8 +368,7 @@ void Tokenizer::ReadPreTokenizer(const Json& block, const std::string& what) {
 }
 
 void Tokenizer::ReadPostProcessor(const Json& block, const std::string& what) {
-  ForEachOf(block, what, "processors", [&](const Json& element, const std::string& pointer) {
-    const JsonBlock one(element, pointer);
+  ForEachOf(block, what, "processors", [&](const JsonBlock& one) {
     if (one.At("type") == "ByteLevel") return;  // It concerns offsets only.
     if (one.At("type") != "TemplateProcessing")
       Refuse(one, "type", one.At("type"), "ByteLevel, TemplateProcessing or a Sequence of them");
@@ -438,8 +434,7 @@ std::vector<int32_t> Tokenizer::EncodeBeginning(std::string_view text) const {
   CheckUtf8(text);
   std::vector<int32_t> tokens = begin_;
   EncodeAdded(added_, text, tokens, [&](std::string_view rest) {
-    const std::string normalized = normalizers_.empty() ? std::string() : Normalize(rest);
-    EncodeAdded(added_normalized_, normalizers_.empty() ? rest : normalized, tokens,
+    EncodeAdded(added_normalized_, Normalize(rest), tokens,
                 [&](std::string_view plain) { EncodeFrom(0, plain, tokens); });
   });
   return tokens;
