@@ -1,4 +1,5 @@
-// The names of an enum's values in text and JSON, from one table for both directions.
+// The names of an enum's values in text, JSON and the database, from one table for both directions:
+// what NamesOf(value) of the enum's namespace returns.
 #pragma once
 
 #include <array>
@@ -12,27 +13,36 @@
 namespace dsat {
 
 template <typename Enum, size_t kSize>
-using EnumNames = std::array<std::pair<Enum, const char*>, kSize>;
+struct EnumNames {
+  const char* what;  // The enum in messages: "trial kind".
+  std::array<std::pair<Enum, const char*>, kSize> names;
+};
 
-// REQUIRES: `names` has the value.
-template <typename Enum, size_t kSize>
-std::string NameOf(const EnumNames<Enum, kSize>& names, Enum value) {
-  for (const auto& [known, name] : names) {
+template <typename Enum>
+concept NamedEnum = requires(Enum value) {
+  NamesOf(value).names;
+};
+
+// REQUIRES: the table has the value.
+template <NamedEnum Enum>
+std::string ToString(Enum value) {
+  for (const auto& [known, name] : NamesOf(value).names) {
     if (known == value) return name;
   }
   DSAT_CHECK(false, "no name for the value {}", static_cast<int>(value));
   return "";
 }
 
-// Throws kInvalidArgument naming `what` if no value has the name.
-template <typename Enum, size_t kSize>
-Enum ParseName(const EnumNames<Enum, kSize>& names, std::string_view text, std::string_view what) {
+// Throws kInvalidArgument naming the text and the valid names if no value has the name.
+template <NamedEnum Enum>
+Enum Parse(std::string_view text) {
   std::string expected;
-  for (const auto& [value, name] : names) {
+  for (const auto& [value, name] : NamesOf(Enum()).names) {
     if (text == name) return value;
     expected += (expected.empty() ? "" : ", ") + std::string(name);
   }
-  Throw(ErrorCode::kInvalidArgument, "{} is \"{}\"; expected one of {}", what, text, expected);
+  Throw(ErrorCode::kInvalidArgument, "{} is \"{}\"; expected one of {}", NamesOf(Enum()).what, text,
+        expected);
 }
 
 }  // namespace dsat

@@ -3,32 +3,12 @@
 
 #include <utility>
 
-#include "base/enum_names.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "base/json.h"
 
 namespace dsat {
 namespace {
-
-constexpr EnumNames<EventKind, 9> kKindNames = {{
-    {EventKind::kAsked, "asked"},
-    {EventKind::kAnswered, "answered"},
-    {EventKind::kAttemptStarted, "attempt_started"},
-    {EventKind::kMeasured, "measured"},
-    {EventKind::kAttemptEnded, "attempt_ended"},
-    {EventKind::kTold, "told"},
-    {EventKind::kSearchEnded, "search_ended"},
-    {EventKind::kLimitsRaised, "limits_raised"},
-    {EventKind::kStateChanged, "state_changed"},
-}};
-
-constexpr EnumNames<ExperimentState, 4> kStateNames = {{
-    {ExperimentState::kActive, "active"},
-    {ExperimentState::kCompleted, "completed"},
-    {ExperimentState::kFailed, "failed"},
-    {ExperimentState::kStopped, "stopped"},
-}};
 
 // Runs `read` on the payload. A payload that does not fit its kind is damaged.
 template <typename Read>
@@ -141,7 +121,7 @@ Trial AskedTrial(const Event& event) {
   return ReadPayload(event, [&event](const Json& payload) {
     Trial trial;
     trial.id = event.trial;
-    trial.kind = ParseTrialKind(payload.at("kind").get<std::string>());
+    trial.kind = Parse<TrialKind>(payload.at("kind").get<std::string>());
     trial.assignment = AssignmentFromJson(payload.at("assignment"));
     trial.ds_config = payload.at("ds_config");
     trial.confirms = OptionalInteger(payload, "confirms");
@@ -196,7 +176,7 @@ std::optional<ModelProfile> MeasuredProfile(const Event& event) {
 
 Outcome OutcomeOf(const Event& event) {
   return ReadPayload(event, [](const Json& payload) {
-    return Outcome{ParseTrialState(payload.at("state").get<std::string>()),
+    return Outcome{Parse<TrialState>(payload.at("state").get<std::string>()),
                    payload.at("reason").get<std::string>()};
   });
 }
@@ -210,10 +190,9 @@ TrialTimes ToldTimes(const Event& event) {
 
 LimitsRaised LimitsOf(const Event& event) {
   return ReadPayload(event, [](const Json& payload) {
-    return LimitsRaised{OptionalInteger(payload, "max_trials"),
-                        OptionalNumber(payload, "max_time_s"),
-                        OptionalNumber(payload, "max_device_hours"),
-                        OptionalInteger(payload, "confirm_rounds")};
+    return LimitsRaised{
+        OptionalInteger(payload, "max_trials"), OptionalNumber(payload, "max_time_s"),
+        OptionalNumber(payload, "max_device_hours"), OptionalInteger(payload, "confirm_rounds")};
   });
 }
 
@@ -234,23 +213,8 @@ std::optional<TrialId> PickOf(const Event& event) {
 
 ExperimentState StateOf(const Event& event) {
   return ReadPayload(event, [](const Json& payload) {
-    return ParseExperimentState(payload.at("state").get<std::string>());
+    return Parse<ExperimentState>(payload.at("state").get<std::string>());
   });
-}
-
-std::string ToString(EventKind kind) {
-  return NameOf(kKindNames, kind);
-}
-std::string ToString(ExperimentState state) {
-  return NameOf(kStateNames, state);
-}
-
-EventKind ParseEventKind(const std::string& text) {
-  return ParseName(kKindNames, text, "event kind");
-}
-
-ExperimentState ParseExperimentState(const std::string& text) {
-  return ParseName(kStateNames, text, "experiment state");
 }
 
 }  // namespace dsat

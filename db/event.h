@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "base/enum_names.h"
 #include "base/json.h"
 #include "proto/experiment.h"
 #include "proto/trial.h"
@@ -14,6 +15,13 @@
 namespace dsat {
 
 enum class ExperimentState { kActive, kCompleted, kFailed, kStopped };
+constexpr EnumNames<ExperimentState, 4> NamesOf(ExperimentState) {
+  return {"experiment state",
+          {{{ExperimentState::kActive, "active"},
+            {ExperimentState::kCompleted, "completed"},
+            {ExperimentState::kFailed, "failed"},
+            {ExperimentState::kStopped, "stopped"}}}};
+}
 
 enum class EventKind {
   // A trial was created. payload: kind, assignment, ds_config; confirms?, of a trial that runs
@@ -39,6 +47,18 @@ enum class EventKind {
   kLimitsRaised,
   kStateChanged,  // The experiment's state. payload: state, reason; pick?, the trial to use
 };
+constexpr EnumNames<EventKind, 9> NamesOf(EventKind) {
+  return {"event kind",
+          {{{EventKind::kAsked, "asked"},
+            {EventKind::kAnswered, "answered"},
+            {EventKind::kAttemptStarted, "attempt_started"},
+            {EventKind::kMeasured, "measured"},
+            {EventKind::kAttemptEnded, "attempt_ended"},
+            {EventKind::kTold, "told"},
+            {EventKind::kSearchEnded, "search_ended"},
+            {EventKind::kLimitsRaised, "limits_raised"},
+            {EventKind::kStateChanged, "state_changed"}}}};
+}
 
 struct Event {
   int64_t seq = 0;  // 1, 2, 3 ... within the experiment; set by Append.
@@ -77,12 +97,5 @@ LimitsRaised LimitsOf(const Event& event);                        // kLimitsRais
 void UndoLimits(const Event& event, SearchOptions& options);  // kLimitsRaised
 ExperimentState StateOf(const Event& event);                  // kStateChanged
 std::optional<TrialId> PickOf(const Event& event);            // kStateChanged
-
-// "asked", "attempt_started", ...; "active", "completed", ...
-std::string ToString(EventKind kind);
-std::string ToString(ExperimentState state);
-// Throw kInvalidArgument naming the text and the valid names.
-EventKind ParseEventKind(const std::string& text);
-ExperimentState ParseExperimentState(const std::string& text);
 
 }  // namespace dsat

@@ -162,8 +162,8 @@ std::vector<Trial> ReadTrials(const Database& db, ExperimentId experiment) {
   while (rows.Step()) {
     Trial trial;
     trial.id = rows.Int(0);
-    trial.kind = ParseTrialKind(rows.Text(1));
-    trial.state = ParseTrialState(rows.Text(2));
+    trial.kind = Parse<TrialKind>(rows.Text(1));
+    trial.state = Parse<TrialState>(rows.Text(2));
     trial.reason = rows.Text(3);
     trial.assignment = AssignmentFromJson(Json::parse(rows.Text(4)));
     trial.ds_config = Json::parse(rows.Text(5));

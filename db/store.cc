@@ -239,7 +239,7 @@ ExperimentRow ReadExperimentRow(const Statement& row) {
   experiment.id = row.Int(0);
   experiment.name = row.Text(1);
   experiment.method = row.Text(2);
-  experiment.state = ParseExperimentState(row.Text(3));
+  experiment.state = Parse<ExperimentState>(row.Text(3));
   experiment.reason = row.Text(4);
   experiment.created_at = row.Text(5);
   experiment.metric = row.Text(6);
@@ -441,7 +441,7 @@ std::vector<Event> Store::Events(ExperimentId id, int64_t after_seq) const {
     }
     const int64_t seq = rows.Int(0);
     ReadTexts(path(), id, [&] {
-      events.push_back({seq, ParseEventKind(rows.Text(1)), rows.IsNull(2) ? -1 : rows.Int(2),
+      events.push_back({seq, Parse<EventKind>(rows.Text(1)), rows.IsNull(2) ? -1 : rows.Int(2),
                         Json::parse(rows.Text(3))});
     });
   }

@@ -34,8 +34,8 @@ EarlierSearch EarlierSearchFromJson(const Json& json) {
   for (const Json& entry : json.at("trials")) {
     Trial& trial = earlier.trials.emplace_back();
     trial.id = entry.at("id").get<TrialId>();
-    trial.kind = ParseTrialKind(entry.at("kind").get<std::string>());
-    trial.state = ParseTrialState(entry.at("state").get<std::string>());
+    trial.kind = Parse<TrialKind>(entry.at("kind").get<std::string>());
+    trial.state = Parse<TrialState>(entry.at("state").get<std::string>());
     trial.reason = entry.at("reason").get<std::string>();
     trial.ds_config = entry.at("ds_config");
     trial.times = {.started_s = entry.at("started_s").get<double>(),

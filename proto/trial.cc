@@ -8,7 +8,6 @@
 #include <tuple>
 #include <utility>
 
-#include "base/enum_names.h"
 #include "base/error.h"
 #include "base/fields.h"
 #include "base/json_block.h"
@@ -48,24 +47,6 @@ const MetricInfo* FindMetric(const std::string& name) {
   return found == kMetrics.end() ? nullptr : &*found;
 }
 
-constexpr EnumNames<TrialKind, 7> kKinds = {{
-    {TrialKind::kProfile, "profile"},
-    {TrialKind::kSubmitted, "submitted"},
-    {TrialKind::kConfirm, "confirm"},
-    {TrialKind::kReference, "reference"},
-    {TrialKind::kSoak, "soak"},
-    {TrialKind::kLarger, "larger"},
-    {TrialKind::kSearch, "search"},
-}};
-
-constexpr EnumNames<TrialState, 5> kStates = {{
-    {TrialState::kRunning, "running"},
-    {TrialState::kSucceeded, "succeeded"},
-    {TrialState::kInfeasible, "infeasible"},
-    {TrialState::kFailed, "failed"},
-    {TrialState::kStopped, "stopped"},
-}};
-
 std::vector<std::string> MetricNames(bool searchable_only) {
   std::vector<std::string> names;
   for (const MetricInfo& metric : kMetrics)
@@ -101,13 +82,6 @@ void Scale(Metric& metric, double factor) {
 
 }  // namespace
 
-std::string ToString(TrialKind kind) {
-  return NameOf(kKinds, kind);
-}
-std::string ToString(TrialState state) {
-  return NameOf(kStates, state);
-}
-
 std::vector<double> LossesFromJson(const Json& json) {
   std::vector<double> losses;
   for (const Json& loss : json)
@@ -118,14 +92,6 @@ std::vector<double> LossesFromJson(const Json& json) {
 bool RunsAgain(TrialKind kind) {
   return kind == TrialKind::kConfirm || kind == TrialKind::kReference || kind == TrialKind::kSoak ||
          kind == TrialKind::kLarger;
-}
-
-TrialKind ParseTrialKind(const std::string& text) {
-  return ParseName(kKinds, text, "trial kind");
-}
-
-TrialState ParseTrialState(const std::string& text) {
-  return ParseName(kStates, text, "trial state");
 }
 
 DSAT_FIELDS(Metric, value, spread, samples)

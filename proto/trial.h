@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/enum_names.h"
 #include "base/json.h"
 
 namespace dsat {
@@ -24,6 +25,16 @@ enum class TrialKind {
   kSoak,       // A longer run of the pick: does it keep fitting, and does it train alike?
   kLarger,     // The pick with a larger global batch than the one that is kept: is it worth it?
 };
+constexpr EnumNames<TrialKind, 7> NamesOf(TrialKind) {
+  return {"trial kind",
+          {{{TrialKind::kProfile, "profile"},
+            {TrialKind::kSubmitted, "submitted"},
+            {TrialKind::kConfirm, "confirm"},
+            {TrialKind::kReference, "reference"},
+            {TrialKind::kSoak, "soak"},
+            {TrialKind::kLarger, "larger"},
+            {TrialKind::kSearch, "search"}}}};
+}
 
 enum class TrialState {
   kRunning,     // The method has asked for it and has not been told its end.
@@ -32,6 +43,14 @@ enum class TrialState {
   kFailed,      // Crash, hang, lost machine, after all restarts: no evidence.
   kStopped,     // Pruned or canceled.
 };
+constexpr EnumNames<TrialState, 5> NamesOf(TrialState) {
+  return {"trial state",
+          {{{TrialState::kRunning, "running"},
+            {TrialState::kSucceeded, "succeeded"},
+            {TrialState::kInfeasible, "infeasible"},
+            {TrialState::kFailed, "failed"},
+            {TrialState::kStopped, "stopped"}}}};
+}
 
 // The ds_config keys that a trial sets over the base config: JSON pointer -> value.
 using Assignment = std::map<std::string, Json>;
@@ -196,13 +215,6 @@ struct Trial {
   int64_t steps = 0;  // The optimizer steps of a soak trial.
   TrialTimes times = {};
 };
-
-// Text forms used in the database, JSON and tables: "profile", "succeeded", ...
-std::string ToString(TrialKind kind);
-std::string ToString(TrialState state);
-// Throw kInvalidArgument naming the text and the valid names.
-TrialKind ParseTrialKind(const std::string& text);
-TrialState ParseTrialState(const std::string& text);
 
 // Whether trials of this kind run an earlier trial's configuration again, after the search.
 bool RunsAgain(TrialKind kind);

@@ -5,21 +5,15 @@
 #include "base/fields.h"
 
 namespace dsat {
-namespace {
 
-constexpr EnumNames<TrialTask::Mode, 6> kModes = {{
-    {TrialTask::Mode::kProfile, "profile"},
-    {TrialTask::Mode::kMeasure, "measure"},
-    {TrialTask::Mode::kSoak, "soak"},
-    {TrialTask::Mode::kTrain, "train"},
-    {TrialTask::Mode::kEvaluate, "evaluate"},
-    {TrialTask::Mode::kGenerate, "generate"},
-}};
-
-}  // namespace
-
-std::string ToString(TrialTask::Mode mode) {
-  return NameOf(kModes, mode);
+static constexpr EnumNames<TrialTask::Mode, 6> NamesOf(TrialTask::Mode) {
+  return {"task/mode",
+          {{{TrialTask::Mode::kProfile, "profile"},
+            {TrialTask::Mode::kMeasure, "measure"},
+            {TrialTask::Mode::kSoak, "soak"},
+            {TrialTask::Mode::kTrain, "train"},
+            {TrialTask::Mode::kEvaluate, "evaluate"},
+            {TrialTask::Mode::kGenerate, "generate"}}}};
 }
 
 DSAT_FIELDS(GenerateTask, prompt, max_new_tokens, temperature, top_k, num_samples)
@@ -34,7 +28,7 @@ static void to_json(Json& json, TrialTask::Mode mode) {
   json = ToString(mode);
 }
 static void from_json(const Json& json, TrialTask::Mode& mode) {
-  mode = ParseName(kModes, json.is_string() ? json.get<std::string>() : json.dump(), "task/mode");
+  mode = Parse<TrialTask::Mode>(json.is_string() ? json.get<std::string>() : json.dump());
 }
 
 DSAT_FIELDS(TrialTask, mode, experiment, trial, attempt, ds_config, model, data, base_dir, device,

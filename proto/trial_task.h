@@ -78,8 +78,6 @@ inline constexpr int kExitOk = 0;
 inline constexpr int kExitError = 1;       // An Error; its message is the last line of the log.
 inline constexpr int kExitInfeasible = 3;  // Reported as infeasible by this rank.
 
-// "profile", "measure", "soak", "train", "evaluate", "generate".
-std::string ToString(TrialTask::Mode mode);
 Json ToJson(const TrialTask& task);
 TrialTask TrialTaskFromJson(const Json& json);
 

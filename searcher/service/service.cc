@@ -230,7 +230,7 @@ class ExperimentServiceImpl final : public v1::ExperimentService::Service {
     }
     // Another process may have asked for the trial.
     if (!experiment.search().trials().contains(request.trial())) experiment.CatchUp();
-    const Outcome outcome{ParseTrialState(request.state()), request.reason()};
+    const Outcome outcome{Parse<TrialState>(request.state()), request.reason()};
     if (outcome.state == TrialState::kSucceeded && !outcome.reason.empty())
       Throw(ErrorCode::kInvalidArgument, "tell: a trial that has succeeded has no reason");
     const auto trial = experiment.search().trials().find(request.trial());

@@ -44,8 +44,8 @@ class SchemaTest : public ::testing::Test {
   }
 
   const Store store_ = Store::InMemory();
-  const std::string docs_ = ReadFile(DSAT_SOURCE_DIR "/docs/schema.md") +
-                            ReadFile(DSAT_SOURCE_DIR "/docs/dev/schema.md");
+  const std::string docs_ =
+      ReadFile(DSAT_SOURCE_DIR "/docs/schema.md") + ReadFile(DSAT_SOURCE_DIR "/docs/dev/schema.md");
 };
 
 // The part of the page under the relation's heading.
@@ -121,14 +121,14 @@ TEST_F(SchemaTest, ForeignKeysAreEnforcedAndTablesStrict) {
 
 TEST(EventTest, KindsAndStatesHaveTextForms) {
   for (const EventKind kind : kEventKinds) {
-    EXPECT_EQ(ParseEventKind(ToString(kind)), kind);
+    EXPECT_EQ(Parse<EventKind>(ToString(kind)), kind);
   }
   for (const ExperimentState state : {ExperimentState::kActive, ExperimentState::kCompleted,
                                       ExperimentState::kFailed, ExperimentState::kStopped}) {
-    EXPECT_EQ(ParseExperimentState(ToString(state)), state);
+    EXPECT_EQ(Parse<ExperimentState>(ToString(state)), state);
   }
   std::string message;
-  EXPECT_EQ(CodeOf([] { ParseEventKind("eaten"); }, &message), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(CodeOf([] { Parse<EventKind>("eaten"); }, &message), ErrorCode::kInvalidArgument);
   EXPECT_THAT(message, HasSubstr("\"eaten\""));
   EXPECT_THAT(message, HasSubstr("asked, answered, attempt_started"));
 }

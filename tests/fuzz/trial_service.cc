@@ -33,7 +33,7 @@ void TrialService(std::string_view input) {
       });
     case 1:
       return Read<v1::TellRequest>(bytes, [](const v1::TellRequest& request) {
-        ParseTrialState(request.state());
+        Parse<TrialState>(request.state());
         FromProto(request.measurement());
         ProfileFromText(request.profile_json());
       });

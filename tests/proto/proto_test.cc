@@ -209,16 +209,16 @@ TEST(TrialTest, OneSampleSaysNothingOfItsError) {
 TEST(TrialTest, TextFormsReadBack) {
   for (TrialKind kind : {TrialKind::kProfile, TrialKind::kSubmitted, TrialKind::kSearch,
                          TrialKind::kConfirm, TrialKind::kReference, TrialKind::kSoak}) {
-    EXPECT_EQ(ParseTrialKind(ToString(kind)), kind);
+    EXPECT_EQ(Parse<TrialKind>(ToString(kind)), kind);
   }
   for (TrialState state : {TrialState::kRunning, TrialState::kSucceeded, TrialState::kInfeasible,
                            TrialState::kFailed, TrialState::kStopped}) {
-    EXPECT_EQ(ParseTrialState(ToString(state)), state);
+    EXPECT_EQ(Parse<TrialState>(ToString(state)), state);
   }
   EXPECT_EQ(ToString(TrialState::kInfeasible), "infeasible");
-  EXPECT_THAT(RefusalOf([] { ParseTrialState("done"); }),
+  EXPECT_THAT(RefusalOf([] { Parse<TrialState>("done"); }),
               HasSubstr("\"done\"; expected one of running, succeeded"));
-  EXPECT_EQ(CodeOf([] { ParseTrialKind("Profile"); }), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(CodeOf([] { Parse<TrialKind>("Profile"); }), ErrorCode::kInvalidArgument);
 }
 
 TEST(TrialTest, StageAndBatchSizesAreThoseOfTheConfig) {

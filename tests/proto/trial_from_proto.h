@@ -10,8 +10,8 @@ namespace dsat {
 inline Trial TrialFromProto(const v1::Trial& trial) {
   Trial value;
   value.id = trial.id();
-  value.kind = ParseTrialKind(trial.kind());
-  value.state = ParseTrialState(trial.state());
+  value.kind = Parse<TrialKind>(trial.kind());
+  value.state = Parse<TrialState>(trial.state());
   value.assignment = AssignmentFromJson(Json::parse(trial.assignment_json()));
   value.ds_config = Json::parse(trial.ds_config_json());
   value.reason = trial.reason();
