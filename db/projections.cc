@@ -5,7 +5,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include "base/error.h"
@@ -44,34 +43,28 @@ void ProjectAttemptStarted(const Database& db, ExperimentId experiment, const Ev
 constexpr std::array kMetricColumns = {"FLOPS_per_gpu", "throughput", "latency",    "forward",
                                        "backward",      "step",       "peak_bytes", "loss"};
 
-void InsertPoint(const Database& db, ExperimentId experiment, const Event& event, int64_t attempt,
-                 const PointResult& result) {
-  std::array<std::optional<double>, 2 * kMetricColumns.size()> columns;
-  for (size_t i = 0; i < kMetricColumns.size(); ++i) {
-    const auto found = result.measurement.find(kMetricColumns[i]);
-    if (found == result.measurement.end()) continue;
-    columns[2 * i] = found->second.value;
-    columns[2 * i + 1] = found->second.spread;
-  }
-  const auto text_at = [&](const char* key) {
-    return event.payload.contains(key) ? std::optional(event.payload.at(key).dump()) : std::nullopt;
-  };
-  const auto insert = [&](const auto&... metrics) {
-    Run(db,
-        "INSERT INTO points SELECT ?1, ?2, ?3, count(*), ?4, ?5, ?9, ?10, ?11, ?12, ?13, ?14,"
-        " ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?6, " DSAT_SQL_NOW
-        ", ?7, ?8 FROM points WHERE experiment = ?1 AND trial = ?2 AND attempt = ?3",
-        experiment, event.trial, attempt, result.point.micro_batch_size,
-        result.point.accumulation_steps, event.payload.at("measurement").dump(), text_at("losses"),
-        text_at("rank_peak_bytes"), metrics...);
-  };
-  std::apply(insert, columns);
+// ?1 to ?8: experiment, trial, attempt, batch sizes, and the measurement, losses and
+// rank_peak_bytes of the event.
+std::string InsertPointSql() {
+  std::string metrics;
+  for (const char* metric : kMetricColumns)
+    metrics += fmt::format("?6 ->> '$.{0}.value', ?6 ->> '$.{0}.spread', ", metric);
+  return fmt::format("INSERT INTO points SELECT ?1, ?2, ?3, count(*), ?4, ?5, {}?6, " DSAT_SQL_NOW
+                     ", ?7, ?8 FROM points WHERE experiment = ?1 AND trial = ?2 AND attempt = ?3",
+                     metrics);
 }
 
 void ProjectMeasured(const Database& db, ExperimentId experiment, const Event& event) {
   const int64_t attempt = AttemptOf(event);
   if (const auto result = MeasuredPoint(event)) {
-    InsertPoint(db, experiment, event, attempt, *result);
+    static const std::string kInsertPoint = InsertPointSql();
+    const auto text_at = [&](const char* key) {
+      const auto found = event.payload.find(key);
+      return found == event.payload.end() ? std::nullopt : std::optional(found->dump());
+    };
+    Run(db, kInsertPoint, experiment, event.trial, attempt, result->point.micro_batch_size,
+        result->point.accumulation_steps, text_at("measurement"), text_at("losses"),
+        text_at("rank_peak_bytes"));
   }
   if (const auto profile = MeasuredProfile(event)) {
     const int64_t changes = Run(

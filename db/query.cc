@@ -1,29 +1,11 @@
 // Runs a user's SQL: one statement that only reads.
 #include "db/query.h"
 
-#include <fmt/format.h>
-
 #include "base/error.h"
-#include "base/files.h"
 #include "db/sqlite.h"
 
 namespace dsat {
 namespace {
-
-std::string Hex(const std::string& bytes) {
-  std::string hex;
-  for (const char c : bytes)
-    hex += fmt::format("{:02x}", static_cast<unsigned char>(c));
-  return hex;
-}
-
-Json ColumnValue(const Statement& row, int column) {
-  if (row.IsNull(column)) return nullptr;
-  if (row.IsInt(column)) return row.Int(column);
-  if (row.IsReal(column)) return row.Real(column);
-  if (row.IsBlob(column)) return Hex(row.Text(column));
-  return ValidUtf8(row.Text(column));
-}
 
 // Throws unless `sql` is one statement that only reads.
 Statement PrepareReading(const Database& db, const std::string& sql) {
@@ -74,7 +56,7 @@ QueryResult RunReadOnlyQuery(const Database& db, const std::string& sql,
     }
     std::vector<Json>& row = result.rows.emplace_back();
     for (int i = 0; i < statement.NumColumns(); ++i)
-      row.push_back(ColumnValue(statement, i));
+      row.push_back(statement.Value(i));
   }
   return result;
 }

@@ -1,12 +1,15 @@
 // A C++ interface of SQLite with RAII types and exceptions.
 #include "db/sqlite.h"
 
+#include <fmt/ranges.h>
 #include <sqlite3.h>
 
 #include <cerrno>
 #include <cstring>
+#include <vector>
 
 #include "base/error.h"
+#include "base/files.h"
 
 namespace dsat {
 namespace {
@@ -236,16 +239,22 @@ std::string Statement::Text(int column) const {
   return text ? std::string(text, sqlite3_column_bytes(handle(), column)) : std::string();
 }
 
-bool Statement::IsInt(int column) const {
-  return sqlite3_column_type(handle(), column) == SQLITE_INTEGER;
-}
-
-bool Statement::IsReal(int column) const {
-  return sqlite3_column_type(handle(), column) == SQLITE_FLOAT;
-}
-
-bool Statement::IsBlob(int column) const {
-  return sqlite3_column_type(handle(), column) == SQLITE_BLOB;
+Json Statement::Value(int column) const {
+  switch (sqlite3_column_type(handle(), column)) {
+    case SQLITE_NULL:
+      return nullptr;
+    case SQLITE_INTEGER:
+      return Int(column);
+    case SQLITE_FLOAT:
+      return Real(column);
+    case SQLITE_BLOB: {
+      const std::string bytes = Text(column);
+      return fmt::format("{:02x}",
+                         fmt::join(std::vector<unsigned char>(bytes.begin(), bytes.end()), ""));
+    }
+    default:
+      return ValidUtf8(Text(column));
+  }
 }
 
 int Statement::NumColumns() const {

@@ -13,6 +13,9 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+
+#include "base/json.h"
 
 struct sqlite3;
 struct sqlite3_stmt;
@@ -99,9 +102,7 @@ class Statement {
   int64_t Int(int column) const;
   double Real(int column) const;
   std::string Text(int column) const;  // The bytes of a BLOB.
-  bool IsInt(int column) const;
-  bool IsReal(int column) const;
-  bool IsBlob(int column) const;
+  Json Value(int column) const;        // A BLOB is hexadecimal text.
   int NumColumns() const;
   std::string ColumnName(int column) const;
 

@@ -15,7 +15,6 @@
 #include "base/parse_number.h"
 #include "db/projections.h"
 #include "db/schema.h"
-#include "db/sqlite.h"
 
 namespace dsat {
 namespace {
@@ -28,8 +27,9 @@ constexpr int64_t kMaxCheckedBytes = int64_t{64} << 20;
 // A -wal file of 16 MiB: a checkpoint, which waits for the disk, about every 1000 events.
 constexpr int kCheckpointPages = 4000;
 
-int64_t QueryInt(const Database& db, std::string_view sql) {
-  Statement statement(db, sql);
+template <typename... Args>
+int64_t QueryInt(const Database& db, std::string_view sql, const Args&... args) {
+  Statement statement(db, sql, args...);
   statement.Step();
   return statement.Int(0);
 }
@@ -230,9 +230,21 @@ void CheckFile(const std::string& path, Store::Mode mode, std::chrono::milliseco
         path);
 }
 
-constexpr std::string_view kSelectExperiments =
-    "SELECT e.id, e.name, e.method, e.state, e.reason, e.created_at, e.metric,"
-    " (SELECT count(*) FROM trials AS t WHERE t.experiment = e.id) FROM experiments AS e";
+// Whether a search runner asks for the trials of experiment `e`. One party runs them, so that the
+// last launch says which one. In older files a search may have taken over.
+constexpr char kHasRunner[] =
+    "coalesce(e.spec ->> '$.start_dir', '') <> '' OR coalesce((SELECT a.log_dir"
+    " FROM attempts AS a WHERE a.experiment = e.id"
+    " ORDER BY a.trial DESC, a.attempt DESC LIMIT 1), '') <> ''";
+
+// The experiments that fulfill a condition.
+std::string SelectExperiments(const char* condition) {
+  return fmt::format(
+      "SELECT e.id, e.name, e.method, e.state, e.reason, e.created_at, e.metric,"
+      " (SELECT count(*) FROM trials AS t WHERE t.experiment = e.id), {}"
+      " FROM experiments AS e WHERE {} ORDER BY e.id",
+      kHasRunner, condition);
+}
 
 ExperimentRow ReadExperimentRow(const Statement& row) {
   ExperimentRow experiment;
@@ -244,6 +256,7 @@ ExperimentRow ReadExperimentRow(const Statement& row) {
   experiment.created_at = row.Text(5);
   experiment.metric = row.Text(6);
   experiment.num_trials = row.Int(7);
+  experiment.has_runner = row.Int(8) != 0;
   return experiment;
 }
 
@@ -282,49 +295,34 @@ void ReadTexts(const std::string& path, ExperimentId id, const Read& read) {
   }
 }
 
+// Throws if the file has lost its name: a write to it would be lost with this process.
+void CheckPlace(const Database& db) {
+  if (!db.Moved()) return;
+  Throw(ErrorCode::kFailedPrecondition,
+        "{}: the database was moved, replaced or deleted while this process had it open; move it "
+        "back beside its -wal file",
+        db.path());
+}
+
+// "2 (gpt2), 3 (llama)" or "none".
+std::string KnownExperiments(const Database& db) {
+  constexpr int kMaxNamed = 10;
+  std::string known;
+  Statement rows(db, "SELECT id, name FROM experiments ORDER BY id DESC LIMIT ?", kMaxNamed + 1);
+  for (int i = 0; rows.Step(); ++i) {
+    known += known.empty() ? "" : ", ";
+    if (i == kMaxNamed) return known + "...";
+    known += fmt::format("{} ({})", rows.Int(0), rows.Text(1));
+  }
+  return known.empty() ? "none" : known;
+}
+
+[[noreturn]] void ThrowUnknown(const Database& db, const std::string& name_or_id) {
+  Throw(ErrorCode::kNotFound, "{}: no experiment {}; there are: {}", db.path(), name_or_id,
+        KnownExperiments(db));
+}
+
 }  // namespace
-
-struct Store::Impl {
-  Database db;
-
-  // Throws if the file has lost its name: a write to it would be lost with this process.
-  void CheckPlace() const {
-    if (!db.Moved()) return;
-    Throw(ErrorCode::kFailedPrecondition,
-          "{}: the database was moved, replaced or deleted while this process had it open; move it "
-          "back beside its -wal file",
-          db.path());
-  }
-
-  int64_t LastSeq(ExperimentId id) const {
-    Statement last(db, "SELECT coalesce(max(seq), 0) FROM events WHERE experiment = ?", id);
-    last.Step();
-    return last.Int(0);
-  }
-
-  // "2 (gpt2), 3 (llama)" or "none".
-  std::string KnownExperiments() const {
-    constexpr int kMaxNamed = 10;
-    std::string known;
-    Statement rows(db, "SELECT id, name FROM experiments ORDER BY id DESC LIMIT ?", kMaxNamed + 1);
-    for (int i = 0; rows.Step(); ++i) {
-      known += known.empty() ? "" : ", ";
-      if (i == kMaxNamed) return known + "...";
-      known += fmt::format("{} ({})", rows.Int(0), rows.Text(1));
-    }
-    return known.empty() ? "none" : known;
-  }
-
-  [[noreturn]] void ThrowUnknown(const std::string& name_or_id) const {
-    Throw(ErrorCode::kNotFound, "{}: no experiment {}; there are: {}", db.path(), name_or_id,
-          KnownExperiments());
-  }
-};
-
-Store::Store(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Store::Store(Store&&) noexcept = default;
-Store& Store::operator=(Store&&) noexcept = default;
-Store::~Store() = default;
 
 Store Store::Open(const std::string& given_path, Mode mode,
                   std::chrono::milliseconds busy_timeout) {
@@ -332,38 +330,33 @@ Store Store::Open(const std::string& given_path, Mode mode,
   const bool is_link = fs::is_symlink(given_path) && fs::exists(given_path);
   const std::string path = is_link ? fs::canonical(given_path).string() : given_path;
   CheckFile(path, mode, busy_timeout);
-  return Store(std::make_unique<Impl>(
-      Impl{mode == Mode::kReadOnly ? OpenReadOnly(path, busy_timeout)
-                                   : OpenWritable(path, mode == Mode::kCreate, busy_timeout)}));
+  return Store(mode == Mode::kReadOnly ? OpenReadOnly(path, busy_timeout)
+                                       : OpenWritable(path, mode == Mode::kCreate, busy_timeout));
 }
 
 Store Store::InMemory() {
   Database db = Database::Open(":memory:", Database::Access::kCreate, kBusyTimeout);
   Configure(db);
   CreateSchema(db);
-  return Store(std::make_unique<Impl>(Impl{std::move(db)}));
-}
-
-const std::string& Store::path() const {
-  return impl_->db.path();
+  return Store(std::move(db));
 }
 
 ExperimentId Store::CreateExperiment(const ExperimentSpec& spec) {
   const std::string spec_text = SpecText(spec);
-  impl_->CheckPlace();
-  Transaction transaction(impl_->db);
-  Run(impl_->db,
+  CheckPlace(db_);
+  Transaction transaction(db_);
+  Run(db_,
       "INSERT INTO experiments (name, method, metric, smaller_is_better, state, reason, created_at,"
       " spec) VALUES (?, ?, ?, ?, 'active', '', strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), ?)",
       spec.name, spec.method, spec.options.metric, SmallerIsBetter(spec.options.metric), spec_text);
-  const ExperimentId id = impl_->db.LastInsertId();
+  const ExperimentId id = db_.LastInsertId();
   transaction.Commit();
   return id;
 }
 
 ExperimentSpec Store::GetSpec(ExperimentId id) const {
-  Statement row(impl_->db, "SELECT spec FROM experiments WHERE id = ?", id);
-  if (!row.Step()) impl_->ThrowUnknown(std::to_string(id));
+  Statement row(db_, "SELECT spec FROM experiments WHERE id = ?", id);
+  if (!row.Step()) ThrowUnknown(db_, std::to_string(id));
   try {
     return ExperimentSpecFromJson(Json::parse(row.Text(0)));
   } catch (const Json::exception& error) {
@@ -375,39 +368,28 @@ ExperimentSpec Store::GetSpec(ExperimentId id) const {
 }
 
 ExperimentRow Store::GetExperiment(ExperimentId id) const {
-  Statement row(impl_->db, std::string(kSelectExperiments) + " WHERE e.id = ?", id);
-  if (!row.Step()) impl_->ThrowUnknown(std::to_string(id));
-  ExperimentRow experiment = ReadExperimentRow(row);
-  experiment.has_runner = HasRunner(id);
-  return experiment;
+  Statement row(db_, SelectExperiments("e.id = ?"), id);
+  if (!row.Step()) ThrowUnknown(db_, std::to_string(id));
+  return ReadExperimentRow(row);
 }
 
-// One party runs the trials, so that the last launch says which one. In older files a search may
-// have taken over.
 bool Store::HasRunner(ExperimentId id) const {
-  Statement row(impl_->db,
-                "SELECT coalesce(e.spec ->> '$.start_dir', '') <> '' OR coalesce((SELECT a.log_dir"
-                " FROM attempts AS a WHERE a.experiment = e.id"
-                " ORDER BY a.trial DESC, a.attempt DESC LIMIT 1), '') <> ''"
-                " FROM experiments AS e WHERE e.id = ?",
-                id);
-  if (!row.Step()) impl_->ThrowUnknown(std::to_string(id));
+  Statement row(db_, fmt::format("SELECT {} FROM experiments AS e WHERE e.id = ?", kHasRunner), id);
+  if (!row.Step()) ThrowUnknown(db_, std::to_string(id));
   return row.Int(0) != 0;
 }
 
 std::vector<ExperimentRow> Store::ListExperiments() const {
   std::vector<ExperimentRow> experiments;
-  Statement rows(impl_->db, std::string(kSelectExperiments) + " ORDER BY e.id");
+  Statement rows(db_, SelectExperiments("TRUE"));
   while (rows.Step())
     experiments.push_back(ReadExperimentRow(rows));
-  for (ExperimentRow& experiment : experiments)
-    experiment.has_runner = HasRunner(experiment.id);
   return experiments;
 }
 
 std::map<ExperimentId, BestTrial> Store::BestTrials(std::optional<ExperimentId> only) const {
   std::map<ExperimentId, BestTrial> best;
-  Statement rows(impl_->db,
+  Statement rows(db_,
                  std::string("SELECT experiment, trial, metric_value FROM best_trials WHERE ") +
                      (only ? "experiment = ?" : "? IS NULL"),
                  only);
@@ -418,18 +400,18 @@ std::map<ExperimentId, BestTrial> Store::BestTrials(std::optional<ExperimentId> 
 
 ExperimentId Store::FindExperiment(const std::string& name_or_id) const {
   const std::optional<int64_t> number = ParseNumber<int64_t>(name_or_id);
-  Statement row(impl_->db,
+  Statement row(db_,
                 "SELECT id FROM experiments WHERE ?2 = '' OR id = ?1 OR name = ?2"
                 " ORDER BY id = ?1 DESC, method = 'check', id DESC LIMIT 1",
                 number.value_or(-1), name_or_id);
   if (row.Step()) return row.Int(0);
   if (name_or_id.empty()) Throw(ErrorCode::kNotFound, "{}: there is no experiment yet", path());
-  impl_->ThrowUnknown(number ? name_or_id : "named \"" + name_or_id + "\"");
+  ThrowUnknown(db_, number ? name_or_id : "named \"" + name_or_id + "\"");
 }
 
 std::vector<Event> Store::Events(ExperimentId id, int64_t after_seq) const {
   std::vector<Event> events;
-  Statement rows(impl_->db,
+  Statement rows(db_,
                  "SELECT seq, kind, trial, payload FROM events"
                  " WHERE experiment = ? AND seq > ? ORDER BY seq",
                  id, after_seq);
@@ -449,9 +431,10 @@ std::vector<Event> Store::Events(ExperimentId id, int64_t after_seq) const {
 }
 
 int64_t Store::Append(ExperimentId id, int64_t expected_seq, std::span<const Event> events) {
-  impl_->CheckPlace();
-  Transaction transaction(impl_->db);
-  const int64_t last_seq = impl_->LastSeq(id);
+  CheckPlace(db_);
+  Transaction transaction(db_);
+  const int64_t last_seq =
+      QueryInt(db_, "SELECT coalesce(max(seq), 0) FROM events WHERE experiment = ?", id);
   if (last_seq != expected_seq) {
     Throw(ErrorCode::kAborted,
           "{}: experiment {} is at event {}, expected {}: another process has"
@@ -461,8 +444,8 @@ int64_t Store::Append(ExperimentId id, int64_t expected_seq, std::span<const Eve
   if (last_seq == 0) GetExperiment(id);  // Throws if it does not exist.
   int64_t seq = last_seq;
   for (const Event& event : events) {
-    Project(impl_->db, id, event);
-    InsertEvent(impl_->db, id, ++seq, event);
+    Project(db_, id, event);
+    InsertEvent(db_, id, ++seq, event);
   }
   transaction.Commit();
   return seq;
@@ -470,12 +453,12 @@ int64_t Store::Append(ExperimentId id, int64_t expected_seq, std::span<const Eve
 
 std::vector<Trial> Store::Trials(ExperimentId id) const {
   std::vector<Trial> trials;
-  ReadTexts(path(), id, [&] { trials = ReadTrials(impl_->db, id); });
+  ReadTexts(path(), id, [&] { trials = ReadTrials(db_, id); });
   return trials;
 }
 
 QueryResult Store::Query(const std::string& sql, const std::optional<QueryLimits>& limits) const {
-  return RunReadOnlyQuery(impl_->db, sql, limits);
+  return RunReadOnlyQuery(db_, sql, limits);
 }
 
 }  // namespace dsat

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,6 +15,7 @@
 #include "base/json.h"
 #include "db/event.h"
 #include "db/query.h"
+#include "db/sqlite.h"
 #include "proto/experiment.h"
 #include "proto/trial.h"
 
@@ -57,12 +57,8 @@ class Store {
   // A database in memory, for tests.
   static Store InMemory();
 
-  Store(Store&&) noexcept;
-  Store& operator=(Store&&) noexcept;
-  ~Store();
-
   // The path given to Open; ":memory:" for InMemory.
-  const std::string& path() const;
+  const std::string& path() const { return db_.path(); }
 
   // Throws as Append.
   ExperimentId CreateExperiment(const ExperimentSpec& spec);
@@ -106,9 +102,8 @@ class Store {
                     const std::optional<QueryLimits>& limits = std::nullopt) const;
 
  private:
-  struct Impl;
-  explicit Store(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  explicit Store(Database db) : db_(std::move(db)) {}
+  Database db_;
 };
 
 }  // namespace dsat
