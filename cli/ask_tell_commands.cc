@@ -81,12 +81,11 @@ class KeyFile {
 }  // namespace
 
 int RunCommand(const Flags& flags, const CreateFlags& create) {
-  std::vector<std::string> read;
-  ExperimentSpec spec = ReadSpec(create.config, create.model_dir, &read);
+  ExperimentSpec spec = ReadSpec(create.config, create.model_dir);
   spec.method = create.method;
   spec.options = create.options;
-  if (IsBuiltin(spec)) LogNew(CheckSpec(spec, /*elsewhere=*/true), read);
-  LogNew(CheckStages(spec), read);
+  if (IsBuiltin(spec)) Warn(CheckSpec(spec, /*elsewhere=*/true));
+  Warn(CheckStages(spec));
   SetTrainBatchSize(create.train_batch_size, spec);
   if (!create.profile.empty()) spec.profile = ReadProfile(create.profile);
   Experiment::Check(spec);

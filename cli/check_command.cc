@@ -71,8 +71,7 @@ std::string NewestAnswer(const std::string& db) {
         path, id, id);
 }
 
-ExperimentSpec MakeSpec(const CheckFlags& check, const Json& record,
-                        std::vector<std::string>* read) {
+ExperimentSpec MakeSpec(const CheckFlags& check, const Json& record) {
   const Json candidate = ReadJsonFile(check.ds_config);
   const std::string config =
       check.config.empty() ? RecordedPath(check, record, "/experiment/config_path", "--config FILE")
@@ -84,11 +83,9 @@ ExperimentSpec MakeSpec(const CheckFlags& check, const Json& record,
           check.ds_config);
   }
   const bool recorded = check.config.empty() && check.model_dir.empty();
-  ExperimentSpec spec =
-      ReadSpec(config,
-               recorded ? RecordedPath(check, record, "/experiment/model_dir", "--model-dir DIR")
-                        : check.model_dir,
-               read);
+  ExperimentSpec spec = ReadSpec(
+      config, recorded ? RecordedPath(check, record, "/experiment/model_dir", "--model-dir DIR")
+                       : check.model_dir);
   spec.method = "check";
   spec.candidate = candidate;
   if (!check.against.empty()) UseDsConfig(check.against, spec);
@@ -245,14 +242,13 @@ int RunCommand(const Flags& flags, const CheckFlags& given) {
   if (check.ds_config.empty()) check.ds_config = NewestAnswer(flags.db);
   RunnerOptions options = MakeRunnerOptions(check.run);
   const Json record = ReadRecord(check);
-  std::vector<std::string> read;
-  ExperimentSpec spec = MakeSpec(check, record, &read);
+  ExperimentSpec spec = MakeSpec(check, record);
   PlanSlurm(spec, &options);
-  LogNew(CheckSpec(spec, AreElsewhere(options.machines.hosts)), read);
+  Warn(CheckSpec(spec, AreElsewhere(options.machines.hosts)));
   if (IsBuiltin(spec)) {
     std::vector<std::string> warnings;
     engine::ParseDsConfig(spec.candidate, check.ds_config, spec.slots_per_trial, &warnings);
-    LogNew(warnings, read);
+    Warn(warnings);
   } else {
     engine::ResolveBatchSizes(spec.candidate, check.ds_config, spec.slots_per_trial);
   }

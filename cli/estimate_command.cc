@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "base/log.h"
 #include "base/num_cores.h"
 #include "base/table.h"
 #include "cli/commands.h"
@@ -22,7 +21,6 @@
 #include "searcher/command/command_words.h"
 #include "searcher/command/deepspeed_command.h"
 #include "searcher/command/import_hook.h"
-#include "searcher/input/experiment_file.h"
 #include "searcher/scripts/device_memory.h"
 
 namespace dsat::cli {
@@ -48,8 +46,7 @@ Json ModelOf(const EstimateFlags& flags) {
 }
 
 void UseExperiment(const EstimateFlags& flags, Subject& subject) {
-  std::vector<std::string> warnings;
-  const ExperimentSpec spec = ReadSpec(flags.config, flags.model_dir, &warnings);
+  const ExperimentSpec spec = ReadSpec(flags.config, flags.model_dir);
   if (flags.device.empty() && spec.device == "cuda")
     subject.cluster = engine::ClusterOf(kDefaultGpu);
   subject.inputs = PlannerInputsOf(spec);
@@ -235,10 +232,8 @@ std::optional<Json> ScriptOf(const EstimateFlags& flags) {
     request["ds_config"] = engine::ReadDsConfig("stage_2");
   } else if (flags.command.empty()) {
     if (flags.config.empty() || !flags.model.empty()) return std::nullopt;
-    std::vector<std::string> warnings;
-    const ExperimentSpec spec = ReadExperimentFile(flags.config, flags.model_dir, &warnings);
+    const ExperimentSpec spec = ReadSpec(flags.config, flags.model_dir);
     if (IsBuiltin(spec)) return std::nullopt;
-    LogNew(warnings, {});
     request.update(DryRunRequest(spec, spec.ds_config));
   } else {
     request["command"] = flags.command;
@@ -274,8 +269,7 @@ int RunCommand(const Flags& flags, const EstimateFlags& estimate_flags) {
   const Planner planner = MakePlanner(subject.inputs, subject.cluster);
   std::vector<std::string> warnings;
   const PlannerEstimate estimate = planner.Of(subject.ds_config, &warnings);
-  for (const std::string& warning : warnings)
-    Log(LogLevel::kWarn, warning);
+  Warn(warnings);
   std::vector<Change> changes;
   if (!estimate.fits()) changes = planner.NearestChanges(subject.ds_config);
   std::vector<Variant> variants;

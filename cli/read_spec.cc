@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 #include <vector>
 
 #include "base/error.h"
@@ -16,11 +17,17 @@
 
 namespace dsat::cli {
 
-ExperimentSpec ReadSpec(const std::string& config, const std::string& model_dir,
-                        std::vector<std::string>* warnings) {
-  ExperimentSpec spec = ReadExperimentFile(config, model_dir, warnings);
-  for (const std::string& warning : *warnings)
-    Log(LogLevel::kWarn, warning);
+void Warn(const std::vector<std::string>& warnings) {
+  static std::set<std::string> logged;
+  for (const std::string& warning : warnings) {
+    if (logged.insert(warning).second) Log(LogLevel::kWarn, warning);
+  }
+}
+
+ExperimentSpec ReadSpec(const std::string& config, const std::string& model_dir) {
+  std::vector<std::string> warnings;
+  ExperimentSpec spec = ReadExperimentFile(config, model_dir, &warnings);
+  Warn(warnings);
   return spec;
 }
 
@@ -47,9 +54,7 @@ void DescribeCommand(SearchFlags* search) {
 void UseDsConfig(const std::string& path, ExperimentSpec& spec) {
   spec.ds_config = engine::ReadDsConfig(path);
   spec.ds_config_path = path;
-  if (IsBuiltin(spec)) return;
-  for (const std::string& note : CheckCommandConfig(path, &spec))
-    Log(LogLevel::kWarn, note);
+  if (!IsBuiltin(spec)) Warn(CheckCommandConfig(path, &spec));
 }
 
 void ApplySetting(const std::string& setting, Json& ds_config) {
@@ -75,13 +80,6 @@ Store OpenForNew(const std::string& db, const ExperimentSpec& spec) {
   const std::string& earlier = spec.options.auto_method.warm_start;
   const bool must_exist = earlier != "auto" && earlier != "off";
   return Store::Open(db, must_exist ? Store::Mode::kReadWrite : Store::Mode::kCreate);
-}
-
-void LogNew(const std::vector<std::string>& warnings, const std::vector<std::string>& logged) {
-  for (const std::string& warning : warnings) {
-    if (std::find(logged.begin(), logged.end(), warning) == logged.end())
-      Log(LogLevel::kWarn, warning);
-  }
 }
 
 engine::Cluster ClusterFor(const std::string& device) {

@@ -13,9 +13,10 @@
 
 namespace dsat::cli {
 
-// Reads an experiment file, logs its warnings and returns them in `warnings`.
-ExperimentSpec ReadSpec(const std::string& config, const std::string& model_dir,
-                        std::vector<std::string>* warnings);
+// Logs the warnings that this process has not logged yet: several checks may find the same.
+void Warn(const std::vector<std::string>& warnings);
+// Reads an experiment file and logs its warnings.
+ExperimentSpec ReadSpec(const std::string& config, const std::string& model_dir);
 // The default folder of the trainings of an experiment file, which no other file has.
 std::string TrainingFolder(const std::string& config);
 // The command behind "--" on this machine.
@@ -30,8 +31,6 @@ void ApplySetting(const std::string& setting, Json& ds_config);
 // Throws kInvalidArgument if the data of a built-in training has no part for validation.
 // `wanted_by` begins the message: "", or an option as in "--option: ".
 void RequireValidation(const ExperimentSpec& spec, const std::string& wanted_by = "");
-// Logs the warnings that are not in `logged`.
-void LogNew(const std::vector<std::string>& warnings, const std::vector<std::string>& logged);
 
 // Opens the database of a new experiment. It is created unless the experiment starts from an
 // earlier one, which has to be there. Throws as Store::Open.

@@ -260,21 +260,19 @@ int RunCommand(const Flags& flags, const SearchFlags& given) {
   DescribeCommand(&search);
   RunnerOptions options = MakeRunnerOptions(search.run);
   const std::unique_ptr<TrialContext> context = MakeContext(search);
-  std::vector<std::string> read;
-  ExperimentSpec spec = ReadSpec(search.config, context ? context->dir() : search.model_dir, &read);
+  ExperimentSpec spec = ReadSpec(search.config, context ? context->dir() : search.model_dir);
   if (context) AddToPythonPath(context->dir(), spec);
   spec.method = search.method;
   spec.options = search.options;
   PlanSlurm(spec, &options);
   spec.start_dir = fs::current_path().string();
   spec.out_dir = search.run.out_dir;
-  LogNew(CheckSpec(spec, AreElsewhere(options.machines.hosts)), read);
+  Warn(CheckSpec(spec, AreElsewhere(options.machines.hosts)));
   SetTrainBatchSize(search.train_batch_size, spec);
   CheckHosts(spec, options.machines.hosts);
   spec.machine = MachineFacts(spec, options.machines.hosts);
   if (!options.machines.hosts.empty()) spec.machine["host_options"] = flags.host_options;
-  for (const std::string& warning : CheckStages(spec))
-    Log(LogLevel::kWarn, warning);
+  Warn(CheckStages(spec));
   Experiment::Check(spec);
   CheckRunnable(spec, search.run, options);
 

@@ -293,26 +293,24 @@ ModelProfile ProfileFor(const std::string& device, ExperimentSpec& spec) {
 ExperimentSpec MakeSpec(const SpaceFlags& space, RunnerOptions* options) {
   SearchFlags search = space.search;
   DescribeCommand(&search);
-  std::vector<std::string> read;
-  ExperimentSpec spec = ReadSpec(search.config, search.model_dir, &read);
+  ExperimentSpec spec = ReadSpec(search.config, search.model_dir);
   spec.method = search.method;
   spec.options = search.options;
   spec.options.auto_method.warm_start = "off";
   SetTrainBatchSize(search.train_batch_size, spec);
-  for (const std::string& warning : CheckStages(spec))
-    Log(LogLevel::kWarn, warning);
+  Warn(CheckStages(spec));
   if (space.profile == "measure") {
     spec.options.profile = space.profile;
   } else if (!space.device.empty() || !space.profile.empty()) {
     spec.profile = space.profile.empty()
                        ? ProfileFor(space.device, spec)
                        : ProfileFromJson(ReadJsonFile(space.profile), space.profile);
-    if (IsBuiltin(spec)) LogNew(CheckSpec(spec, /*elsewhere=*/true), read);
+    if (IsBuiltin(spec)) Warn(CheckSpec(spec, /*elsewhere=*/true));
     return spec;
   }
   PlanSlurm(spec, options);
   const std::vector<LaunchHost>& hosts = options->machines.hosts;
-  LogNew(CheckSpec(spec, AreElsewhere(hosts)), read);
+  Warn(CheckSpec(spec, AreElsewhere(hosts)));
   CheckHosts(spec, hosts);
   spec.machine = MachineFacts(spec, hosts);
   return spec;

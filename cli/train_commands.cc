@@ -112,8 +112,7 @@ Json InferenceConfig(const ExperimentSpec& spec, const std::string& folder) {
 
 // Also gives this process the environment in which the task is to run.
 TrialTask MakeTask(const CheckpointFlags& flags, TrialTask::Mode mode) {
-  std::vector<std::string> warnings;
-  const ExperimentSpec spec = ReadSpec(flags.config, flags.model_dir, &warnings);
+  const ExperimentSpec spec = ReadSpec(flags.config, flags.model_dir);
   if (!IsBuiltin(spec)) {
     Throw(ErrorCode::kInvalidArgument,
           "{}: /entrypoint is a command of your own; expected \"builtin\", whose checkpoints dsat "
@@ -167,13 +166,12 @@ Json ToJson(const engine::CollateResult& result, const CollateFlags& flags) {
 
 int RunCommand(const Flags& flags, const TrainFlags& train) {
   RunnerOptions options = MakeRunnerOptions(train.run);
-  std::vector<std::string> read;
-  ExperimentSpec spec = ReadSpec(train.config, train.model_dir, &read);
+  ExperimentSpec spec = ReadSpec(train.config, train.model_dir);
   if (!train.ds_config.empty()) UseDsConfig(train.ds_config, spec);
   if (!IsBuiltin(spec)) RefuseOptionsOfBuiltin(train, spec);
   if (train.steps) spec.max_length_steps = *train.steps;
   PlanSlurm(spec, &options);
-  LogNew(CheckSpec(spec, AreElsewhere(options.machines.hosts)), read);
+  Warn(CheckSpec(spec, AreElsewhere(options.machines.hosts)));
   CheckHosts(spec, options.machines.hosts);
   if (train.training.eval_interval > 0 && IsBuiltin(spec))
     RequireValidation(spec, "--eval-interval: ");
