@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <vector>
 
 #include "base/error.h"
@@ -22,12 +23,12 @@ using engine::AsyncFile;
 
 struct Measured {
   AioOptions options;
-  bool direct = false;
-  double read_gbps = 0;  // Medians, in 10^9 bytes/s.
-  double write_gbps = 0;
+  DiskSpeed speed;
 
-  // Bytes/s of writing and reading back, which is the speed of a step that swaps all state.
-  double GbpsBothWays() const { return 1 / (1 / read_gbps + 1 / write_gbps); }
+  // 10^9 bytes/s of writing and reading back, which is the speed of a step that swaps all state.
+  double GbpsBothWays() const {
+    return 1e-9 / (1 / speed.read_bytes_per_s + 1 / speed.write_bytes_per_s);
+  }
 };
 
 int64_t SizeInBlocks(const AioBenchFlags& bench) {
@@ -59,15 +60,6 @@ std::vector<AioOptions> Sweep(const AioBenchFlags& bench) {
   return sweep;
 }
 
-Measured Measure(const AioBenchFlags& bench, int64_t bytes, const AioOptions& options,
-                 char* memory) {
-  const DiskSpeed speed = MeasureDisk(bench.folder, memory, bytes, bench.repeats, options);
-  return {.options = options,
-          .direct = speed.direct,
-          .read_gbps = speed.read_bytes_per_s / 1e9,
-          .write_gbps = speed.write_bytes_per_s / 1e9};
-}
-
 Json AioBlock(const AioOptions& options) {
   return {{"block_size", options.block_size},
           {"queue_depth", options.queue_depth},
@@ -78,20 +70,22 @@ Json AioBlock(const AioOptions& options) {
 
 Json ToJson(const Measured& measured) {
   return {{"aio", AioBlock(measured.options)},
-          {"io", measured.direct ? "direct" : "buffered"},
-          {"read_gb_per_s", measured.read_gbps},
-          {"write_gb_per_s", measured.write_gbps}};
+          {"io", measured.speed.direct ? "direct" : "buffered"},
+          {"read_gb_per_s", measured.speed.read_bytes_per_s / 1e9},
+          {"write_gb_per_s", measured.speed.write_bytes_per_s / 1e9}};
 }
 
 void PrintTable(const std::vector<Measured>& results) {
   std::vector<std::vector<std::string>> cells;
   for (const Measured& each : results) {
-    cells.push_back(
-        {std::to_string(each.options.block_size), std::to_string(each.options.queue_depth),
-         std::to_string(each.options.intra_op_parallelism),
-         each.options.single_submit ? "true" : "false",
-         each.options.overlap_events ? "true" : "false", fmt::format("{:.2f}", each.read_gbps),
-         fmt::format("{:.2f}", each.write_gbps), each.direct ? "direct" : "buffered"});
+    cells.push_back({std::to_string(each.options.block_size),
+                     std::to_string(each.options.queue_depth),
+                     std::to_string(each.options.intra_op_parallelism),
+                     each.options.single_submit ? "true" : "false",
+                     each.options.overlap_events ? "true" : "false",
+                     fmt::format("{:.2f}", each.speed.read_bytes_per_s / 1e9),
+                     fmt::format("{:.2f}", each.speed.write_bytes_per_s / 1e9),
+                     each.speed.direct ? "direct" : "buffered"});
   }
   fmt::print("{}",
              FormatTable({"block_size", "queue_depth", "intra_op_parallelism", "single_submit",
@@ -109,15 +103,13 @@ int RunCommand(const Flags& flags, const AioBenchFlags& bench) {
   const NoiseMemory memory = MakeNoise(bytes);
   std::vector<Measured> results;
   for (const AioOptions& options : sweep) {
-    results.push_back(Measure(bench, bytes, options, memory.get()));
-    const Measured& last = results.back();
-    Say(stderr,
-        fmt::format("{}/{}  {}  read {:.2f} GB/s  write {:.2f} GB/s\n", results.size(),
-                    sweep.size(), AioBlock(options).dump(), last.read_gbps, last.write_gbps));
+    const DiskSpeed speed = MeasureDisk(bench.folder, memory.get(), bytes, bench.repeats, options);
+    results.push_back({options, speed});
+    Say(stderr, fmt::format("{}/{}  {}  read {:.2f} GB/s  write {:.2f} GB/s\n", results.size(),
+                            sweep.size(), AioBlock(options).dump(), speed.read_bytes_per_s / 1e9,
+                            speed.write_bytes_per_s / 1e9));
   }
-  std::stable_sort(results.begin(), results.end(), [](const Measured& a, const Measured& b) {
-    return a.GbpsBothWays() > b.GbpsBothWays();
-  });
+  std::ranges::stable_sort(results, std::greater(), &Measured::GbpsBothWays);
   const Json best{{"aio", AioBlock(results.front().options)}};
   if (flags.json) {
     Json json{{"folder", bench.folder},

@@ -63,7 +63,7 @@ std::string NewestAnswer(const std::string& db) {
   const ExperimentId id = store.FindExperiment("");
   if (store.GetExperiment(id).method == "check")
     Throw(ErrorCode::kNotFound, "check: {} has no search; name a configuration", db);
-  const std::string path = OutDir({}, Experiment::Open(store, id)) + "/ds_config.json";
+  const std::string path = ResultsFolder(Experiment::Open(store, id)) + "/ds_config.json";
   if (fs::exists(path)) return path;
   Throw(ErrorCode::kNotFound,
         "check: {} of experiment {}, the newest search, does not exist; name another "

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "base/rng.h"
+#include "proto/trial.h"
 
 namespace dsat::cli {
 namespace {
@@ -21,8 +23,7 @@ double MedianBytesPerS(int64_t bytes, int64_t repeats, const std::function<void(
     seconds.push_back(
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
-  std::nth_element(seconds.begin(), seconds.begin() + repeats / 2, seconds.end());
-  return static_cast<double>(bytes) / seconds[static_cast<size_t>(repeats / 2)];
+  return static_cast<double>(bytes) / Summarize(std::move(seconds)).value;
 }
 
 }  // namespace

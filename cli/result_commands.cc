@@ -75,17 +75,6 @@ namespace fs = std::filesystem;
 // How often --watch writes the page.
 constexpr int64_t kWatchSeconds = 5;
 
-// The content of the page; `experiment` is nullptr if it does not replay, because of `why_not`.
-Report ContentOf(const Store& store, ExperimentId id, const Experiment* experiment,
-                 const std::string& why_not) {
-  Report read = ReadReport(store, id, experiment);
-  read.why_no_search = why_not;
-  read.state = StateText(store, read.row);
-  if (experiment != nullptr) read.out_dir = OutDir({}, *experiment);
-  read.has_results = fs::exists(read.out_dir + "/ds_config.json");
-  return read;
-}
-
 // An experiment with its report, which refers to it.
 struct Shown {
   std::optional<Experiment> experiment;
@@ -100,7 +89,8 @@ struct Shown {
       if (error.code() != ErrorCode::kDataLoss) throw;
       why_not = error.what();
     }
-    report = ContentOf(store, id, experiment ? &*experiment : nullptr, why_not);
+    report = ReadReport(store, id, experiment ? &*experiment : nullptr);
+    report.why_no_search = why_not;
   }
   Shown(const Shown&) = delete;
   Shown& operator=(const Shown&) = delete;
@@ -200,11 +190,6 @@ int RunCommand(const Flags& flags, const ExportFlags& export_flags) {
     Throw(ErrorCode::kInvalidArgument, "--format csv: it contradicts --json; pass one of them");
   fmt::print("{}", ExportTrials(store, id, flags.json || format == "json" ? "json" : "csv"));
   return 0;
-}
-
-void WriteReport(const Experiment& experiment, const std::string& path) {
-  WriteFileAtomic(path,
-                  ReportPage(ContentOf(experiment.store(), experiment.id(), &experiment, "")));
 }
 
 int RunCommand(const Flags& flags, const ReportFlags& report) {

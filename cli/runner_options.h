@@ -37,7 +37,5 @@ std::string OutDir(const RunFlags& run, const Experiment& experiment);
 // have `mark` at its beginning, as dsat's files of this `kind` ("a trace") have.
 void CheckTarget(const std::string& option, const std::string& path, const std::string& kind,
                  std::string_view mark);
-// Writes the page of dsat report.
-void WriteReport(const Experiment& experiment, const std::string& path);
 
 }  // namespace dsat::cli

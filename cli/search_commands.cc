@@ -18,6 +18,7 @@
 #include "cli/output/output.h"
 #include "cli/progress.h"
 #include "cli/read_spec.h"
+#include "cli/report/page.h"
 #include "cli/runner_options.h"
 #include "cli/status_line.h"
 #include "db/store.h"
@@ -165,7 +166,8 @@ std::string AnswerAndNext(const Experiment& experiment, const std::string& out_d
 // A report that cannot be written costs nothing else; dsat report makes it later.
 void TryToReport(const Experiment& experiment, const std::string& out_dir) {
   try {
-    WriteReport(experiment, out_dir + "/report.html");
+    const Report report = ReadReport(experiment.store(), experiment.id(), &experiment);
+    WriteFileAtomic(out_dir + "/report.html", ReportPage(report));
   } catch (const Error& error) {
     Log(LogLevel::kWarn, fmt::format("there is no report: {}", error.what()));
   }
@@ -195,7 +197,7 @@ int RunSearch(const Flags& flags, const RunFlags& run, RunnerOptions options,
     Say(stderr,
         fmt::format("\n{}Interrupted; nothing is lost: continue with dsat resume {} --db {}{}{}\n",
                     answer(), experiment.id(), ShellWord(flags.db),
-                    OutDir({}, experiment) == out_dir ? "" : " --out " + ShellWord(out_dir),
+                    ResultsFolder(experiment) == out_dir ? "" : " --out " + ShellWord(out_dir),
                     flags.run_options));
     return kExitInterrupted;
   }
@@ -235,14 +237,7 @@ int RaiseTheirLimits(const ResumeFlags& resume, Experiment& experiment) {
 }  // namespace
 
 std::string OutDir(const RunFlags& run, const Experiment& experiment) {
-  if (!run.out_dir.empty()) return fs::absolute(run.out_dir).string();
-  const ExperimentSpec& spec = experiment.search().spec();
-  const std::string dir =
-      spec.out_dir.empty() ? fmt::format("dsat-out/{}", experiment.id()) : spec.out_dir;
-  // An experiment that dsat create has made belongs to no folder.
-  const fs::path path = spec.start_dir.empty() ? fs::absolute(dir) : fs::path(spec.start_dir) / dir;
-  if (!spec.out_dir.empty()) return path.string();
-  return FreeFolder(path.string(), FolderOwner(experiment.store(), experiment.id()));
+  return run.out_dir.empty() ? ResultsFolder(experiment) : fs::absolute(run.out_dir).string();
 }
 
 ExperimentState RunShown(const RunnerOptions& options, Experiment& experiment) {

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <map>
 #include <optional>
 
@@ -13,6 +14,8 @@
 
 namespace dsat::cli {
 namespace {
+
+namespace fs = std::filesystem;
 
 // Succeeded trials by the searched metric, best first; then the others by number, and at last those
 // that ran again, whose single measurements rank nothing.
@@ -101,6 +104,16 @@ std::string StateText(const Store& store, const ExperimentRow& row) {
   const bool interrupted =
       row.state == ExperimentState::kActive && row.has_runner && !IsRunning(store, row);
   return interrupted ? "interrupted" : ToString(row.state);
+}
+
+std::string ResultsFolder(const Experiment& experiment) {
+  const ExperimentSpec& spec = experiment.search().spec();
+  const std::string dir =
+      spec.out_dir.empty() ? fmt::format("dsat-out/{}", experiment.id()) : spec.out_dir;
+  // An experiment that dsat create has made belongs to no folder.
+  const fs::path path = spec.start_dir.empty() ? fs::absolute(dir) : fs::path(spec.start_dir) / dir;
+  if (!spec.out_dir.empty()) return path.string();
+  return FreeFolder(path.string(), FolderOwner(experiment.store(), experiment.id()));
 }
 
 std::string SummaryText(const Experiment& experiment, size_t columns) {

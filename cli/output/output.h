@@ -66,6 +66,9 @@ bool IsRunning(const Store& store, const ExperimentRow& row);
 // The state of an experiment for people: "interrupted" if it is active and its runner has died.
 std::string StateText(const Store& store, const ExperimentRow& row);
 
+// The folder of an experiment's results as it was started, absolute.
+std::string ResultsFolder(const Experiment& experiment);
+
 // "reduce_bucket_size=5e8 overlap_comm=true": the settings of `assignment` that are not in
 // `without`. The stage and the micro-batch size are none, because tables have columns for them.
 std::string SettingsText(const Assignment& assignment, const Assignment& without = {});

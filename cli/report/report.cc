@@ -74,7 +74,7 @@ Report ReadReport(const Store& store, ExperimentId id, const Experiment* experim
   Report report;
   report.spec = store.GetSpec(id);
   report.row = store.GetExperiment(id);
-  report.state = ToString(report.row.state);
+  report.state = StateText(store, report.row);
   report.db = std::filesystem::absolute(store.path()).string();
   report.made_at = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
   const QueryResult ended =
@@ -84,6 +84,8 @@ Report ReadReport(const Store& store, ExperimentId id, const Experiment* experim
     report.search = &experiment->search();
     report.spec = report.search->spec();  // With the limits that were raised.
     report.verdict = VerdictOf(*report.search);
+    report.out_dir = ResultsFolder(*experiment);
+    report.has_results = std::filesystem::exists(report.out_dir + "/ds_config.json");
     KeepTrials(report.search->trials(), report);
   } else {
     std::map<TrialId, Trial> all;
