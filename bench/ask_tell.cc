@@ -155,7 +155,7 @@ Ending RoughEndOf(const Trial& trial) {
   Assignment knobs = trial.assignment;
   knobs.erase(kMicroBatchKey);
   knobs.erase(kAccumulationKey);
-  const double rough = Rng(1, StableHash(ToJson(knobs).dump()), "rough").Normal();
+  const double rough = Rng(1, StableHash(Json(knobs).dump()), "rough").Normal();
   const double noise = Rng(1, static_cast<uint64_t>(trial.id), "noise").Normal();
   for (auto& [name, metric] : ending.measurement)
     metric.value *= std::exp(0.1 * rough + 0.03 * noise);

@@ -259,7 +259,7 @@ Json SpaceJson(const Search& search, const Outlook& outlook) {
   for (const LeftOut& left_out : AllLeftOut(search))
     json["left_out"].push_back({{"what", left_out.what}, {"why", left_out.why}});
   for (const EstimatedConfig& config : outlook.best) {
-    json["best"].push_back({{"assignment", dsat::ToJson(config.assignment)},
+    json["best"].push_back({{"assignment", config.assignment},
                             {"ds_config", config.ds_config},
                             {"peak_bytes", config.predicted.device.peak_bytes},
                             {"exact", config.predicted.exact},

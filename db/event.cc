@@ -42,7 +42,7 @@ void WriteOptional(Json& payload, const char* key, const std::optional<T>& value
 
 Event AskedEvent(const Trial& trial) {
   Json payload{{"kind", ToString(trial.kind)},
-               {"assignment", ToJson(trial.assignment)},
+               {"assignment", trial.assignment},
                {"ds_config", trial.ds_config}};
   WriteOptional(payload, "confirms", trial.confirms);
   if (trial.give_up_below > 0) payload["give_up_below"] = trial.give_up_below;
@@ -51,7 +51,7 @@ Event AskedEvent(const Trial& trial) {
 }
 
 Event AnsweredEvent(const Answered& answered) {
-  Json payload{{"assignment", ToJson(answered.assignment)}};
+  Json payload{{"assignment", answered.assignment}};
   if (!answered.reason.empty()) payload["reason"] = ValidUtf8(answered.reason);
   return {0, EventKind::kAnswered, answered.trial.value_or(-1), std::move(payload)};
 }

@@ -219,7 +219,7 @@ double AutoSpace::ListKnobs(const StageSpace& stage, int64_t most, int64_t seed,
   }
   // Places of one stage are drawn differently.
   const std::string purpose =
-      stage.settings.empty() ? "knobs" : "knobs " + ToJson(stage.settings).dump();
+      stage.settings.empty() ? "knobs" : "knobs " + Json(stage.settings).dump();
   Rng rng(seed, stage.stage, purpose);
   double draws = 0, allowed = 0;
   for (; draws < 4.0 * most && std::ssize(chosen) < most; ++draws) {

@@ -2,14 +2,24 @@
 #include "proto/training_step.h"
 
 #include <limits>
+#include <utility>
 
 #include "base/json.h"
 
 namespace dsat {
 namespace {
 
-double NumberOrNan(const Json& json, const char* key) {
-  const Json& value = json.at(key);
+// The numbers of an optimizer step by their keys. Those that are not finite are null in JSON.
+constexpr std::pair<const char*, double TrainingStep::*> kNumbers[] = {
+    {"loss", &TrainingStep::loss},
+    {"lr", &TrainingStep::lr},
+    {"grad_norm", &TrainingStep::grad_norm},
+    {"loss_scale", &TrainingStep::loss_scale},
+    {"throughput", &TrainingStep::samples_per_s},
+    {"tokens_per_second", &TrainingStep::tokens_per_s},
+    {"latency_ms", &TrainingStep::latency_ms}};
+
+double NumberOrNan(const Json& value) {
   return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
 }
 
@@ -17,33 +27,22 @@ double NumberOrNan(const Json& json, const char* key) {
 
 Json ToJson(const TrainingStep& step) {
   if (step.validated) return {{"step", step.step}, {"validation_loss", step.loss}};
-  return {{"step", step.step},
-          {"loss", step.loss},
-          {"lr", step.lr},
-          {"grad_norm", step.grad_norm},
-          {"loss_scale", step.loss_scale},
-          {"skipped", step.skipped},
-          {"throughput", step.samples_per_s},
-          {"tokens_per_second", step.tokens_per_s},
-          {"latency_ms", step.latency_ms},
-          {"peak_bytes", step.peak_bytes}};
+  Json json = {{"step", step.step}, {"skipped", step.skipped}, {"peak_bytes", step.peak_bytes}};
+  for (const auto& [key, number] : kNumbers)
+    json[key] = step.*number;
+  return json;
 }
 
 TrainingStep TrainingStepFromJson(const Json& json) {
   TrainingStep step{.step = IntegerIn(json.at("step"))};
   step.validated = json.contains("validation_loss");
   if (step.validated) {
-    step.loss = NumberOrNan(json, "validation_loss");
+    step.loss = NumberOrNan(json.at("validation_loss"));
     return step;
   }
-  step.loss = NumberOrNan(json, "loss");
-  step.lr = NumberOrNan(json, "lr");
-  step.grad_norm = NumberOrNan(json, "grad_norm");
-  step.loss_scale = NumberOrNan(json, "loss_scale");
+  for (const auto& [key, number] : kNumbers)
+    step.*number = NumberOrNan(json.at(key));
   step.skipped = json.at("skipped");
-  step.samples_per_s = NumberOrNan(json, "throughput");
-  step.tokens_per_s = NumberOrNan(json, "tokens_per_second");
-  step.latency_ms = NumberOrNan(json, "latency_ms");
   step.peak_bytes = IntegerIn(json.at("peak_bytes"));
   return step;
 }

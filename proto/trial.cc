@@ -139,10 +139,6 @@ double StandardError(const Metric& metric) {
   return kOfSpread * few * metric.spread / std::sqrt(samples);
 }
 
-Json ToJson(const Assignment& assignment) {
-  return assignment;
-}
-
 Measurement MeasurementFromJson(const Json& json, const std::string& what) {
   constexpr double kNoLimit = std::numeric_limits<double>::max();
   static const std::vector<std::string> kKnown = MetricNames(/*searchable_only=*/false);
@@ -177,78 +173,61 @@ void CheckMeasurement(const Measurement& measurement, const std::string& what) {
 
 namespace {
 
-// Reads the fields of a profile, which users write, too.
-class ProfileReader {
- public:
-  ProfileReader(const Json& json, const std::string& what)
-      : json_(json), what_(what), block_(json, what) {}
+// Throws unless the lists of a profile have the lengths and the order that readers rely on.
+void CheckLists(const ModelProfile& profile, const std::string& what) {
+  const auto is_pair = [](const std::vector<double>& numbers) { return numbers.size() == 2; };
+  for (const DryPlace& place : profile.dry_places) {
+    if (place.lines.empty() || !std::ranges::all_of(place.lines, is_pair) ||
+        !is_pair(place.passes_ms) || !is_pair(place.passes_sent) || !is_pair(place.update_sent))
+      Throw(ErrorCode::kInvalidArgument, "{}/dry_places: expected pairs of numbers", what);
+  }
+  double last_size = 0;
+  for (const std::vector<double>& timing : profile.timings) {
+    if (timing.size() != 3 || timing[0] < last_size + 1 || timing[1] <= 0 || timing[2] <= 0)
+      Throw(ErrorCode::kInvalidArgument,
+            "{}/timings: expected triples of an increasing micro-batch size and two times", what);
+    last_size = timing[0];
+  }
+}
 
-  void operator()(const std::string& key, int64_t& field) const {
-    // A sum of some tens of bytes per parameter fits 64 bits.
-    constexpr int64_t kMost = 100'000'000'000'000'000;
-    static const std::map<std::string, int64_t> kRequired = {{"num_params", 1},
-                                                             {"trainable_num_params", 1},
-                                                             {"activation_bytes_per_sample", 0},
-                                                             {"device_memory_bytes", 1}};
-    const auto required = kRequired.find(key);
-    if (!json_.contains(key)) {
-      if (required == kRequired.end()) return;
-      Throw(ErrorCode::kInvalidArgument, "{}: \"{}\" is missing (docs/ask-tell.md)", what_, key);
-    }
-    const int64_t least = required == kRequired.end() ? 0 : required->second;
-    field = block_.Int(key, 0, least, kMost);
-  }
-  void operator()(const char* key, std::string& device) const {
-    device = json_.value(key, Json("")).is_string() ? json_.value(key, "") : "?";
-    if (device == "" || device == "cpu" || device == "cuda") return;
-    Throw(ErrorCode::kInvalidArgument, "{}/{} is {}; expected \"cpu\" or \"cuda\"", what_, key,
-          json_[key].dump());
-  }
-  void operator()(const char* key, Json& object) const {
-    object = json_.value(key, Json::object());
-    JsonBlock(object, what_ + "/" + key);  // Throws unless it is an object.
-  }
-  void operator()(const char* key, std::vector<DryPlace>& places) const {
-    fields::Decode(json_.value(key, Json::array()), fmt::format("{}/{}", what_, key), places);
-    for (const DryPlace& place : places) {
-      if (place.lines.empty() || !std::ranges::all_of(place.lines, IsPair) ||
-          !IsPair(place.passes_ms) || !IsPair(place.passes_sent) || !IsPair(place.update_sent))
-        Throw(ErrorCode::kInvalidArgument, "{}/{}: expected pairs of numbers", what_, key);
-    }
-  }
-  void operator()(const char* key, std::vector<std::vector<double>>& timings) const {
-    fields::Decode(json_.value(key, Json::array()), fmt::format("{}/{}", what_, key), timings);
-    double last_size = 0;
-    for (const std::vector<double>& timing : timings) {
-      if (timing.size() != 3 || timing[0] < last_size + 1 || timing[1] <= 0 || timing[2] <= 0)
-        Throw(ErrorCode::kInvalidArgument,
-              "{}/{}: expected triples of an increasing micro-batch size and two times", what_,
-              key);
-      last_size = timing[0];
-    }
-  }
-
- private:
-  static bool IsPair(const std::vector<double>& numbers) { return numbers.size() == 2; }
-
-  const Json& json_;
-  const std::string& what_;
-  JsonBlock block_;
-};
+// A sum of some tens of bytes per parameter fits 64 bits.
+constexpr int64_t kMostOfProfile = 100'000'000'000'000'000;
+// The numbers that a profile must have, with their least values.
+constexpr std::array<std::pair<const char*, int64_t>, 4> kRequired = {
+    {{"num_params", 1},
+     {"trainable_num_params", 1},
+     {"activation_bytes_per_sample", 0},
+     {"device_memory_bytes", 1}}};
 
 }  // namespace
 
 ModelProfile ProfileFromJson(const Json& given, const std::string& what) {
   const JsonBlock checked(given, what);  // Throws unless it is an object.
-  const Json json = WithOurProfileNames(given);
-  ModelProfile profile;
+  Json json = WithOurProfileNames(given);
+  const Json defaults = ToJson(ModelProfile());
   std::vector<std::string> known;
-  const Json fields = ToJson(profile);
-  for (const auto& [name, value] : fields.items())
+  for (const auto& [name, value] : defaults.items())
     known.push_back(name);
-  JsonBlock(json, what).CheckKeys(known);
-  const ProfileReader reader(json, what);
+  const JsonBlock block(json, what);
+  block.CheckKeys(known);
+  for (const auto& [key, least] : kRequired) {
+    if (!json.contains(key))
+      Throw(ErrorCode::kInvalidArgument, "{}: \"{}\" is missing (docs/ask-tell.md)", what, key);
+    block.Int(key, 0, least, kMostOfProfile);
+  }
+  for (const auto& [name, value] : json.items()) {
+    if (defaults[name].is_number_integer()) value = block.Int(name, 0, 0, kMostOfProfile);
+  }
+  const Json device = json.value("device", Json(""));
+  if (device != "" && device != "cpu" && device != "cuda") {
+    Throw(ErrorCode::kInvalidArgument, "{}/device is {}; expected \"cpu\" or \"cuda\"", what,
+          device.dump());
+  }
+  if (block.Has("trainer")) JsonBlock(json["trainer"], what + "/trainer");  // Likewise.
+  ModelProfile profile;
+  fields::Reader reader(json, what);
   VisitProfile(reader, profile);
+  CheckLists(profile, what);
   if (profile.trainable_num_params > profile.num_params) {
     Throw(ErrorCode::kInvalidArgument,
           "{}/trainable_num_params is {}; expected at most num_params, {}", what,
@@ -309,12 +288,17 @@ const PointResult* BestPoint(const Trial& trial, const std::string& metric) {
   return best;
 }
 
+const Metric* MetricAtBest(const Trial& trial, const std::string& metric, const std::string& name) {
+  const PointResult* best = BestPoint(trial, metric);
+  if (best == nullptr) return nullptr;
+  const auto found = best->measurement.find(name);
+  return found == best->measurement.end() ? nullptr : &found->second;
+}
+
 std::optional<double> ValueAtBest(const Trial& trial, const std::string& metric,
                                   const std::string& name) {
-  const PointResult* best = BestPoint(trial, metric);
-  if (best == nullptr) return std::nullopt;
-  const auto found = best->measurement.find(name);
-  return found == best->measurement.end() ? std::nullopt : std::optional(found->second.value);
+  const Metric* found = MetricAtBest(trial, metric, name);
+  return found == nullptr ? std::nullopt : std::optional(found->value);
 }
 
 Point BestOrConfigPoint(const Trial& trial, const std::string& metric) {

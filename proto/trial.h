@@ -223,7 +223,6 @@ Json ToJson(const Measurement& measurement);
 // The losses of an array, in which null is NaN, as Json writes it.
 std::vector<double> LossesFromJson(const Json& json);
 Json ToJson(const ModelProfile& profile);
-Json ToJson(const Assignment& assignment);
 // Reads a measurement such as {"throughput": {"value": ..., "spread": ..., "samples": ...}}, or in
 // short {"throughput": 12.5}. Throws kInvalidArgument naming `what`, the key and the value if a
 // metric is unknown, negative or not finite.
@@ -259,7 +258,9 @@ std::optional<double> MetricValue(const Trial& trial, const std::string& metric)
 // The trial's best point by `metric`; nullptr if no point has the metric.
 const PointResult* BestPoint(const Trial& trial, const std::string& metric);
 
-// The value of another metric, `name`, at that point; nullopt if it was not measured there.
+// Another metric, `name`, at that point; nullptr if it was not measured there.
+const Metric* MetricAtBest(const Trial& trial, const std::string& metric, const std::string& name);
+// Its value; nullopt likewise.
 std::optional<double> ValueAtBest(const Trial& trial, const std::string& metric,
                                   const std::string& name);
 // The trial's best point, or the batch sizes of its config if no point has the metric.

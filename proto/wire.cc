@@ -59,7 +59,7 @@ v1::Trial ToProto(const Trial& trial) {
   proto.set_id(trial.id);
   proto.set_kind(ToString(trial.kind));
   proto.set_state(ToString(trial.state));
-  proto.set_assignment_json(ToJson(trial.assignment).dump());
+  proto.set_assignment_json(Json(trial.assignment).dump());
   proto.set_ds_config_json(trial.ds_config.dump());
   proto.set_reason(ValidUtf8(trial.reason));
   for (const PointResult& result : trial.points)

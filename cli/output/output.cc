@@ -154,7 +154,7 @@ Json TrialJson(const Search& search, TrialId id) {
             {"kind", ToString(trial.kind)},
             {"state", ToString(trial.state)},
             {"reason", trial.reason},
-            {"assignment", ToJson(assignment)},
+            {"assignment", assignment},
             {"ds_config", search.BestConfigOf(id)},
             {"metrics", nullptr},
             {"losses", nullptr},

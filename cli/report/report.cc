@@ -77,9 +77,6 @@ Report ReadReport(const Store& store, ExperimentId id, const Experiment* experim
   report.state = StateText(store, report.row);
   report.db = std::filesystem::absolute(store.path()).string();
   report.made_at = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
-  const QueryResult ended =
-      store.Query(fmt::format("SELECT ended_at FROM experiments WHERE id = {}", id));
-  if (ended.rows.at(0).at(0).is_string()) report.ended_at = ended.rows[0][0].get<std::string>();
   if (experiment != nullptr) {
     report.search = &experiment->search();
     report.spec = report.search->spec();  // With the limits that were raised.
@@ -117,10 +114,7 @@ ShownUnit UnitFor(const Report& report, const std::string& metric) {
 }
 
 const Metric* MetricOf(const Report& report, const Trial& trial, const std::string& metric) {
-  const PointResult* best = BestPoint(trial, report.spec.options.metric);
-  if (best == nullptr) return nullptr;
-  const auto found = best->measurement.find(metric);
-  return found == best->measurement.end() ? nullptr : &found->second;
+  return MetricAtBest(trial, report.spec.options.metric, metric);
 }
 
 }  // namespace dsat::cli

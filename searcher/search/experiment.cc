@@ -72,7 +72,7 @@ std::string Difference(const Trial& replayed, const Trial& recorded) {
   if (replayed.kind != recorded.kind) {
     return fmt::format("kind {}, recorded {}", ToString(replayed.kind), ToString(recorded.kind));
   }
-  const Json assignment = ToJson(replayed.assignment), recorded_as = ToJson(recorded.assignment);
+  const Json assignment = replayed.assignment, recorded_as = recorded.assignment;
   if (assignment != recorded_as) {
     return "assignment: " + FirstDifference(assignment, recorded_as);
   }
@@ -344,7 +344,7 @@ void Experiment::Apply(const Event& event, bool has_ended) {
       if (search_->Answer(answered)) break;
       const TrialId next = std::ssize(search_->trials());
       ThrowDiverged(store_->path(), id_, next,
-                    "the method no longer proposes " + ToJson(answered.assignment).dump());
+                    "the method no longer proposes " + Json(answered.assignment).dump());
     }
     case EventKind::kAttemptStarted:
       RunningTrial(event.trial);

@@ -347,7 +347,7 @@ TEST_P(StoreTest, TrialMetricsHaveTheConfigOfTheBestPoint) {
       R"({"/train_micro_batch_size_per_gpu":3,"/zero_optimization/stage":2})";
   EXPECT_THAT(store_.Query("SELECT trial, ds_config, assignment FROM trial_metrics").rows,
               ElementsAre(ElementsAre(0, config.dump(), assignment),
-                          ElementsAre(1, began.dump(), ToJson(SampleTrial(1).assignment).dump())));
+                          ElementsAre(1, began.dump(), Json(SampleTrial(1).assignment).dump())));
   EXPECT_THAT(store_.Query("SELECT ds_config, assignment FROM best_trials").rows,
               ElementsAre(ElementsAre(config.dump(), assignment)));
 }

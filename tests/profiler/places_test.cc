@@ -115,9 +115,9 @@ TEST(PlacesTest, WhereNoStageFitsCheckpointsAndOffloadAreTried) {
   bool checkpoints = false, offloads = false;
   std::set<std::string> seen;
   for (const StageSpace& place : space.stages) {
-    EXPECT_TRUE(seen.insert(std::to_string(place.stage) + ToJson(place.settings).dump()).second);
+    EXPECT_TRUE(seen.insert(std::to_string(place.stage) + Json(place.settings).dump()).second);
     const bool changed = Offloads(place) || SettingOf(place, kInterval) > 0;
-    EXPECT_EQ(place.approx_max_micro_batch > 0, changed) << ToJson(place.settings);
+    EXPECT_EQ(place.approx_max_micro_batch > 0, changed) << Json(place.settings);
     checkpoints |= SettingOf(place, kInterval) > 0;
     offloads |= Offloads(place);
     if (place.stage == 0) {
@@ -156,7 +156,7 @@ TEST(PlacesTest, KnobsBelongToThePlacesWhereTheyAct) {
   for (const StageSpace& place : space.stages) {
     const std::set<std::string> knobs = KnobsOf(place);
     EXPECT_EQ(knobs.contains(kRatio), place.stage == 3 && Offloads(place))
-        << ToJson(place.settings);
+        << Json(place.settings);
     if (place.stage < 3) {
       EXPECT_FALSE(knobs.contains("/zero_optimization/stage3_prefetch_bucket_size"));
     }

@@ -71,7 +71,7 @@ std::vector<std::string> Rows(const Experiment& experiment) {
   std::vector<std::string> rows;
   for (const auto& [id, trial] : experiment.search().trials()) {
     rows.push_back(fmt::format("{} {} {} {} {}", id, ToString(trial.kind), ToString(trial.state),
-                               ToJson(trial.assignment).dump(),
+                               Json(trial.assignment).dump(),
                                MetricValue(trial, "throughput").value_or(-1)));
   }
   return rows;

@@ -56,7 +56,7 @@ void RunAll(Experiment& experiment) {
 std::vector<Json> TrialsOf(const Search& search) {
   std::vector<Json> trials;
   for (const auto& [id, trial] : search.trials())
-    trials.push_back({{"assignment", ToJson(trial.assignment)},
+    trials.push_back({{"assignment", trial.assignment},
                       {"state", ToString(trial.state)},
                       {"ds_config", trial.ds_config}});
   return trials;
