@@ -19,10 +19,6 @@ std::string Refusal(const std::string& text, const std::string& expected) {
 
 }  // namespace
 
-CLI::Validator NotEmpty() {
-  return CLI::Validator([](std::string& text) { return text.empty() ? "it is empty" : ""; }, "");
-}
-
 CLI::Option* TakeOneOf(CLI::Option* option, const std::vector<std::string>& words) {
   const auto check = [words](const std::string& text) -> std::string {
     if (std::ranges::find(words, text) != words.end()) return "";

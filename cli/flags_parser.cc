@@ -77,7 +77,14 @@ void AddResultCommands(Parser& parser) {
       ->excludes(exporter.get_option("--json"));
 }
 
-// Throws kInvalidArgument if options contradict each other.
+// Throws kInvalidArgument if options of searches, or those of hosts, contradict each other.
+template <typename Command>
+void CheckOptions(const Command& command) {
+  if constexpr (requires { command.options; }) ValidateOptions(command.options);
+  if constexpr (requires { command.run; }) CheckHostFlags(command.run.hosts);
+}
+
+// The same for the options of one command, and if something is missing.
 template <typename Command>
 void CheckUsage(const Command&) {}
 
@@ -88,8 +95,6 @@ void CheckUsage(const SearchFlags& search) {
           "dsat {} -- deepspeed --num_gpus 4 train.py --deepspeed ds_config.json",
           search.method, search.method);
   }
-  ValidateOptions(search.options);
-  CheckHostFlags(search.run.hosts);
 }
 
 void CheckUsage(const InitFlags& init) {
@@ -101,21 +106,13 @@ void CheckUsage(const InitFlags& init) {
 
 void CheckUsage(const SpaceFlags& space) {
   CheckUsage(space.search);
+  CheckOptions(space.search);
 }
 
 void CheckUsage(const ResumeFlags& resume) {
   SearchOptions options;
   options.max_trials = resume.limits.max_trials.value_or(options.max_trials);
   ValidateOptions(options);  // The other limits are checked as they are read.
-  CheckHostFlags(resume.run.hosts);
-}
-
-void CheckUsage(const TrainFlags& train) {
-  CheckHostFlags(train.run.hosts);
-}
-
-void CheckUsage(const CreateFlags& create) {
-  ValidateOptions(create.options);
 }
 
 void CheckUsage(const TellFlags& tell) {
@@ -137,7 +134,7 @@ void RefuseEmptyValues(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
     const bool has_value = option->get_items_expected_max() > 0;
     if (has_value && std::ranges::find(kMayBeEmpty, option->get_name()) == kMayBeEmpty.end())
-      option->check(NotEmpty());
+      option->check([](const std::string& text) { return text.empty() ? "it is empty" : ""; }, "");
   }
   for (CLI::App* command : app.get_subcommands([](CLI::App*) { return true; }))
     RefuseEmptyValues(*command);
@@ -267,7 +264,11 @@ std::variant<Flags, int> ParseFlags(int argc, const char* const* argv) {
                                   : unknown);
   }
   try {
-    std::visit([](const auto& command) { CheckUsage(command); }, parser.flags.command);
+    const auto check = [](const auto& command) {
+      CheckUsage(command);
+      CheckOptions(command);
+    };
+    std::visit(check, parser.flags.command);
   } catch (const Error& error) {
     return Refuse(error.what());
   }

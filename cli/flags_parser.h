@@ -20,8 +20,6 @@ namespace dsat::cli {
 // `positive`: not 0, and of whole numbers none so large that sums and products of a few overflow.
 CLI::Validator WholeNumber(bool positive);
 CLI::Validator Number(bool positive);
-// A text that is not empty, as that of an unset variable of the shell would be.
-CLI::Validator NotEmpty();
 // Seconds, or a number with a unit: 90, 90s, 10m, 2h. A transform: it leaves the seconds.
 CLI::Validator Duration();
 

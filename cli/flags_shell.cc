@@ -27,10 +27,6 @@ struct Shell {
 constexpr std::array kShells = {Shell{"bash", kBashCompletion}, Shell{"zsh", kZshCompletion},
                                 Shell{"fish", kFishCompletion}};
 
-void PrintScript(const std::string& name) {
-  fmt::print("{}", std::ranges::find(kShells, name, &Shell::name)->script);
-}
-
 // `text` in the language of manual pages.
 std::string Roff(std::string_view text) {
   std::string out;
@@ -91,7 +87,7 @@ void AddShellCommands(Parser& parser) {
     shells.emplace_back(shell.name);
   TakeOneOf(Add(completion, "shell", *name, "The shell that is to load it"), shells)->required();
   completion.group("Results")->final_callback([name] {
-    PrintScript(*name);
+    fmt::print("{}", std::ranges::find(kShells, *name, &Shell::name)->script);
     throw CLI::Success();
   });
   CLI::App& man = *parser.app.add_subcommand("man", "Write the manual pages to a folder");

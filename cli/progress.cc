@@ -11,13 +11,6 @@
 namespace dsat::cli {
 namespace {
 
-int64_t CountState(const Search& search, TrialState state) {
-  int64_t count = 0;
-  for (const auto& [id, trial] : search.trials())
-    count += trial.state == state ? 1 : 0;
-  return count;
-}
-
 std::string EndOfTrial(const Trial& trial, const std::string& metric) {
   std::string line = fmt::format("trial {:>3}  {:<24}  {:<10}", trial.id,
                                  DescribeTrial(trial, metric), ToString(trial.state));
@@ -66,7 +59,9 @@ void ProgressDisplay::DrawStatus(const Experiment& experiment) {
         DescribeMetric(options.metric, *MetricValue(search.trials().at(*best), options.metric)));
   }
   if (!left.empty()) parts.push_back(", " + left);
-  const int64_t infeasible = CountState(search, TrialState::kInfeasible);
+  const auto infeasible = std::ranges::count_if(search.trials(), [](const auto& entry) {
+    return entry.second.state == TrialState::kInfeasible;
+  });
   if (infeasible > 0) parts.push_back(fmt::format(", {} infeasible", infeasible));
   status_.Draw(parts);
 }

@@ -29,16 +29,8 @@ std::string FileUri(const std::string& path, const std::string& query) {
 }
 
 int OpenFlags(Database::Access access) {
-  switch (access) {
-    case Database::Access::kReadWrite:
-      return SQLITE_OPEN_READWRITE;
-    case Database::Access::kCreate:
-      return SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
-    case Database::Access::kReadOnly:
-    case Database::Access::kImmutable:
-      break;
-  }
-  return SQLITE_OPEN_READONLY;
+  if (access == Database::Access::kCreate) return SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE;
+  return access == Database::Access::kReadWrite ? SQLITE_OPEN_READWRITE : SQLITE_OPEN_READONLY;
 }
 
 ErrorCode CodeOf(int sqlite_code, int system_errno) {

@@ -241,7 +241,7 @@ constexpr char kHasRunner[] =
 std::string SelectExperiments(const char* condition) {
   return fmt::format(
       "SELECT e.id, e.name, e.method, e.state, e.reason, e.created_at, e.metric,"
-      " (SELECT count(*) FROM trials AS t WHERE t.experiment = e.id), {}"
+      " (SELECT count(*) FROM trials AS t WHERE t.experiment = e.id), e.ended_at, {}"
       " FROM experiments AS e WHERE {} ORDER BY e.id",
       kHasRunner, condition);
 }
@@ -256,7 +256,8 @@ ExperimentRow ReadExperimentRow(const Statement& row) {
   experiment.created_at = row.Text(5);
   experiment.metric = row.Text(6);
   experiment.num_trials = row.Int(7);
-  experiment.has_runner = row.Int(8) != 0;
+  experiment.ended_at = row.Text(8);
+  experiment.has_runner = row.Int(9) != 0;
   return experiment;
 }
 

@@ -28,6 +28,7 @@ struct ExperimentRow {
   ExperimentState state = ExperimentState::kActive;
   std::string reason;
   std::string created_at;  // UTC, ISO 8601.
+  std::string ended_at;    // Likewise; "" if its state is active.
   int64_t num_trials = 0;
   std::string metric;
   bool has_runner = false;  // A search runner asks for its trials, not another program.

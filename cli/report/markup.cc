@@ -1,6 +1,9 @@
 // Escapes text and keeps elements balanced.
 #include "cli/report/markup.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "base/error.h"
 #include "base/files.h"
 
@@ -9,39 +12,24 @@ namespace dsat::cli {
 std::string Escaped(std::string_view text) {
   // U+FFFE and U+FFFF are the only ones of UTF-8 that XML does not allow besides controls.
   constexpr std::string_view kNotXml[] = {"\xEF\xBF\xBE", "\xEF\xBF\xBF"};
+  // Characters that have a form of their own in the document, or stay though they are controls.
+  using Kept = std::pair<char, const char*>;
+  constexpr Kept kKept[] = {{'&', "&amp;"},  {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"},
+                            {'\'', "&#39;"}, {'\n', "\n"},  {'\t', "\t"}};
   const std::string valid = ValidUtf8(std::string(text));
   const std::string_view whole = valid;
   std::string out;
   out.reserve(valid.size());
   for (size_t i = 0; i < valid.size(); ++i) {
     const std::string_view rest = whole.substr(i);
-    switch (valid[i]) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      case '\n':
-      case '\t':
-        out += valid[i];
-        break;
-      default:
-        if (rest.starts_with(kNotXml[0]) || rest.starts_with(kNotXml[1])) {
-          out += "\xEF\xBF\xBD";
-          i += 2;
-        } else {
-          out += Printable(rest.substr(0, 1));
-        }
+    const auto* const kept = std::ranges::find(kKept, valid[i], &Kept::first);
+    if (kept != std::end(kKept)) {
+      out += kept->second;
+    } else if (rest.starts_with(kNotXml[0]) || rest.starts_with(kNotXml[1])) {
+      out += "\xEF\xBF\xBD";
+      i += 2;
+    } else {
+      out += Printable(rest.substr(0, 1));
     }
   }
   return out;

@@ -208,7 +208,7 @@ std::vector<std::pair<std::string, std::string>> FactsOf(const Report& report) {
   std::vector<std::pair<std::string, std::string>> facts = {
       {"experiment", fmt::format("{} in {}", report.row.id, report.db)},
       {"created (UTC)", report.row.created_at},
-      {"ended (UTC)", report.ended_at.empty() ? "not yet" : report.ended_at},
+      {"ended (UTC)", report.row.ended_at.empty() ? "not yet" : report.row.ended_at},
       {"method", spec.method},
       {"metric", spec.options.metric},
       {"random seed", std::to_string(spec.options.random_seed)},

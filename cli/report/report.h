@@ -27,7 +27,6 @@ struct Report {
   ExperimentSpec spec;
   ExperimentRow row;
   std::string state;      // For people: "completed", "interrupted", ...
-  std::string ended_at;   // "" if it has not ended.
   std::string db;         // The path of the database.
   std::string made_at;    // UTC.
   int64_t refresh_s = 0;  // The page of a search that runs loads itself again after this time.
