@@ -1,6 +1,4 @@
 // Updates the row tables from the events of the log.
-#include "db/projections.h"
-
 #include <array>
 #include <map>
 #include <optional>
@@ -9,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "db/store.h"
 
 namespace dsat {
 namespace {
@@ -118,32 +117,32 @@ void ProjectLimitsRaised(const Database& db, ExperimentId experiment, const Even
 
 }  // namespace
 
-void Project(const Database& db, ExperimentId experiment, const Event& event) {
+void Store::Project(ExperimentId experiment, const Event& event) {
   switch (event.kind) {
     case EventKind::kAsked:
-      return ProjectAsked(db, experiment, event);
+      return ProjectAsked(db_, experiment, event);
     case EventKind::kAttemptStarted:
-      return ProjectAttemptStarted(db, experiment, event);
+      return ProjectAttemptStarted(db_, experiment, event);
     case EventKind::kMeasured:
-      return ProjectMeasured(db, experiment, event);
+      return ProjectMeasured(db_, experiment, event);
     case EventKind::kAttemptEnded:
-      return ProjectAttemptEnded(db, experiment, event);
+      return ProjectAttemptEnded(db_, experiment, event);
     case EventKind::kTold:
-      return ProjectTold(db, experiment, event);
+      return ProjectTold(db_, experiment, event);
     case EventKind::kAnswered:
     case EventKind::kSearchEnded:
       return;  // No row says what the method is asked for.
     case EventKind::kLimitsRaised:
-      return ProjectLimitsRaised(db, experiment, event);
+      return ProjectLimitsRaised(db_, experiment, event);
     case EventKind::kStateChanged:
-      return ProjectStateChanged(db, experiment, event);
+      return ProjectStateChanged(db_, experiment, event);
   }
 }
 
-std::vector<Trial> ReadTrials(const Database& db, ExperimentId experiment) {
+std::vector<Trial> Store::ReadTrials(ExperimentId experiment) const {
   std::vector<Trial> trials;
   std::map<TrialId, size_t> index;
-  Statement rows(db,
+  Statement rows(db_,
                  "SELECT t.id, t.kind, t.state, t.reason, t.assignment, t.ds_config, t.confirms,"
                  " a.profile"
                  " FROM trials AS t LEFT JOIN attempts AS a"
@@ -165,7 +164,7 @@ std::vector<Trial> ReadTrials(const Database& db, ExperimentId experiment) {
     index[trial.id] = trials.size();
     trials.push_back(std::move(trial));
   }
-  Statement points(db,
+  Statement points(db_,
                    "SELECT trial, micro_batch_size, accumulation_steps, measurement,"
                    " losses, rank_peak_bytes FROM points AS p WHERE experiment = ?1 AND attempt ="
                    " (SELECT max(attempt) FROM attempts WHERE experiment = ?1"

@@ -1,8 +1,6 @@
 // Runs a user's SQL: one statement that only reads.
-#include "db/query.h"
-
 #include "base/error.h"
-#include "db/sqlite.h"
+#include "db/store.h"
 
 namespace dsat {
 namespace {
@@ -41,10 +39,9 @@ bool NextRow(Statement& statement, const ReadOnlyScope& scope,
 
 }  // namespace
 
-QueryResult RunReadOnlyQuery(const Database& db, const std::string& sql,
-                             const std::optional<QueryLimits>& limits) {
-  const ReadOnlyScope scope(db, limits ? std::optional(limits->time) : std::nullopt);
-  Statement statement = PrepareReading(db, sql);
+QueryResult Store::Query(const std::string& sql, const std::optional<QueryLimits>& limits) const {
+  const ReadOnlyScope scope(db_, limits ? std::optional(limits->time) : std::nullopt);
+  Statement statement = PrepareReading(db_, sql);
   QueryResult result;
   for (int i = 0; i < statement.NumColumns(); ++i) {
     result.columns.push_back(statement.ColumnName(i));

@@ -13,7 +13,6 @@
 
 #include "base/error.h"
 #include "base/parse_number.h"
-#include "db/projections.h"
 #include "db/schema.h"
 
 namespace dsat {
@@ -445,7 +444,7 @@ int64_t Store::Append(ExperimentId id, int64_t expected_seq, std::span<const Eve
   if (last_seq == 0) GetExperiment(id);  // Throws if it does not exist.
   int64_t seq = last_seq;
   for (const Event& event : events) {
-    Project(db_, id, event);
+    Project(id, event);
     InsertEvent(db_, id, ++seq, event);
   }
   transaction.Commit();
@@ -454,12 +453,8 @@ int64_t Store::Append(ExperimentId id, int64_t expected_seq, std::span<const Eve
 
 std::vector<Trial> Store::Trials(ExperimentId id) const {
   std::vector<Trial> trials;
-  ReadTexts(path(), id, [&] { trials = ReadTrials(db_, id); });
+  ReadTexts(path(), id, [&] { trials = ReadTrials(id); });
   return trials;
-}
-
-QueryResult Store::Query(const std::string& sql, const std::optional<QueryLimits>& limits) const {
-  return RunReadOnlyQuery(db_, sql, limits);
 }
 
 }  // namespace dsat

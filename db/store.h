@@ -14,7 +14,6 @@
 
 #include "base/json.h"
 #include "db/event.h"
-#include "db/query.h"
 #include "db/sqlite.h"
 #include "proto/experiment.h"
 #include "proto/trial.h"
@@ -38,6 +37,18 @@ struct ExperimentRow {
 struct BestTrial {
   TrialId trial = 0;
   double value = 0;  // The value of the experiment's metric.
+};
+
+// The result of a query: column names and rows of JSON values.
+struct QueryResult {
+  std::vector<std::string> columns;
+  std::vector<std::vector<Json>> rows;
+};
+
+// The limits of a query.
+struct QueryLimits {
+  std::chrono::milliseconds time;
+  int64_t num_rows = 0;
 };
 
 // Not thread-safe. Several processes may open the same file; one writes at a time (SQLite's WAL
@@ -104,6 +115,15 @@ class Store {
 
  private:
   explicit Store(Database db) : db_(std::move(db)) {}
+
+  // Updates experiments, trials, attempts and points by `event`. Throws kInvalidArgument if the
+  // event contradicts the tables (a trial that was already asked for, an attempt that was not
+  // started). REQUIRES: a transaction is open.
+  void Project(ExperimentId experiment, const Event& event);
+  // Trials of an experiment from the row tables, by id, with the points of their last attempts.
+  // Throws kInvalidArgument or Json::exception if Project cannot have written a row.
+  std::vector<Trial> ReadTrials(ExperimentId experiment) const;
+
   Database db_;
 };
 
