@@ -1,7 +1,6 @@
 // Reads an experiment file for a command and logs its warnings.
 #include "cli/read_spec.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <set>
 #include <vector>
@@ -31,14 +30,6 @@ ExperimentSpec ReadSpec(const std::string& config, const std::string& model_dir)
   return spec;
 }
 
-std::string TrainingFolder(const std::string& config) {
-  const auto file = std::filesystem::absolute(config).lexically_normal();
-  std::string name =
-      file.lexically_relative(std::filesystem::current_path()).replace_extension().string();
-  std::ranges::replace(name, '/', '-');
-  return "dsat-out/train/" + name;
-}
-
 TypedCommand Typed(const std::vector<std::string>& words) {
   return {words, std::filesystem::current_path().string(),
           [] { return static_cast<int64_t>(engine::ProbeCuda().gpus.size()); }};
@@ -65,15 +56,6 @@ void ApplySetting(const std::string& setting, Json& ds_config) {
   }
   SetAtPointer(ds_config, setting.substr(0, equals),
                ParseTolerantJson(setting.substr(equals + 1), "--set " + setting));
-}
-
-void RequireValidation(const ExperimentSpec& spec, const std::string& wanted_by) {
-  const Json* const data = FindAtPointer(spec.hyperparameters, "/data");
-  if (data != nullptr && data->contains("validation")) return;
-  Throw(ErrorCode::kInvalidArgument,
-        "{}{}: /hyperparameters/data has no \"validation\"; expected for example "
-        "{{\"split\": 0.05}} or {{\"path\": \"validation.txt\"}} (docs/models.md)",
-        wanted_by, spec.config_path);
 }
 
 Store OpenForNew(const std::string& db, const ExperimentSpec& spec) {

@@ -17,8 +17,6 @@ namespace dsat::cli {
 void Warn(const std::vector<std::string>& warnings);
 // Reads an experiment file and logs its warnings.
 ExperimentSpec ReadSpec(const std::string& config, const std::string& model_dir);
-// The default folder of the trainings of an experiment file, which no other file has.
-std::string TrainingFolder(const std::string& config);
 // The command behind "--" on this machine.
 TypedCommand Typed(const std::vector<std::string>& words);
 // Writes the experiment file of a search that has a command in its place
@@ -28,9 +26,6 @@ void DescribeCommand(SearchFlags* search);
 void UseDsConfig(const std::string& path, ExperimentSpec& spec);
 // Sets a key of a ds_config as "/KEY=JSON" says. Throws kInvalidArgument for another form.
 void ApplySetting(const std::string& setting, Json& ds_config);
-// Throws kInvalidArgument if the data of a built-in training has no part for validation.
-// `wanted_by` begins the message: "", or an option as in "--option: ".
-void RequireValidation(const ExperimentSpec& spec, const std::string& wanted_by = "");
 
 // Opens the database of a new experiment. It is created unless the experiment starts from an
 // earlier one, which has to be there. Throws as Store::Open.

@@ -104,15 +104,11 @@ void WarnOfChanges(const ExperimentSpec& spec) {
 
 // Measurements of other machines cannot be compared with those that an experiment has.
 void CheckSameMachines(const ExperimentSpec& spec, const RunnerOptions& options) {
-  const Json hosts = spec.machine.value("hosts", Json());
-  if (!hosts.is_null() && options.machines.hosts.empty()) {
-    std::string names;
-    for (const auto& host : hosts.items())
-      names += (names.empty() ? "" : ", ") + Printable(host.key());
+  if (spec.machine.contains("hosts") && options.machines.hosts.empty()) {
     Throw(ErrorCode::kInvalidArgument,
           "resume: the trials of this experiment ran on other hosts ({}); pass --hostfile or "
           "--launcher, and the options beside it, again",
-          names);
+          Printable(MachineOf(spec)));
   }
   if (spec.machine.contains("host") && !options.machines.hosts.empty()) {
     Throw(ErrorCode::kInvalidArgument,

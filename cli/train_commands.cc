@@ -38,6 +38,26 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// The default folder of the trainings of an experiment file, which no other file has.
+std::string TrainingFolder(const std::string& config) {
+  const auto file = fs::absolute(config).lexically_normal();
+  std::string name =
+      file.lexically_relative(fs::current_path()).replace_extension().string();
+  std::ranges::replace(name, '/', '-');
+  return "dsat-out/train/" + name;
+}
+
+// Throws kInvalidArgument if the data of a built-in training has no part for validation.
+// `wanted_by` begins the message: "", or an option as in "--option: ".
+void RequireValidation(const ExperimentSpec& spec, const std::string& wanted_by = "") {
+  const Json* const data = FindAtPointer(spec.hyperparameters, "/data");
+  if (data != nullptr && data->contains("validation")) return;
+  Throw(ErrorCode::kInvalidArgument,
+        "{}{}: /hyperparameters/data has no \"validation\"; expected for example "
+        "{{\"split\": 0.05}} or {{\"path\": \"validation.txt\"}} (docs/models.md)",
+        wanted_by, spec.config_path);
+}
+
 // The trace with an absolute path. Removes an older trace at that path, so that it cannot be taken
 // for this run's. Throws if no trace can be written.
 TraceTask PrepareTrace(TraceTask trace, const ExperimentSpec& spec) {

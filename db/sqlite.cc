@@ -181,7 +181,6 @@ void Statement::Release::operator()(sqlite3_stmt* handle) const {
   idle->try_emplace(sqlite3_sql(handle), std::move(statement));
 }
 
-// Compiles the statement, or takes it from `idle` if it is there.
 Statement::Statement(IdleStatements* idle, const Database& db, std::string_view sql)
     : db_(&db), handle_(nullptr, Release{idle}) {
   if (idle != nullptr) {
@@ -202,10 +201,6 @@ Statement::Statement(IdleStatements* idle, const Database& db, std::string_view 
 
 Statement Statement::Compile(const Database& db, std::string_view sql) {
   return {nullptr, db, sql};
-}
-
-Statement Statement::Reuse(const Database& db, std::string_view sql) {
-  return {db.idle(), db, sql};
 }
 
 bool Statement::Step() {

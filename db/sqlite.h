@@ -6,6 +6,7 @@
 #pragma once
 
 #include <chrono>
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -86,7 +87,7 @@ class Statement {
   // connection keeps the compiled statement.
   template <typename... Args>
   explicit Statement(const Database& db, std::string_view sql, const Args&... args)
-      : Statement(Reuse(db, sql)) {
+      : Statement(db.idle(), db, sql) {
     int index = 0;
     (Bind(++index, args), ...);
   }
@@ -119,16 +120,14 @@ class Statement {
     IdleStatements* idle = nullptr;  // Null if it is not kept.
     void operator()(sqlite3_stmt* handle) const;
   };
+  // Takes the statement from `idle` if it is there, or compiles it; `idle` is null if it is not
+  // kept.
   Statement(IdleStatements* idle, const Database& db, std::string_view sql);
-  static Statement Reuse(const Database& db, std::string_view sql);
 
   void Bind(int index, int64_t value);
-  void Bind(int index, int value) { Bind(index, int64_t{value}); }
-  void Bind(int index, bool value) { Bind(index, int64_t{value}); }
+  void Bind(int index, std::integral auto value) { Bind(index, int64_t{value}); }
   void Bind(int index, double value);
   void Bind(int index, std::string_view value);
-  void Bind(int index, const char* value) { Bind(index, std::string_view(value)); }
-  void Bind(int index, const std::string& value) { Bind(index, std::string_view(value)); }
   void BindNull(int index);
   template <typename T>
   void Bind(int index, const std::optional<T>& value) {

@@ -39,14 +39,6 @@ bool Compare(const std::string& op, const Json& left, const Json& right) {
 
 }  // namespace
 
-std::string PointerOfName(const std::string& name) {
-  constexpr std::string_view kArgument = "arguments.", kVariable = "environment.";
-  if (name.starts_with('/')) return name;
-  if (name.starts_with(kArgument)) return ArgumentPointer(name.substr(kArgument.size()));
-  if (name.starts_with(kVariable)) return VariablePointer(name.substr(kVariable.size()));
-  return "";
-}
-
 Comparison ParseComparison(const std::string& text) {
   std::istringstream stream(text);
   std::vector<std::string> words;

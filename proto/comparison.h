@@ -17,10 +17,6 @@ struct Comparison {
   Json constant;      // A number, a boolean or a text.
 };
 
-// The JSON pointer of a key as users name it: a pointer, "arguments.--flag" or "environment.NAME";
-// "" if `name` is none of these.
-std::string PointerOfName(const std::string& name);
-
 // Reads "KEY OP KEY", "KEY OP CONSTANT" or "CONSTANT OP KEY"; the last one is turned around, with
 // the key on the left. Throws kInvalidArgument if it is none of these.
 Comparison ParseComparison(const std::string& text);

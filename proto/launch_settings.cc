@@ -1,6 +1,8 @@
 // The section "dsat" of a trial's config.
 #include "proto/launch_settings.h"
 
+#include <fmt/format.h>
+
 namespace dsat {
 namespace {
 
@@ -20,6 +22,14 @@ std::string ArgumentPointer(const std::string& flag) {
 
 std::string VariablePointer(const std::string& name) {
   return (Json::json_pointer() / kLaunchSection / kEnvironment / name).to_string();
+}
+
+std::string PointerOfName(const std::string& name) {
+  if (name.starts_with('/')) return name;
+  const size_t dot = name.find('.');
+  const std::string section = name.substr(0, dot);
+  if (dot == name.npos || (section != kArguments && section != kEnvironment)) return "";
+  return (Json::json_pointer() / kLaunchSection / section / name.substr(dot + 1)).to_string();
 }
 
 std::string NameOfPointer(const std::string& pointer) {
