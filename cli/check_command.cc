@@ -35,14 +35,8 @@ std::string RecordPath(const CheckFlags& check) {
   return (fs::absolute(check.ds_config).parent_path() / "metrics.json").string();
 }
 
-// The content of metrics.json beside the configuration; null if there is no such file.
-Json ReadRecord(const CheckFlags& check) {
-  const std::string path = RecordPath(check);
-  return fs::exists(path) ? ReadJsonFile(path) : Json();
-}
-
 std::string TextAt(const Json& record, const char* pointer) {
-  const Json* value = record.is_object() ? FindAtPointer(record, pointer) : nullptr;
+  const Json* value = FindAtPointer(record, pointer);
   return value != nullptr && value->is_string() ? value->get<std::string>() : "";
 }
 
@@ -241,7 +235,8 @@ int RunCommand(const Flags& flags, const CheckFlags& given) {
   CheckFlags check = given;
   if (check.ds_config.empty()) check.ds_config = NewestAnswer(flags.db);
   RunnerOptions options = MakeRunnerOptions(check.run);
-  const Json record = ReadRecord(check);
+  const std::string path = RecordPath(check);
+  const Json record = fs::exists(path) ? ReadJsonFile(path) : Json();
   ExperimentSpec spec = MakeSpec(check, record);
   PlanSlurm(spec, &options);
   Warn(CheckSpec(spec, AreElsewhere(options.machines.hosts)));

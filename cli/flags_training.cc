@@ -101,15 +101,6 @@ void AddInferenceCommands(Parser& parser) {
   AddNonNegative(generate, "--seed", flags.seed, "The same seed gives the same text");
 }
 
-void AddCluster(CLI::App& sub, EstimateFlags& flags) {
-  Add(sub, "--device NAME|FILE", flags.device,
-      "A node of these devices, such as h100, rtx4090 or cpu; or a JSON file with figures of your "
-      "own, docs/estimate.md (default: cpu for CONFIG.yaml unless its device is cuda, else a100)");
-  AddPositive(sub, "--ranks", flags.ranks,
-              "Total number of devices (default: slots_per_trial, or 1)");
-  Add(sub, "--device-memory BYTES", flags.device_memory, "Memory of a device, such as 32GiB");
-}
-
 void AddEstimateCommand(Parser& parser) {
   auto [sub, flags] = parser.Add<EstimateFlags>(
       "estimate", "Predict memory, traffic and time of a configuration", /*uses_db=*/false);
@@ -131,7 +122,12 @@ void AddEstimateCommand(Parser& parser) {
   AddPositive(sub, "--seq-len", flags.seq_len,
               "Sequence length (default: the data's, or the model's longest)");
   TakeOneOf(Add(sub, "--stages", flags.stages, "A row for every ZeRO stage and offload"), {"all"});
-  AddCluster(sub, flags);
+  Add(sub, "--device NAME|FILE", flags.device,
+      "A node of these devices, such as h100, rtx4090 or cpu; or a JSON file with figures of your "
+      "own, docs/estimate.md (default: cpu for CONFIG.yaml unless its device is cuda, else a100)");
+  AddPositive(sub, "--ranks", flags.ranks,
+              "Total number of devices (default: slots_per_trial, or 1)");
+  Add(sub, "--device-memory BYTES", flags.device_memory, "Memory of a device, such as 32GiB");
 }
 
 void AddCollateCommand(Parser& parser) {

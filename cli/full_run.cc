@@ -30,29 +30,25 @@ int64_t StepsPerPrint(const Json& ds_config, int64_t steps) {
   return std::max<int64_t>(1, steps / 20);
 }
 
-// The engine's prediction for the config; nullopt if it predicts nothing, or another program runs
-// it. Throws kInvalidArgument if the engine cannot run it.
-std::optional<PlannerEstimate> EstimateOf(const ExperimentSpec& spec, const Json& ds_config) {
-  if (!IsBuiltin(spec)) return std::nullopt;
+// The FLOPs of a step on rank 0, forward and backward, as the engine predicts them if the searched
+// metric counts them; else 0. Throws kInvalidArgument if the engine cannot run the config.
+double RankFlops(const ExperimentSpec& spec, const Json& ds_config) {
+  if (!IsBuiltin(spec)) return 0;
   PlannerInputs inputs = PlannerInputsOf(spec);
   inputs.ds_config_source = spec.ds_config_path;
   engine::Cluster cluster{.device = "cpu"};
   cluster.num_ranks = cluster.ranks_per_node = spec.slots_per_trial;
   try {
-    return MakePlanner(inputs, cluster).Of(ds_config);
+    const PlannerEstimate estimate = MakePlanner(inputs, cluster).Of(ds_config);
+    const bool is_counted = spec.options.metric == "FLOPS_per_gpu";
+    return is_counted ? 3 * static_cast<double>(estimate.ranks.at(0).forward_flops) : 0;
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::kInvalidArgument) return std::nullopt;  // The ranks say more.
+    if (error.code() != ErrorCode::kInvalidArgument) return 0;  // The ranks say more.
     constexpr std::string_view kUnnamed = "ds_config: ";
     const std::string_view what = error.what();
     if (!what.starts_with(kUnnamed)) throw;
     Throw(error.code(), "{}: {}", spec.ds_config_path, what.substr(kUnnamed.size()));
   }
-}
-
-// The FLOPs of a step on rank 0, forward and backward, if the searched metric counts them; else 0.
-double RankFlops(const ExperimentSpec& spec, const std::optional<PlannerEstimate>& estimate) {
-  if (!estimate || spec.options.metric != "FLOPS_per_gpu") return 0;
-  return 3 * static_cast<double>(estimate->ranks.at(0).forward_flops);
 }
 
 // Prints the first step of each interval, every skipped one with which steps begin to be skipped,
@@ -171,11 +167,9 @@ void ReadHistory(FullRun& run) {
 void ReadResult(FullRun& run) {
   const Json report = Json::parse(ReadOrEmpty(run.out_dir + "/hook-rank0.json"), nullptr,
                                   /*allow_exceptions=*/false);
-  const Json* result = report.is_object() ? FindAtPointer(report, "/result") : nullptr;
-  if (result == nullptr) return;
-  if (const Json* steps = FindAtPointer(*result, "/steps")) run.last_step = steps->get<int64_t>();
-  if (const Json* value = FindAtPointer(*result, "/value")) run.searcher_metric = *value;
-  run.checkpoint = result->value("checkpoint", "");
+  if (const Json* steps = FindAtPointer(report, "/result/steps")) run.last_step = *steps;
+  if (const Json* value = FindAtPointer(report, "/result/value")) run.searcher_metric = *value;
+  if (const Json* folder = FindAtPointer(report, "/result/checkpoint")) run.checkpoint = *folder;
 }
 
 // "val_loss is 0.25 after 100 batches; ", or "".
@@ -226,7 +220,7 @@ void PrintBegin(const ExperimentSpec& spec, const std::string& checkpoint) {
 
 FullRun RunFull(const ExperimentSpec& spec, const Json& ds_config, const RunnerOptions& options,
                 StepsTo steps_to, const std::string& again) {
-  const double rank_flops = RankFlops(spec, EstimateOf(spec, ds_config));  // Checks the config.
+  const double rank_flops = RankFlops(spec, ds_config);  // Checks the config.
   MakeWritableFolder(options.out_dir);
   const bool builtin = IsBuiltin(spec);
   if (builtin) MakeWritableFolder(options.out_dir + "/checkpoint");  // Not only at the first save.

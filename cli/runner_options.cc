@@ -2,12 +2,14 @@
 #include "cli/runner_options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <ranges>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -46,12 +48,10 @@ std::map<std::string, std::string> HostEnvironment() {
 
 // "hosts: worker-0 (4 slots), worker-1 (4 slots)".
 std::string HostsLine(const std::vector<LaunchHost>& hosts) {
-  std::string line;
-  for (const LaunchHost& host : hosts) {
-    line += fmt::format("{}{} ({})", line.empty() ? "hosts: " : ", ", host.name,
-                        Counted(std::ssize(host.slots), "slot"));
-  }
-  return line;
+  const auto text_of = [](const LaunchHost& host) {
+    return fmt::format("{} ({})", host.name, Counted(std::ssize(host.slots), "slot"));
+  };
+  return fmt::format("hosts: {}", fmt::join(hosts | std::views::transform(text_of), ", "));
 }
 
 // The nodes of the job in which this process runs, or jobs for PlanSlurm.

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <numeric>
 #include <optional>
+#include <ranges>
 #include <set>
 #include <vector>
 
@@ -61,10 +62,8 @@ std::string SizesText(const std::vector<int64_t>& sizes) {
 }
 
 std::string ValuesText(const std::vector<Json>& values) {
-  std::string text;
-  for (const Json& value : values)
-    text += (text.empty() ? "" : ", ") + value.dump();
-  return text;
+  const auto text_of = [](const Json& value) { return value.dump(); };
+  return fmt::format("{}", fmt::join(values | std::views::transform(text_of), ", "));
 }
 
 bool HasKnob(const StageSpace& stage, const std::string& pointer) {
@@ -77,11 +76,11 @@ bool IsRefused(const StageSpace& stage) {
 
 // "offload_optimizer/device="cpu" ...": the keys after their section of the top level.
 std::string PlaceText(const Assignment& settings) {
-  std::string text;
-  for (const auto& [pointer, value] : settings)
-    text += fmt::format("{}{}={}", text.empty() ? "" : " ",
-                        pointer.substr(pointer.find('/', 1) + 1), value.dump());
-  return text;
+  const auto text_of = [](const auto& setting) {
+    const auto& [pointer, value] = setting;
+    return fmt::format("{}={}", pointer.substr(pointer.find('/', 1) + 1), value.dump());
+  };
+  return fmt::format("{}", fmt::join(settings | std::views::transform(text_of), " "));
 }
 
 std::string StageTable(const SearchSpace& space, const Outlook& outlook, size_t columns) {

@@ -41,8 +41,7 @@ namespace fs = std::filesystem;
 // The default folder of the trainings of an experiment file, which no other file has.
 std::string TrainingFolder(const std::string& config) {
   const auto file = fs::absolute(config).lexically_normal();
-  std::string name =
-      file.lexically_relative(fs::current_path()).replace_extension().string();
+  std::string name = file.lexically_relative(fs::current_path()).replace_extension().string();
   std::ranges::replace(name, '/', '-');
   return "dsat-out/train/" + name;
 }
@@ -90,12 +89,6 @@ void RefuseOptionsOfBuiltin(const TrainFlags& train, const ExperimentSpec& spec)
         "{}: {}: /entrypoint is a command, which decides itself how long it trains and when it "
         "validates and saves; leave the option out",
         flag, spec.config_path);
-}
-
-// Ranks on other hosts write the trace to the folder that all hosts share.
-TraceTask TraceOnHosts(TraceTask trace, const std::string& out_dir) {
-  if (!trace.path.empty()) trace.path = out_dir + "/trace.json";
-  return trace;
 }
 
 void FetchTrace(const std::string& written, const std::string& wanted) {
@@ -201,8 +194,10 @@ int RunCommand(const Flags& flags, const TrainFlags& train) {
     CheckTarget("--out", options.out_dir + "/task.json", "a task", "\"attempt\":");
   options.training = train.training;
   const TraceTask trace = PrepareTrace(train.trace, spec);
-  options.trace =
-      AreElsewhere(options.machines.hosts) ? TraceOnHosts(trace, options.out_dir) : trace;
+  options.trace = trace;
+  // Ranks on other hosts write the trace to the folder that all hosts share.
+  if (!trace.path.empty() && AreElsewhere(options.machines.hosts))
+    options.trace.path = options.out_dir + "/trace.json";
   const FullRun run =
       RunFull(spec, spec.ds_config, options, flags.json ? StepsTo::kStdoutJson : StepsTo::kStdout,
               "the same command");

@@ -1,6 +1,6 @@
 // Updates the row tables from the events of the log.
+#include <algorithm>
 #include <array>
-#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -42,8 +42,8 @@ void ProjectAttemptStarted(const Database& db, ExperimentId experiment, const Ev
 constexpr std::array kMetricColumns = {"FLOPS_per_gpu", "throughput", "latency",    "forward",
                                        "backward",      "step",       "peak_bytes", "loss"};
 
-// ?1 to ?8: experiment, trial, attempt, batch sizes, and the measurement, losses and
-// rank_peak_bytes of the event.
+// The SQL that inserts a point. Its parameters are experiment, trial, attempt, the two batch sizes,
+// and the measurement, losses and rank_peak_bytes of the event.
 std::string InsertPointSql() {
   std::string metrics;
   for (const char* metric : kMetricColumns)
@@ -141,7 +141,6 @@ void Store::Project(ExperimentId experiment, const Event& event) {
 
 std::vector<Trial> Store::ReadTrials(ExperimentId experiment) const {
   std::vector<Trial> trials;
-  std::map<TrialId, size_t> index;
   Statement rows(db_,
                  "SELECT t.id, t.kind, t.state, t.reason, t.assignment, t.ds_config, t.confirms,"
                  " a.profile"
@@ -161,7 +160,6 @@ std::vector<Trial> Store::ReadTrials(ExperimentId experiment) const {
     trial.ds_config = Json::parse(rows.Text(5));
     if (!rows.IsNull(6)) trial.confirms = rows.Int(6);
     if (!rows.IsNull(7)) trial.profile = ProfileFromJson(Json::parse(rows.Text(7)), "profile");
-    index[trial.id] = trials.size();
     trials.push_back(std::move(trial));
   }
   Statement points(db_,
@@ -170,12 +168,13 @@ std::vector<Trial> Store::ReadTrials(ExperimentId experiment) const {
                    " (SELECT max(attempt) FROM attempts WHERE experiment = ?1"
                    "  AND trial = p.trial) ORDER BY trial, point",
                    experiment);
+  auto trial = trials.begin();  // Both results are in the order of the trials.
   while (points.Step()) {
-    const auto trial = index.find(points.Int(0));
-    if (trial == index.end())
+    trial = std::ranges::find(trial, trials.end(), points.Int(0), &Trial::id);
+    if (trial == trials.end())
       Throw(ErrorCode::kInvalidArgument, "a point is of trial {}, which does not exist",
             points.Int(0));
-    trials[trial->second].points.push_back(
+    trial->points.push_back(
         {{points.Int(1), points.Int(2)},
          MeasurementFromJson(Json::parse(points.Text(3)), "measurement"),
          points.IsNull(4) ? std::vector<double>() : LossesFromJson(Json::parse(points.Text(4))),

@@ -312,14 +312,11 @@ Transaction::Transaction(Database& db) : db_(db) {
 
 Transaction::~Transaction() {
   // After some errors, such as a full disk, SQLite has already rolled back.
-  if (open_ && db_.InTransaction()) {
-    sqlite3_exec(db_.handle(), "ROLLBACK", nullptr, nullptr, nullptr);
-  }
+  if (db_.InTransaction()) sqlite3_exec(db_.handle(), "ROLLBACK", nullptr, nullptr, nullptr);
 }
 
 void Transaction::Commit() {
   Run(db_, "COMMIT");
-  open_ = false;
 }
 
 }  // namespace dsat

@@ -182,7 +182,6 @@ class Transaction {
 
  private:
   Database& db_;
-  bool open_ = true;
 };
 
 }  // namespace dsat

@@ -236,7 +236,7 @@ constexpr char kHasRunner[] =
     " FROM attempts AS a WHERE a.experiment = e.id"
     " ORDER BY a.trial DESC, a.attempt DESC LIMIT 1), '') <> ''";
 
-// The experiments that fulfill a condition.
+// The SQL that reads the experiments for which a condition holds.
 std::string SelectExperiments(const char* condition) {
   return fmt::format(
       "SELECT e.id, e.name, e.method, e.state, e.reason, e.created_at, e.metric,"

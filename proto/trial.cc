@@ -161,16 +161,6 @@ Measurement MeasurementFromJson(const Json& json, const std::string& what) {
   return measurement;
 }
 
-void CheckMeasurement(const Measurement& measurement, const std::string& what) {
-  const auto possible = [](double value) { return value >= 0 && std::isfinite(value); };
-  const bool good = std::all_of(measurement.begin(), measurement.end(), [&](const auto& entry) {
-    const auto& [name, metric] = entry;
-    return FindMetric(name) != nullptr && possible(metric.value) && possible(metric.spread) &&
-           metric.samples >= 0;
-  });
-  if (!good) MeasurementFromJson(ToJson(measurement), what);  // Throws the error.
-}
-
 namespace {
 
 // Throws unless the lists of a profile have the lengths and the order that readers rely on.
@@ -223,7 +213,8 @@ ModelProfile ProfileFromJson(const Json& given, const std::string& what) {
     Throw(ErrorCode::kInvalidArgument, "{}/device is {}; expected \"cpu\" or \"cuda\"", what,
           device.dump());
   }
-  if (block.Has("trainer")) JsonBlock(json["trainer"], what + "/trainer");  // Likewise.
+  // Throws unless it is an object.
+  if (block.Has("trainer")) JsonBlock(json["trainer"], what + "/trainer");
   ModelProfile profile;
   fields::Reader reader(json, what);
   VisitProfile(reader, profile);

@@ -227,8 +227,6 @@ Json ToJson(const ModelProfile& profile);
 // short {"throughput": 12.5}. Throws kInvalidArgument naming `what`, the key and the value if a
 // metric is unknown, negative or not finite.
 Measurement MeasurementFromJson(const Json& json, const std::string& what);
-// The same checks for a measurement that was not read from JSON.
-void CheckMeasurement(const Measurement& measurement, const std::string& what);
 // Also accepts DeepSpeed's names of these numbers (activation_mem_per_gpu, gpu_mem).
 // Throws kInvalidArgument naming `what` and the missing, unknown or non-positive key.
 ModelProfile ProfileFromJson(const Json& json, const std::string& what);

@@ -72,8 +72,7 @@ Measurement FromProto(const v1::Measurement& measurement) {
   Measurement value;
   for (const auto& [name, metric] : measurement.metrics())
     value[name] = {metric.value(), metric.spread(), metric.samples()};
-  CheckMeasurement(value, "measurement");
-  return value;
+  return MeasurementFromJson(ToJson(value), "measurement");
 }
 
 Point FromProto(const v1::Point& point) {

@@ -1,10 +1,12 @@
 // Says in lines what the verdict of a search is.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <iterator>
+#include <ranges>
 #include <utility>
 
 #include "base/files.h"
@@ -96,19 +98,17 @@ std::string BestOtherText(const Verdict& verdict) {
 
 // The configurations that dropped out of the confirmation or the soak, "" if none did.
 std::string LeftOutText(const Verdict& verdict) {
-  std::string text;
-  for (const auto& [trial, reason] : verdict.left_out)
-    text += fmt::format("{}trial {} dropped out ({})", text.empty() ? "" : "; ", trial,
-                        Printable(reason));
-  return text;
+  const auto text_of = [](const auto& entry) {
+    return fmt::format("trial {} dropped out ({})", entry.first, Printable(entry.second));
+  };
+  return fmt::format("{}", fmt::join(verdict.left_out | std::views::transform(text_of), "; "));
 }
 
 // "; what changed is semantic (communication_data_type)".
 std::string ClassText(const LossCheck& check) {
   if (!check.changes) return "";
-  std::string keys;
-  for (const std::string& pointer : check.semantic_keys)
-    keys += (keys.empty() ? "" : ", ") + ShortName(pointer);
+  const std::string keys =
+      fmt::format("{}", fmt::join(check.semantic_keys | std::views::transform(ShortName), ", "));
   return fmt::format("; the changes affect {}{}", ToString(*check.changes),
                      keys.empty() ? "" : fmt::format(" ({})", Printable(keys)));
 }

@@ -20,7 +20,7 @@ namespace {
 
 // Throws kInvalidArgument if the log could not be read back with these in it.
 void CheckReadable(TrialId trial, const PointResult& result) {
-  CheckMeasurement(result.measurement, fmt::format("trial {}: measurement", trial));
+  MeasurementFromJson(ToJson(result.measurement), fmt::format("trial {}: measurement", trial));
 }
 
 void CheckReadable(TrialId trial, const ModelProfile& profile) {
