@@ -141,13 +141,11 @@ AttemptNews Attempt::Observe() {
   if (!process_) AwaitJob();
   if (!process_) return {};
   if (!exit_) exit_ = process_->Poll();
-  AttemptNews news{target_->PollMeasurement(request_, exit_.has_value()),
-                   target_->PollProfile(request_)};
+  AttemptNews news = target_->Poll(request_, exit_.has_value());
   if (news.measured || news.profile) OnProgress(step_);
-  const int64_t progress = target_->PollProgress(request_);
-  if (progress > polled_progress_) {
-    polled_progress_ = progress;
-    OnProgress(progress);
+  if (news.progress > polled_progress_) {
+    polled_progress_ = news.progress;
+    OnProgress(news.progress);
   }
   return news;
 }

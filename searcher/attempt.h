@@ -21,12 +21,6 @@ struct AttemptLimits {
   std::optional<std::chrono::milliseconds> total;
 };
 
-// New results that have arrived as files.
-struct AttemptNews {
-  std::optional<PointResult> measured;
-  std::optional<ModelProfile> profile;
-};
-
 struct AttemptEnd {
   Outcome outcome;  // kStopped: canceled.
   std::string log_tail;

@@ -48,24 +48,23 @@ inline std::string SoakCheckpointDir(const LaunchRequest& request) {
   return (std::filesystem::absolute(request.dir).parent_path() / "checkpoint").string();
 }
 
+// What has arrived as files since the last look.
+struct AttemptNews {
+  std::optional<PointResult> measured;
+  std::optional<ModelProfile> profile;
+  // A number that grows while the ranks make progress (optimizer steps), for the hang time-out.
+  int64_t progress = 0;
+};
+
 // Used by one thread. For an attempt, Prepare is called first, and Classify, if at all, last.
 class LaunchTarget {
  public:
   virtual ~LaunchTarget() = default;
   // Writes the attempt's files to request.dir and returns the commands, one per rank.
   virtual std::vector<RankCommand> Prepare(const LaunchRequest& request) = 0;
-  // Reads the results that arrive as files while the ranks run; called a few times a second.
-  // Returns a new measurement or profile, or nullopt. By default nullopt: results arrive by gRPC.
-  // When all `have_exited`, the ranks will write no further results.
-  virtual std::optional<PointResult> PollMeasurement(const LaunchRequest& /*request*/,
-                                                     bool /*have_exited*/) {
-    return std::nullopt;
-  }
-  virtual std::optional<ModelProfile> PollProfile(const LaunchRequest& /*request*/) {
-    return std::nullopt;
-  }
-  // A number that grows while the ranks make progress (optimizer steps), for the hang time-out.
-  virtual int64_t PollProgress(const LaunchRequest& /*request*/) { return 0; }
+  // Reads what arrives as files while the ranks run; called a few times a second. By default
+  // nothing: results arrive by gRPC. When all `have_exited`, the ranks will write no more.
+  virtual AttemptNews Poll(const LaunchRequest& /*request*/, bool /*have_exited*/) { return {}; }
   // The outcome of an attempt that has reported none itself, from its exit codes and files.
   virtual Outcome Classify(const LaunchRequest& request, const ExitReport& exit) = 0;
 };

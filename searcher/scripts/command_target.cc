@@ -76,17 +76,13 @@ class CommandTarget : public LaunchTarget {
                   !PolicyOf(spec.options).published_memory) {}
 
   std::vector<RankCommand> Prepare(const LaunchRequest& request) override;
-  std::optional<PointResult> PollMeasurement(const LaunchRequest& request,
-                                             bool have_exited) override;
-  std::optional<ModelProfile> PollProfile(const LaunchRequest& request) override;
-  int64_t PollProgress(const LaunchRequest& request) override;
+  AttemptNews Poll(const LaunchRequest& request, bool have_exited) override;
   Outcome Classify(const LaunchRequest& request, const ExitReport& exit) override;
 
  private:
-  // The results that the Poll calls have already returned.
+  // The result of a launch.
   struct Given {
-    bool measurement = false;
-    bool profile = false;
+    bool by_poll = false;  // Poll has returned it.
     Clock::time_point measured_at = Clock::time_point::max();
   };
 
@@ -107,9 +103,10 @@ class CommandTarget : public LaunchTarget {
     return std::max(spec_.options.end_profile_step, request.steps - 1);
   }
   ModelProfile ReadProfile(const LaunchRequest& request, const HookReport& report) const;
+  PointResult ReadPoint(const LaunchRequest& request, const std::vector<HookReport>& reports) const;
   std::optional<Outcome> OutcomeOf(const LaunchRequest& request,
                                    const std::vector<HookReport>& reports) const;
-  Outcome WhyNothing(const LaunchRequest& request) const;
+  std::string WhyNothing(const LaunchRequest& request) const;
 
   ExperimentSpec spec_;
   std::string python_;  // PythonFolder().
@@ -353,19 +350,8 @@ std::optional<Outcome> CommandTarget::OutcomeOf(const LaunchRequest& request,
   return Outcome{misfit.empty() ? TrialState::kSucceeded : TrialState::kFailed, misfit};
 }
 
-std::optional<PointResult> CommandTarget::PollMeasurement(const LaunchRequest& request,
-                                                          bool have_exited) {
-  Given& given = given_[request.dir];
-  if (given.measurement || request.kind == TrialKind::kProfile) return std::nullopt;
-  const std::vector<HookReport> first = FilesOf(request).ReadReports(1);
-  if (first.empty() || first[0].steps.empty()) return std::nullopt;
-  const std::vector<HookReport> reports = ReportsOf(request);
-  const std::optional<Outcome> outcome = OutcomeOf(request, reports);
-  if (!outcome || outcome->state != TrialState::kSucceeded) return std::nullopt;
-  given.measured_at = std::min(given.measured_at, Clock::now());
-  const bool waits = !have_exited && AreReportsMissing(reports);
-  if (waits && Clock::now() - given.measured_at < kReportsWait) return std::nullopt;
-  given.measurement = true;
+PointResult CommandTarget::ReadPoint(const LaunchRequest& request,
+                                     const std::vector<HookReport>& reports) const {
   PointResult result;
   result.point = {MicroBatchOf(request), AccumulationOf(request)};
   result.measurement = MeasurementOf(reports, BatchOf(request, reports[0]));
@@ -380,31 +366,38 @@ std::optional<PointResult> CommandTarget::PollMeasurement(const LaunchRequest& r
   return result;
 }
 
-std::optional<ModelProfile> CommandTarget::PollProfile(const LaunchRequest& request) {
+AttemptNews CommandTarget::Poll(const LaunchRequest& request, bool have_exited) {
+  std::vector<HookReport> reports = FilesOf(request).ReadReports(1);
+  if (reports.empty()) return {};
+  AttemptNews news{.measured = {}, .profile = {}, .progress = reports[0].num_steps};
+  const bool is_profile = request.kind == TrialKind::kProfile;
   Given& given = given_[request.dir];
-  if (given.profile || request.kind != TrialKind::kProfile) return std::nullopt;
-  const std::vector<HookReport> reports = FilesOf(request).ReadReports(1);
+  if (given.by_poll || (!is_profile && reports[0].steps.empty())) return news;
+  if (!is_profile) reports = ReportsOf(request);
   const std::optional<Outcome> outcome = OutcomeOf(request, reports);
-  if (!outcome || outcome->state != TrialState::kSucceeded) return std::nullopt;
-  given.profile = true;
-  return ReadProfile(request, reports[0]);
+  if (!outcome || outcome->state != TrialState::kSucceeded) return news;
+  given.measured_at = std::min(given.measured_at, Clock::now());
+  const bool waits = !is_profile && !have_exited && AreReportsMissing(reports);
+  if (waits && Clock::now() - given.measured_at < kReportsWait) return news;
+  given.by_poll = true;
+  if (is_profile) {
+    news.profile = ReadProfile(request, reports[0]);
+  } else {
+    news.measured = ReadPoint(request, reports);
+  }
+  return news;
 }
 
-int64_t CommandTarget::PollProgress(const LaunchRequest& request) {
-  const std::vector<HookReport> reports = FilesOf(request).ReadReports(1);
-  return reports.empty() ? 0 : reports[0].num_steps;
-}
-
-// All ranks exited with code 0 but there is no result.
-Outcome CommandTarget::WhyNothing(const LaunchRequest& request) const {
+// Why there is no result although all ranks exited with code 0.
+std::string CommandTarget::WhyNothing(const LaunchRequest& request) const {
   const std::vector<HookReport> reports = ReportsOf(request);
   const std::string path = FilesOf(request).hook(0);
   if (reports.empty() && fs::exists(path)) {
     constexpr size_t kMostQuoted = 100;
-    return {TrialState::kFailed,
-            fmt::format("{}: holds \"{}\"; expected the JSON object that dsat.report() writes; "
-                        "docs/dev/scripts.md describes its keys",
-                        path, Printable(ValidUtf8(ReadOrEmpty(path).substr(0, kMostQuoted))))};
+    return fmt::format(
+        "{}: holds \"{}\"; expected the JSON object that dsat.report() writes; "
+        "docs/dev/scripts.md describes its keys",
+        path, Printable(ValidUtf8(ReadOrEmpty(path).substr(0, kMostQuoted))));
   }
   const int64_t steps = reports.empty() ? 0 : reports[0].num_steps;
   const int64_t needed = LastStep(request) + 1;
@@ -415,35 +408,32 @@ Outcome CommandTarget::WhyNothing(const LaunchRequest& request) const {
                                 : fmt::format("the last error or line of its output is: {}", said);
   const bool applied = !reports.empty() && reports[0].config_applied;
   if (steps == 0 && !names_config_ && !applied) {
-    return {TrialState::kFailed,
-            fmt::format("nothing shows that the script used the trial's config: it made no engine "
-                        "by deepspeed.initialize() in a Python that dsat reaches; add "
-                        "--deepspeed_config {} to the entrypoint, or let the script read "
-                        "os.environ[\"{}\"]; {}",
-                        kConfigPlaceholder, kConfigVariable, words)};
+    return fmt::format(
+        "nothing shows that the script used the trial's config: it made no engine by "
+        "deepspeed.initialize() in a Python that dsat reaches; add --deepspeed_config {} to the "
+        "entrypoint, or let the script read os.environ[\"{}\"]; {}",
+        kConfigPlaceholder, kConfigVariable, words);
   }
   if (applied && steps == 0 && request.kind != TrialKind::kProfile)
-    return {TrialState::kFailed, "the script ended before its first optimizer step; " + words};
+    return "the script ended before its first optimizer step; " + words;
   if (request.kind == TrialKind::kProfile || steps == 0) {
-    return {TrialState::kFailed,
-            fmt::format("the command ended with code 0 but nothing was measured; {}; the script "
-                        "must train with an engine of deepspeed.initialize() in a Python that "
-                        "dsat's import hook reaches (if it sets PYTHONPATH, let it keep the value: "
-                        "PYTHONPATH=DIR:$PYTHONPATH), or call dsat.report() after each optimizer "
-                        "step",
-                        words)};
+    return fmt::format(
+        "the command ended with code 0 but nothing was measured; {}; the script must train with an "
+        "engine of deepspeed.initialize() in a Python that dsat's import hook reaches (if it sets "
+        "PYTHONPATH, let it keep the value: PYTHONPATH=DIR:$PYTHONPATH), or call dsat.report() "
+        "after each optimizer step",
+        words);
   }
   if (steps < needed) {
-    return {TrialState::kFailed,
-            fmt::format("the script ended after {} of the {} optimizer steps that are needed: let "
-                        "it train longer, or lower {}; {}",
-                        steps, needed, request.steps > 0 ? "--soak" : "--end-profile-step", words)};
+    return fmt::format(
+        "the script ended after {} of the {} optimizer steps that are needed: let it train longer, "
+        "or lower {}; {}",
+        steps, needed, request.steps > 0 ? "--soak" : "--end-profile-step", words);
   }
-  return {TrialState::kFailed,
-          fmt::format("the script ended after {} optimizer steps, before the measuring was "
-                      "complete: let it train until it is ended, and from step 0, not from a "
-                      "checkpoint; {}",
-                      steps, words)};
+  return fmt::format(
+      "the script ended after {} optimizer steps, before the measuring was complete: let it train "
+      "until it is ended, and from step 0, not from a checkpoint; {}",
+      steps, words);
 }
 
 Outcome CommandTarget::Classify(const LaunchRequest& request, const ExitReport& exit) {
@@ -470,8 +460,7 @@ Outcome CommandTarget::Classify(const LaunchRequest& request, const ExitReport& 
   // The script may have caught that memory ran out, and gone on without a step.
   if (outcome.state == TrialState::kInfeasible) return outcome;
   if (exit.killed_by_us) return {TrialState::kStopped, WhyStuck(logs[0])};
-  if (!ended_well) return outcome;
-  return WhyNothing(request);
+  return ended_well ? Outcome{TrialState::kFailed, WhyNothing(request)} : outcome;
 }
 
 }  // namespace

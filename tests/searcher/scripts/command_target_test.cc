@@ -102,14 +102,14 @@ CommandTargetTest::Result CommandTargetTest::Run(std::chrono::milliseconds stop)
     pollfd fd = {process.fd(), POLLIN, 0};
     poll(&fd, 1, 20);
     exit = process.Poll();
-    if (auto point = target->PollMeasurement(request_, exit.has_value()))
-      result.points.push_back(*point);
-    if (auto profile = target->PollProfile(request_)) result.profiles.push_back(*profile);
+    const AttemptNews news = target->Poll(request_, exit.has_value());
+    if (news.measured) result.points.push_back(*news.measured);
+    if (news.profile) result.profiles.push_back(*news.profile);
+    result.progress = news.progress;
     const bool late = std::chrono::steady_clock::now() > deadline;
     if (!exit && (late || !result.points.empty())) process.Stop(std::chrono::milliseconds(200));
     if (exit) result.exit = *exit;
   }
-  result.progress = target->PollProgress(request_);
   result.outcome = target->Classify(request_, result.exit);
   EXPECT_TRUE(ProcessesNaming(folder_.path()).empty());
   return result;

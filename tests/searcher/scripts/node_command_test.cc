@@ -6,9 +6,9 @@
 #include <signal.h>
 
 #include "base/files.h"
+#include "searcher/command/import_hook.h"
 #include "searcher/launch/rank_places.h"
 #include "searcher/scripts/command_target.h"
-#include "searcher/command/import_hook.h"
 #include "tests/searcher/launch/launch_test_util.h"
 
 namespace dsat {
@@ -183,7 +183,7 @@ TEST_F(NodeCommandTest, OtherRanksThanThoseOfATrialFailTheProfilingTrial) {
   EXPECT_EQ(target->Classify(request_, {}).state, TrialState::kSucceeded);
   report["world_size"] = 1;
   WriteJsonFile(folder_ / "hook-rank0.json", report);
-  EXPECT_FALSE(target->PollProfile(request_));
+  EXPECT_FALSE(target->Poll(request_, /*have_exited=*/true).profile);
   const Outcome outcome = target->Classify(request_, {});
   EXPECT_EQ(outcome.state, TrialState::kFailed);
   EXPECT_THAT(outcome.reason, HasSubstr("world size 1; expected 2 as in resources.slots_per_trial: "
