@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -129,6 +131,18 @@ std::string FindProgram(const std::string& name) {
     if (!folder.empty() && ::access(file.c_str(), F_OK) == 0) return file;
   }
   return "";
+}
+
+ShellAnswer RunShell(const std::string& command) {
+  FILE* const pipe = popen(command.c_str(), "re");
+  if (pipe == nullptr) ThrowErrno("cannot start a shell for " + command, errno);
+  ShellAnswer answer;
+  std::array<char, 512> part{};
+  while (const size_t count = fread(part.data(), 1, part.size(), pipe))
+    answer.text.append(part.data(), count);
+  const int status = pclose(pipe);
+  answer.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+  return answer;
 }
 
 void MakeWritableFolder(const std::string& path) {

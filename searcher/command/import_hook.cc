@@ -4,9 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
@@ -14,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "proto/launch_settings.h"
 #include "searcher/command/command_words.h"
 #include "searcher/command/deepspeed_command.h"
 #include "searcher/command/rank_launcher.h"
@@ -26,13 +25,7 @@ namespace {
 
 // The JSON object that a shell's command prints; null if it prints none.
 Json AnswerOf(const std::string& command) {
-  FILE* const pipe = popen((command + " </dev/null").c_str(), "re");
-  if (pipe == nullptr) return nullptr;
-  std::string text;
-  std::array<char, 512> part{};
-  while (const size_t count = fread(part.data(), 1, part.size(), pipe))
-    text.append(part.data(), count);
-  pclose(pipe);
+  const std::string text = RunShell(command + " </dev/null").text;
   const Json answer = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   return answer.is_object() ? answer : Json();
 }

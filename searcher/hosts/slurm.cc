@@ -2,12 +2,9 @@
 #include "searcher/hosts/slurm.h"
 
 #include <fmt/format.h>
-#include <sys/wait.h>
 
 #include <algorithm>
-#include <array>
 #include <cctype>
-#include <cstdio>
 #include <cstdlib>
 #include <iterator>
 #include <limits>
@@ -42,28 +39,14 @@ constexpr char kTakeSallocs[] =
 constexpr char kForgetTask[] =
     "unset SLURM_NTASKS SLURM_NPROCS SLURM_PROCID SLURM_LOCALID SLURM_NODEID; eval \"$0\"";
 
-// A shell command's output, with its errors, and exit code.
-struct Answer {
-  std::string text;
-  int exit_code = 0;
-};
-
 // The runner serves other trials meanwhile, so that an answer may not take longer.
 constexpr int kAnswerSeconds = 20;
 constexpr int kTimedOut = 124;  // The status of timeout(1) then.
 
-Answer Ask(const std::string& command) {
-  const std::string limited =
-      fmt::format("timeout {} sh -c {} 2>&1 </dev/null", kAnswerSeconds, ShellWord(command));
-  FILE* const pipe = popen(limited.c_str(), "re");
-  if (pipe == nullptr) ThrowErrno("cannot start a shell for " + command, errno);
-  Answer answer;
-  std::array<char, 512> part{};
-  while (const size_t count = fread(part.data(), 1, part.size(), pipe))
-    answer.text.append(part.data(), count);
-  const int status = pclose(pipe);
-  answer.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
-  return answer;
+// A shell command's output with its errors.
+ShellAnswer Ask(const std::string& command) {
+  return RunShell(
+      fmt::format("timeout {} sh -c {} 2>&1 </dev/null", kAnswerSeconds, ShellWord(command)));
 }
 
 // The text after the first `key` in `text`, up to a blank; "" if there is none.
@@ -163,7 +146,7 @@ std::string NodesFor(const std::vector<std::string>& args) {
   for (const std::string& arg : args)
     options += fmt::format(" {}", ShellWord(arg));
   // srun knows options that salloc does not, and only srun tells the nodes.
-  Answer answer = Ask(fmt::format("{}salloc{} --version", kForgetJob, options));
+  ShellAnswer answer = Ask(fmt::format("{}salloc{} --version", kForgetJob, options));
   if (answer.exit_code == 0)
     answer = Ask(fmt::format("{}{}srun --test-only{} true", kForgetJob, kTakeSallocs, options));
   const std::string nodes = ValueOf(answer.text, " on nodes ");
@@ -215,7 +198,7 @@ SlurmNodes ParseNodes(const std::string& line) {
 }
 
 SlurmNodes NodesOfThisJob(int64_t slots_per_node) {
-  const Answer answer = Ask(kPrintNodes);
+  const ShellAnswer answer = Ask(kPrintNodes);
   SlurmNodes nodes = ParseNodes(answer.text);
   if (nodes.hosts.empty()) {
     Throw(ErrorCode::kFailedPrecondition,
@@ -262,7 +245,7 @@ ReachedHosts PlanJobs(const ExperimentSpec& spec, SlurmJobs* jobs) {
   jobs->args.insert(jobs->args.begin(), size.begin(), size.end());
   jobs->spec = spec;
   const std::string nodes = NodesFor(jobs->args);
-  const Answer answer = Ask(fmt::format(
+  const ShellAnswer answer = Ask(fmt::format(
       "scontrol show node $(scontrol show hostnames {} | head -n 1)", ShellWord(nodes)));
   ReachedHosts plan;
   plan.runner_address = RouteTo(ValueOf(answer.text, "NodeAddr=")).here;
@@ -282,7 +265,7 @@ ReachedHosts PlanJobs(const ExperimentSpec& spec, SlurmJobs* jobs) {
 
 bool HasSteps(const std::string& job) {
   // Numbered ones: "12.extern" lasts as long as the job.
-  const Answer answer =
+  const ShellAnswer answer =
       Ask(fmt::format("squeue --noheader --steps --jobs={} --format=%i", ShellWord(job)));
   if (answer.exit_code == kTimedOut) return true;  // They may run.
   std::istringstream lines(answer.text);
@@ -296,7 +279,7 @@ bool HasSteps(const std::string& job) {
 }
 
 std::string WhySlurmWaits(const std::string& job) {
-  const Answer answer = Ask("scontrol show job " + ShellWord(job));
+  const ShellAnswer answer = Ask("scontrol show job " + ShellWord(job));
   const std::string reason = ValueOf(answer.text, " Reason=");
   return ValueOf(answer.text, "JobState=") == "PENDING" && reason != "None" ? reason : "";
 }
@@ -307,7 +290,7 @@ std::string WhySlurmEnded(const std::string& job) {
   std::string state, reason;
   for (int look = 0; look < kMostLooks && (look == 0 || state == "COMPLETING"); ++look) {
     if (look > 0) std::this_thread::sleep_for(kPause);
-    const Answer answer = Ask("scontrol show job " + ShellWord(job));
+    const ShellAnswer answer = Ask("scontrol show job " + ShellWord(job));
     state = ValueOf(answer.text, "JobState=");
     reason = ValueOf(answer.text, " Reason=");
   }

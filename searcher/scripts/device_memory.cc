@@ -4,8 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <sstream>
+
+#include "base/files.h"
 
 namespace dsat {
 
@@ -22,15 +23,9 @@ std::optional<int64_t> SmallestMib(const std::string& text) {
 std::optional<int64_t> NvidiaMemoryBytes() {
   if (access("/dev/nvidiactl", F_OK) != 0) return std::nullopt;
   // nvidia-smi can hang if the driver has failed.
-  FILE* const pipe = popen(
-      "timeout 10 nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null",
-      "r");
-  if (pipe == nullptr) return std::nullopt;
-  std::string text;
-  char buffer[256];
-  while (std::fgets(buffer, sizeof(buffer), pipe) != nullptr)
-    text += buffer;
-  return pclose(pipe) == 0 ? SmallestMib(text) : std::nullopt;
+  const ShellAnswer answer = RunShell(
+      "timeout 10 nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null");
+  return answer.exit_code == 0 ? SmallestMib(answer.text) : std::nullopt;
 }
 
 int64_t HostMemoryBytes() {
