@@ -222,10 +222,11 @@ CommandWords::CommandWords(Argv argv) : argv_(std::move(argv)), script_(FindScri
     words_.push_back({.text = text, .first = words_.empty()});
 }
 
-void CommandWords::Replace(size_t index, std::string text) {
-  Change& change = changes_[index];
+void CommandWords::Replace(const ArgumentPart& part, std::string_view text) {
+  Change& change = changes_[part.index];
   change.replaced = true;
-  change.text = std::move(text);
+  change.text = words_[part.index].text;
+  change.text.replace(part.offset, part.length, text);
 }
 
 void CommandWords::InsertBehind(size_t index, const Argv& texts) {

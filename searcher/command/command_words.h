@@ -47,6 +47,13 @@ bool IsShell(std::string_view program);
 // Whether it is Python, such as /usr/bin/python3.11.
 bool IsPython(std::string_view program);
 
+// A part of a command's word: words()[index].text, `length` bytes from `offset` on.
+struct ArgumentPart {
+  size_t index = 0;
+  size_t offset = 0;
+  size_t length = std::string::npos;  // To the end.
+};
+
 // The words of argv or, if argv runs a shell as in "sh -c SCRIPT", those of the script. Changes are
 // collected; words() stays as it was.
 class CommandWords {
@@ -57,7 +64,7 @@ class CommandWords {
   // True if the words are those of a shell's script.
   bool in_shell() const { return script_ < argv_.size(); }
 
-  void Replace(size_t index, std::string text);
+  void Replace(const ArgumentPart& part, std::string_view text);
   // Inserts words behind word `index`.
   void InsertBehind(size_t index, const std::vector<std::string>& texts);
   // Inserts `text` and a colon behind `prefix`, or `text` alone if nothing follows, if word `index`
@@ -81,13 +88,6 @@ class CommandWords {
   size_t script_;  // The index of the script; argv_.size() if there is none.
   std::vector<CommandWord> words_;
   std::map<size_t, Change> changes_;
-};
-
-// A part of a command's word: words()[index].text, `length` bytes from `offset` on.
-struct ArgumentPart {
-  size_t index = 0;
-  size_t offset = 0;
-  size_t length = std::string::npos;  // To the end.
 };
 
 // "--num-gpus=x-y" -> "--num_gpus=x-y".

@@ -146,10 +146,7 @@ void SetArgument(CommandWords& command, const std::string& flag, const Json& val
   const std::string name = WithUnderscores(flag);
   const std::vector<CommandWord>& words = command.words();
   if (!value.is_boolean()) {
-    if (const auto part = FindFlag(command, name)) {
-      std::string word = words[part->index].text;
-      return command.Replace(part->index, word.replace(part->offset, part->length, WordOf(value)));
-    }
+    if (const auto part = FindFlag(command, name)) return command.Replace(*part, WordOf(value));
     return command.InsertBehind(words.size() - 1, {flag, WordOf(value)});
   }
   const auto found = std::ranges::find_if(
@@ -175,16 +172,13 @@ std::optional<Json> ArgumentOf(const CommandWords& command, const std::string& f
 Argv ArgvForTrial(const ExperimentSpec& spec, const Json& ds_config, const std::string& config_path,
                   std::optional<int> port, const std::string& python_path) {
   CommandWords command(spec.entrypoint);
-  const auto replace = [&](const ArgumentPart& part, const std::string& text) {
-    std::string word = command.words()[part.index].text;
-    command.Replace(part.index, word.replace(part.offset, part.length, text));
-  };
   for (const ArgumentPart& part : FindConfigArguments(command, spec))
-    replace(part, config_path);
+    command.Replace(part, config_path);
   for (const auto& [flag, key] : kBatchArguments) {
     const bool has_number = ds_config.contains(key) && ds_config[key].is_number();
     for (size_t i = 0; i < command.words().size() && has_number; ++i) {
-      if (const auto value = ValueOfFlag(command, i, flag)) replace(*value, ds_config[key].dump());
+      if (const auto value = ValueOfFlag(command, i, flag))
+        command.Replace(*value, ds_config[key].dump());
     }
   }
   for (const auto& [flag, value] : ArgumentsOf(ds_config))

@@ -54,7 +54,7 @@ void FillHyperparameters(ExperimentSpec* spec) {
             "{}: /entrypoint has {}, in which a shell's variable and a hyperparameter stand "
             "together; expected them in words of their own",
             spec->config_path, command.words()[i].text);
-    command.Replace(i, word);
+    command.Replace({i}, word);
   }
   spec->entrypoint = command.Changed();
 }
@@ -301,9 +301,7 @@ void MarkOwnConfig(ExperimentSpec* spec) {
   for (const ArgumentPart& part : FindConfigArguments(command, nowhere))
     known.insert(part.index);
   for (const ArgumentPart& part : FindConfigArguments(command, *spec)) {
-    if (known.contains(part.index)) continue;
-    std::string word = command.words()[part.index].text;
-    command.Replace(part.index, word.replace(part.offset, part.length, kConfigPlaceholder));
+    if (!known.contains(part.index)) command.Replace(part, kConfigPlaceholder);
   }
   spec->entrypoint = command.Changed();
 }
