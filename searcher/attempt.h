@@ -14,6 +14,11 @@
 
 namespace dsat {
 
+// How often the files and the limits of attempts are looked at.
+inline constexpr int kLookEveryMs = 200;
+// The time that a canceled attempt has to end by itself.
+inline constexpr std::chrono::seconds kCancelGrace{5};
+
 // The time limits of an attempt. An attempt that exceeds one is killed and has failed.
 struct AttemptLimits {
   std::optional<std::chrono::milliseconds> start;  // Until the first report.

@@ -26,9 +26,7 @@
 namespace dsat {
 namespace {
 
-constexpr int kLookEveryMs = 200;
 constexpr int64_t kMostTimesFull = 3;  // In a row.
-constexpr std::chrono::seconds kCancelGrace{5};
 // For a command at the first time: its ranks may save a checkpoint before they end.
 constexpr std::chrono::seconds kSaveGrace{60};
 // Without --checkpoint-interval: what the loss of a rank may cost.

@@ -34,13 +34,13 @@
 namespace dsat {
 namespace {
 
-constexpr int kLookEveryMs = 200;  // How often files and time-outs are checked.
-constexpr std::chrono::seconds kCancelGrace{5};
 constexpr int64_t kMostUnreached = 3;  // Attempts of a trial that do not count.
 
 }  // namespace
 
 struct Runner::Impl {
+  using Kind = RunnerEvent::Kind;
+
   Impl(Experiment& experiment_in, RunnerOptions options_in, RunnerWatcher watcher_in)
       : experiment(experiment_in),
         options(std::move(options_in)),
@@ -60,7 +60,6 @@ struct Runner::Impl {
   // Starting.
   void SettleOldAttempts();
   std::optional<Trial> NextTrial();
-  void Start(const Trial& trial);
   void Launch(const Trial& trial);
   void NoteStart(Attempt& attempt);
 
@@ -89,8 +88,7 @@ struct Runner::Impl {
   void NoteLoad(TrialId id);
   bool EndsTrial(TrialId id, const Outcome& outcome) const;
   void Tell(TrialId id, const Outcome& outcome);
-  void Notify(RunnerEvent::Kind kind, TrialId trial, int64_t attempt, int64_t step,
-              const std::string& text);
+  void Notify(const RunnerEvent& event);
 
   Experiment& experiment;
   RunnerOptions options;
@@ -176,10 +174,11 @@ void Runner::Impl::Open() {
   pool = options.jobs ? SlotPool(std::numeric_limits<int64_t>::max())
                       : SlotPool::On(hosts, spec.slots_per_trial, are_known);
   if (const int64_t most = NumSlots(hosts); spec.slots_per_trial > most) {
-    Notify(RunnerEvent::Kind::kNote, -1, 0, 0,
-           fmt::format("a trial needs {} slots, more than the {} to use here: trials run one at a "
-                       "time and their ranks share cores, which makes them slower",
-                       spec.slots_per_trial, most));
+    Notify(
+        {.kind = Kind::kNote,
+         .text = fmt::format("a trial needs {} slots, more than the {} to use here: trials run "
+                             "one at a time and their ranks share cores, which makes them slower",
+                             spec.slots_per_trial, most)});
   }
 }
 
@@ -197,7 +196,8 @@ void Runner::Impl::Loop() {
     while (cancels == 0 && pool->HasFree(Clock())) {
       const std::optional<Trial> trial = NextTrial();
       if (!trial) break;
-      Start(*trial);
+      const std::optional<Outcome> refusal = Refusal(experiment.search().spec(), *trial);
+      refusal ? Tell(trial->id, *refusal) : Launch(*trial);
       HearCancel();
     }
     const bool may_start = pool->HasFree(Clock()) && Clock() >= paused_until_s;
@@ -258,7 +258,7 @@ void Runner::Impl::EndSearchIfOver() {
   const std::optional<std::string> why = WhyOver();
   if (!why) return;
   experiment.EndSearch(*why);
-  Notify(RunnerEvent::Kind::kNote, -1, 0, 0, "the search ends: " + *why);
+  Notify({.kind = Kind::kNote, .text = "the search ends: " + *why});
 }
 
 // Ends trials in Slurm's queue once the search is over, and at --max-time all but the first ones.
@@ -283,12 +283,6 @@ std::optional<Trial> Runner::Impl::NextTrial() {
     if (!attempts.contains(id)) return experiment.search().trials().at(id);
   }
   return experiment.Ask();
-}
-
-void Runner::Impl::Start(const Trial& trial) {
-  if (const std::optional<Outcome> refusal = Refusal(experiment.search().spec(), trial))
-    return Tell(trial.id, *refusal);
-  Launch(trial);
 }
 
 void Runner::Impl::Launch(const Trial& trial) {
@@ -321,17 +315,15 @@ void Runner::Impl::Launch(const Trial& trial) {
                                                        options.trial_timeout},
                                          options.jobs));
   NoteStart(attempts.at(trial.id));
-  Notify(RunnerEvent::Kind::kTrialStarted, trial.id, attempt, 0, "");
+  Notify({.kind = Kind::kTrialStarted, .trial = trial.id, .attempt = attempt});
 }
 
 // A trial that waits in Slurm's queue uses no slots.
 void Runner::Impl::NoteStart(Attempt& attempt) {
   const TrialId id = attempt.request().trial;
   if (attempt.started()) started_s.try_emplace(id, Clock() - spent_s[id]);
-  if (const std::string news = attempt.NewsOfJob(); !news.empty()) {
-    Notify(RunnerEvent::Kind::kNote, id, attempt.request().attempt, 0,
-           fmt::format("trial {} {}", id, news));
-  }
+  if (const std::string news = attempt.NewsOfJob(); !news.empty())
+    Notify({.kind = Kind::kNote, .trial = id, .text = fmt::format("trial {} {}", id, news)});
 }
 
 void Runner::Impl::Wait() {
@@ -365,9 +357,8 @@ void Runner::Impl::HearMessages() {
     std::visit([this](auto& said) { OnMessage(said); }, message);
   }
   for (auto& [id, attempt] : attempts) {
-    const std::optional<int64_t> step = attempt.NewStep();
-    if (!step) continue;
-    Notify(RunnerEvent::Kind::kTrialProgress, id, attempt.request().attempt, *step, "");
+    if (const auto step = attempt.NewStep())
+      Notify({.kind = Kind::kTrialProgress, .trial = id, .step = *step});
   }
 }
 
@@ -434,8 +425,9 @@ void Runner::Impl::OnEnd(const LaunchRequest& request, const AttemptEnd& end) {
     Tell(request.trial, outcome);
   } else if (end.outcome.state == TrialState::kFailed) {
     paused_until_s = Clock() + PauseAfter(experiment.NumFailedAttempts(request.trial)).count();
-    Notify(RunnerEvent::Kind::kNote, request.trial, request.attempt, 0,
-           fmt::format("trial {} is tried again: {}", request.trial, end.outcome.reason));
+    Notify({.kind = Kind::kNote,
+            .trial = request.trial,
+            .text = fmt::format("trial {} is tried again: {}", request.trial, end.outcome.reason)});
   }
 }
 
@@ -446,10 +438,10 @@ Outcome Runner::Impl::ReturnSlots(const LaunchRequest& request, const AttemptEnd
   // Slurm replaces the hosts of its jobs.
   if (end.lost_host < 0 || request.slots.empty() || options.jobs) return end.outcome;
   if (const std::optional<double> pause_s = pool->Lose(end.lost_host, Clock())) {
-    Notify(RunnerEvent::Kind::kNote, -1, 0, 0,
-           fmt::format("host {} does not start trials and gets none {}",
-                       hosts.at(static_cast<size_t>(end.lost_host)).name,
-                       std::isinf(*pause_s) ? "any more" : fmt::format("for {} s", *pause_s)));
+    const std::string until = std::isinf(*pause_s) ? "any more" : fmt::format("for {} s", *pause_s);
+    Notify({.kind = Kind::kNote,
+            .text = fmt::format("host {} does not start trials and gets none {}",
+                                hosts.at(static_cast<size_t>(end.lost_host)).name, until)});
   }
   if (!pool->IsEnough())
     Throw(ErrorCode::kUnavailable, "too few hosts are left for a trial: {}", end.outcome.reason);
@@ -462,7 +454,7 @@ void Runner::Impl::NoteLoad(TrialId id) {
   if (!options.machines.hosts.empty() || UsesGpus(experiment.search().spec())) return;
   others[id] = load.OthersPart().value_or(0);
   if (const std::string news = load.News(); !news.empty())
-    Notify(RunnerEvent::Kind::kNote, -1, 0, 0, news);
+    Notify({.kind = Kind::kNote, .text = news});
 }
 
 // After a canceled attempt, and after a failed one with restarts left that may end otherwise,
@@ -483,16 +475,14 @@ void Runner::Impl::Tell(TrialId id, const Outcome& outcome) {
   if (spent_s[id] > 0)
     times = {.started_s = Clock() - spent_s[id], .ended_s = Clock(), .others = others[id]};
   experiment.Tell(id, outcome, times);
-  const int64_t attempt = std::max<int64_t>(0, experiment.NumAttempts(id) - 1);
   const Trial& told = experiment.search().trials().at(id);
-  Notify(RunnerEvent::Kind::kTrialEnded, id, attempt, 0, told.reason);
+  Notify({.kind = Kind::kTrialEnded, .trial = id, .text = told.reason});
   const bool profiled = told.kind == TrialKind::kProfile && told.state == TrialState::kSucceeded;
-  if (profiled) Notify(RunnerEvent::Kind::kProfiled, id, attempt, 0, "");
+  if (profiled) Notify({.kind = Kind::kProfiled, .trial = id});
 }
 
-void Runner::Impl::Notify(RunnerEvent::Kind kind, TrialId trial, int64_t attempt, int64_t step,
-                          const std::string& text) {
-  if (watcher) watcher(experiment, RunnerEvent{kind, trial, attempt, step, text});
+void Runner::Impl::Notify(const RunnerEvent& event) {
+  if (watcher) watcher(experiment, event);
 }
 
 }  // namespace dsat

@@ -46,9 +46,9 @@ struct RunnerEvent {
     kNote,           // text: a note for the user, such as that a trial is tried again.
   } kind;
   TrialId trial = -1;
-  int64_t attempt = 0;
+  int64_t attempt = 0;  // kTrialStarted: the number of the attempt.
   int64_t step = 0;
-  std::string text;
+  std::string text = {};
 };
 using RunnerWatcher = std::function<void(const Experiment&, const RunnerEvent&)>;
 
