@@ -84,38 +84,6 @@ class HistoryReader {
   int64_t told_validation_ = 0;
 };
 
-// Signs of life and ends that the ranks report themselves.
-struct Listener {
-  EventQueue<TrialMessage>* queue;
-  Attempt* attempt;
-  HistoryReader* history;
-
-  void Hear() {
-    for (TrialMessage& message : queue->Drain()) {
-      std::visit([this](auto& said) { OnMessage(said); }, message);
-    }
-  }
-
-  void OnMessage(const ProgressMessage& message) {
-    if (message.attempt.attempt != attempt->request().attempt) return;
-    attempt->OnProgress(message.step);
-    if (message.rank == 0 && message.begins) history->Begin(message.step);
-    for (const std::string& warning : message.warnings)
-      Log(LogLevel::kWarn, Printable(warning));
-  }
-  void OnMessage(const InfeasibleMessage& message) {
-    if (message.attempt.attempt != attempt->request().attempt) return;
-    attempt->OnInfeasible(message.rank, message.reason);
-  }
-  // A measurement was not requested; the rank continues.
-  void OnMessage(MeasuredMessage& message) { message.next_point.set_value(std::nullopt); }
-};
-
-void WaitForNews(const EventQueue<TrialMessage>& queue, const Attempt& attempt) {
-  pollfd fds[] = {{queue.fd(), POLLIN, 0}, {attempt.fd(), POLLIN, 0}};
-  if (poll(fds, 2, kLookEveryMs) < 0 && errno != EINTR) ThrowErrno("poll", errno);
-}
-
 LaunchRequest MakeRequest(const ExperimentSpec& spec, const Json& ds_config,
                           const RunnerOptions& options, const TrialServer& server) {
   LaunchRequest request;
@@ -157,6 +125,12 @@ struct FullTraining {
   // Also if a full disk is why it cannot be started.
   Outcome TryToRun(const LaunchRequest& request);
 
+  // Signs of life and ends that the ranks report themselves.
+  void OnMessage(const ProgressMessage& message, Attempt& attempt);
+  void OnMessage(const InfeasibleMessage& message, Attempt& attempt);
+  // A measurement was not requested; the rank continues.
+  void OnMessage(MeasuredMessage& message, Attempt&) { message.next_point.set_value(std::nullopt); }
+
   const ExperimentSpec& spec;
   const RunnerOptions& options;
   const std::function<int64_t()>& num_cancels;
@@ -167,6 +141,19 @@ struct FullTraining {
   int64_t cancels = 0;
 };
 
+void FullTraining::OnMessage(const ProgressMessage& message, Attempt& attempt) {
+  if (message.attempt.attempt != attempt.request().attempt) return;
+  attempt.OnProgress(message.step);
+  if (message.rank == 0 && message.begins) history.Begin(message.step);
+  for (const std::string& warning : message.warnings)
+    Log(LogLevel::kWarn, Printable(warning));
+}
+
+void FullTraining::OnMessage(const InfeasibleMessage& message, Attempt& attempt) {
+  if (message.attempt.attempt == attempt.request().attempt)
+    attempt.OnInfeasible(message.rank, message.reason);
+}
+
 Outcome FullTraining::Run(const LaunchRequest& request) {
   const AttemptRef ref{request.experiment, request.trial, request.attempt};
   server.Admit(ref);
@@ -174,9 +161,9 @@ Outcome FullTraining::Run(const LaunchRequest& request) {
   AttemptLimits limits;
   if (IsBuiltin(spec)) limits = {options.start_timeout, options.hang_timeout, std::nullopt};
   Attempt attempt(options.dsat_binary, target, request, limits, options.jobs);
-  Listener listener{&queue, &attempt, &history};
   while (true) {
-    WaitForNews(queue, attempt);
+    pollfd fds[] = {{queue.fd(), POLLIN, 0}, {attempt.fd(), POLLIN, 0}};
+    if (poll(fds, 2, kLookEveryMs) < 0 && errno != EINTR) ThrowErrno("poll", errno);
     const int64_t before = std::exchange(cancels, num_cancels ? num_cancels() : 0);
     // Ranks of the built-in engine are told to stop by the answer to their next progress report.
     if (cancels > before) server.Dismiss(ref);
@@ -187,7 +174,8 @@ Outcome FullTraining::Run(const LaunchRequest& request) {
     attempt.Observe();
     if (const std::string news = attempt.NewsOfJob(); !news.empty())
       Log(LogLevel::kInfo, "the training " + news);
-    listener.Hear();
+    for (TrialMessage& message : queue.Drain())
+      std::visit([&](auto& said) { OnMessage(said, attempt); }, message);
     history.Follow();
     const std::optional<AttemptEnd> end = attempt.End();
     if (!end) continue;
