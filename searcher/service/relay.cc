@@ -71,7 +71,7 @@ bool Relay::Step(bool may_enter) {
   has_more_ = true;
   for (int round = 0; has_more_ && round < kRounds; ++round) {
     has_more_ = false;
-    if (!MoveIn(&has_more_) || !MoveOut(&has_more_)) return false;
+    if (!MoveIn() || !MoveOut()) return false;
     if (has_more_) moved_ = refilled_;
   }
   return true;
@@ -85,7 +85,7 @@ void Relay::RefillAllowance() {
 }
 
 // From the client to the server.
-bool Relay::MoveIn(bool* moved) {
+bool Relay::MoveIn() {
   std::array<char, 16384> bytes;
   if (to_inside_.empty() && !is_paused()) {
     const ssize_t size = tls_ ? tls_->Read(bytes) : Receive(outside_.get(), bytes);
@@ -96,18 +96,18 @@ bool Relay::MoveIn(bool* moved) {
       if (!check_.FromClient(to_inside_)) return false;
       allowance_ -= static_cast<double>(check_.num_frames() - frames) +
                     kFramesPerReset * static_cast<double>(check_.num_resets() - resets);
-      *moved = true;
+      has_more_ = true;
     }
   }
   if (to_inside_.empty()) return true;
   const ssize_t size = Send(inside_.get(), to_inside_);
   if (size > 0) to_inside_.erase(0, static_cast<size_t>(size));
-  *moved |= size > 0;
+  has_more_ |= size > 0;
   return size != kEnded;
 }
 
 // From the server to the client.
-bool Relay::MoveOut(bool* moved) {
+bool Relay::MoveOut() {
   std::array<char, 16384> bytes;
   if (to_outside_.empty()) {
     const ssize_t size = Receive(inside_.get(), bytes);
@@ -115,13 +115,13 @@ bool Relay::MoveOut(bool* moved) {
     if (size > 0) {
       to_outside_.assign(bytes.data(), static_cast<size_t>(size));
       check_.FromServer(to_outside_);
-      *moved = true;
+      has_more_ = true;
     }
   }
   if (to_outside_.empty()) return true;
   const ssize_t size = tls_ ? tls_->Write(to_outside_) : Send(outside_.get(), to_outside_);
   if (size > 0) to_outside_.erase(0, static_cast<size_t>(size));
-  *moved |= size > 0;
+  has_more_ |= size > 0;
   return size != kEnded;
 }
 

@@ -53,8 +53,8 @@ class Relay {
  private:
   bool Meet(bool may_enter);
   void RefillAllowance();
-  bool MoveIn(bool* moved);
-  bool MoveOut(bool* moved);
+  bool MoveIn();
+  bool MoveOut();
 
   UniqueFd outside_, inside_;
   std::optional<TlsSession> tls_;

@@ -70,11 +70,6 @@ std::string SocketPath(const std::string& address) {
         address, by);
 }
 
-// "127.0.0.1:0" with the port that was found.
-std::string WithPort(const std::string& address, int port) {
-  return fmt::format("{}:{}", address.substr(0, address.rfind(':')), port);
-}
-
 sockaddr_un UnixName(const std::string& address) {
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
@@ -155,7 +150,7 @@ UniqueFd BindPort(std::string& address) {
   socklen_t size = sizeof(bound);
   if (getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound), &size) != 0)
     ThrowErrno("getsockname", errno);
-  address = WithPort(address, ntohs(bound.sin6_port));
+  address = fmt::format("{}:{}", address.substr(0, colon), ntohs(bound.sin6_port));
   return fd;
 }
 
