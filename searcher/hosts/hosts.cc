@@ -164,14 +164,9 @@ class FilterReader {
   size_t at_ = 0;
 };
 
-// Parses the filter of `option`.
-Chosen ReadFilter(const char* option, const std::string& filter, const std::vector<Host>& hosts) {
-  return FilterReader(option, filter, hosts).Read();
-}
-
 std::vector<Host> Include(const std::vector<Host>& hosts, const std::string& filter) {
   std::vector<Host> included;
-  for (const auto& [index, slots] : ReadFilter(kInclude, filter, hosts)) {
+  for (const auto& [index, slots] : FilterReader(kInclude, filter, hosts).Read()) {
     included.push_back(hosts[index]);
     if (!slots.empty()) included.back().slots.assign(slots.begin(), slots.end());
   }
@@ -179,7 +174,7 @@ std::vector<Host> Include(const std::vector<Host>& hosts, const std::string& fil
 }
 
 std::vector<Host> Exclude(std::vector<Host> hosts, const std::string& filter) {
-  for (const auto& [index, named] : ReadFilter(kExclude, filter, hosts)) {
+  for (const auto& [index, named] : FilterReader(kExclude, filter, hosts).Read()) {
     const std::set<int64_t>& slots = named;
     std::erase_if(hosts[index].slots,
                   [&slots](int64_t slot) { return slots.empty() || slots.contains(slot); });
@@ -212,8 +207,7 @@ constexpr std::array<std::string_view, 5> kExportedPrefixes = {"MLFLOW", "MV2", 
 
 void CheckHostName(const std::string& name) {
   const auto is_part = [](std::string_view part) {
-    return !part.empty() && part[0] != '-' &&
-           std::all_of(part.begin(), part.end(), IsHostCharacter);
+    return !part.empty() && part[0] != '-' && std::ranges::all_of(part, IsHostCharacter);
   };
   const size_t at = name.find('@');
   const bool good =
@@ -287,9 +281,8 @@ std::map<std::string, std::string> ExportedVariables(const std::vector<std::stri
     const size_t equals = variable.find('=');
     if (equals == variable.npos) continue;
     const std::string name = variable.substr(0, equals);
-    const bool wanted =
-        std::any_of(kExportedPrefixes.begin(), kExportedPrefixes.end(),
-                    [&](std::string_view prefix) { return name.starts_with(prefix); });
+    const bool wanted = std::ranges::any_of(
+        kExportedPrefixes, [&](std::string_view prefix) { return name.starts_with(prefix); });
     if (wanted && IsVariableName(name)) exported.emplace(name, variable.substr(equals + 1));
   }
   return exported;

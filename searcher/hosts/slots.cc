@@ -23,15 +23,6 @@
 namespace dsat {
 namespace {
 
-std::vector<Slot> FreeSlots(const LaunchHost& host, int64_t number, const std::set<Slot>& used) {
-  std::vector<Slot> free;
-  for (const int64_t index : host.slots) {
-    const Slot slot{number, index};
-    if (!used.contains(slot)) free.push_back(slot);
-  }
-  return free;
-}
-
 bool IsNumber(const std::string& device) {
   return !device.empty() && device.find_first_not_of("0123456789") == std::string::npos;
 }
@@ -176,12 +167,14 @@ int64_t NumVisibleGpus() {
 std::vector<Slot> FindSlots(const std::vector<LaunchHost>& hosts, const std::set<Slot>& used,
                             int64_t num_ranks) {
   const auto wanted = static_cast<size_t>(num_ranks);
-  const bool fits_on_one = std::any_of(hosts.begin(), hosts.end(), [&](const LaunchHost& host) {
-    return host.slots.size() >= wanted;
-  });
+  const bool fits_on_one = std::ranges::any_of(
+      hosts, [&](const LaunchHost& host) { return host.slots.size() >= wanted; });
   std::vector<Slot> found;
   for (size_t i = 0; i < hosts.size(); ++i) {
-    const std::vector<Slot> free = FreeSlots(hosts[i], static_cast<int64_t>(i), used);
+    std::vector<Slot> free;
+    for (const int64_t index : hosts[i].slots)
+      free.push_back({static_cast<int64_t>(i), index});
+    std::erase_if(free, [&](const Slot& slot) { return used.contains(slot); });
     if (fits_on_one ? free.size() < wanted : free.size() < hosts[i].slots.size()) continue;
     const size_t count = std::min(free.size(), wanted - found.size());
     found.insert(found.end(), free.begin(), free.begin() + static_cast<std::ptrdiff_t>(count));
@@ -209,8 +202,7 @@ LaunchHost ThisMachine(const ExperimentSpec& spec, int64_t num_slots) {
 }
 
 bool AreElsewhere(const std::vector<LaunchHost>& hosts) {
-  return std::any_of(hosts.begin(), hosts.end(),
-                     [](const LaunchHost& host) { return !host.reach.empty(); });
+  return std::ranges::any_of(hosts, [](const LaunchHost& host) { return !host.reach.empty(); });
 }
 
 void CheckHosts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts) {

@@ -55,9 +55,15 @@ void SupervisedProcess::Hear(Part& part) {
     part.process.Refuse("it sent a message that no supervisor sends; expected the same dsat there");
   }
   if (!part.process.ended()) return;
-  part.process.Collect();
+  const int exit_code = part.process.Collect();
   epoll_ctl(news_.get(), EPOLL_CTL_DEL, part.process.fd(), nullptr);
-  if (!part.report) OnReport(part, Lost(part));
+  if (part.report) return;
+  SuperviseReport lost;
+  lost.exit.first_failed_rank = 0;
+  lost.exit.exit_code = exit_code;
+  lost.exit.log_tail = part.process.WhyNoReport();
+  lost.exit.lost_host = part.host;
+  OnReport(part, std::move(lost));
 }
 
 // The ranks on other hosts need not run on.
@@ -89,22 +95,13 @@ void SupervisedProcess::OnReport(Part& part, SuperviseReport ended) {
   part.report = std::move(ended);
 }
 
-SuperviseReport SupervisedProcess::Lost(Part& part) const {
-  SuperviseReport lost;
-  lost.exit.first_failed_rank = 0;
-  lost.exit.exit_code = part.process.Collect();
-  lost.exit.log_tail = part.process.WhyNoReport();
-  lost.exit.lost_host = part.host;
-  return lost;
-}
-
 // The host of the rank that failed first, or of one that crashed; null if none failed.
 const SupervisedProcess::Part* SupervisedProcess::Cause() const {
   const auto crashed = [](const Part& part) {
     return part.report->exit.first_failed_rank >= 0 && Crashed(part.report->exit.exit_code);
   };
   if (first_failed_ == nullptr || crashed(*first_failed_)) return first_failed_;
-  const auto cause = std::find_if(parts_.begin(), parts_.end(), crashed);
+  const auto cause = std::ranges::find_if(parts_, crashed);
   return cause == parts_.end() ? first_failed_ : &*cause;
 }
 
@@ -125,13 +122,12 @@ ExitReport SupervisedProcess::Merged() const {
     all.elapsed = std::max(all.elapsed, exit.elapsed);
     for (size_t i = 0; i < part.ranks.size() && i < exit.exit_codes.size(); ++i)
       all.exit_codes[static_cast<size_t>(part.ranks[i])] = exit.exit_codes[i];
-    if (std::find(part.ranks.begin(), part.ranks.end(), static_cast<int>(told)) == part.ranks.end())
-      continue;
+    if (std::ranges::find(part.ranks, static_cast<int>(told)) == part.ranks.end()) continue;
     all.exit_code = exit.exit_code;
     all.lost_host = exit.lost_host;
     words = exit.log_tail;
   }
-  if (std::count(all.exit_codes.begin(), all.exit_codes.end(), -1) > 0) all.exit_codes.clear();
+  if (std::ranges::count(all.exit_codes, -1) > 0) all.exit_codes.clear();
   all.log_tail = TailLines(log_paths_[told], kTailLines);
   if (words.empty()) return all;
   const bool line_is_open = !all.log_tail.empty() && all.log_tail.back() != '\n';
@@ -172,8 +168,8 @@ std::optional<ExitReport> SupervisedProcess::Poll() {
     part.process.SayAlive();
     Hear(part);
   }
-  const auto ended = [](const Part& part) { return part.process.ended(); };
-  if (std::all_of(parts_.begin(), parts_.end(), ended)) report_ = Merged();
+  if (std::ranges::all_of(parts_, [](const Part& part) { return part.process.ended(); }))
+    report_ = Merged();
   return report_;
 }
 

@@ -71,7 +71,6 @@ class SupervisedProcess {
   void OnReport(Part& part, SuperviseReport ended);
   void OnFailure(const Part& part);
   const Part* Cause() const;
-  SuperviseReport Lost(Part& part) const;
   ExitReport Merged() const;
 
   UniqueFd news_;  // An epoll descriptor of the connections.

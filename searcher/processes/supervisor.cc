@@ -154,8 +154,6 @@ class Supervisor {
   void Kill();
   void Wait();
   void Listen();
-  bool IsForgotten() const;
-  void LoseRunner();
   void OnMessage(const Json& message);
   void StopAsked(milliseconds grace);
   int PollTimeoutMs() const;
@@ -259,16 +257,9 @@ void Supervisor::Listen() {
     last_heard_ = Clock::now();
     OnMessage(Json::parse(*line));
   }
-  if (!connected || IsForgotten()) LoseRunner();
-}
-
-bool Supervisor::IsForgotten() const {
-  return order_.remote && Clock::now() - last_heard_ > order_.grace.silence;
-}
-
-// The runner is gone: the ranks are killed at once.
-void Supervisor::LoseRunner() {
-  control_.Close();
+  const bool is_forgotten = order_.remote && Clock::now() - last_heard_ > order_.grace.silence;
+  if (connected && !is_forgotten) return;
+  control_.Close();  // The runner is gone: the ranks are killed at once.
   Kill();
 }
 

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <optional>
+#include <ranges>
 #include <utility>
 #include <vector>
 
@@ -13,7 +14,7 @@
 namespace dsat {
 namespace {
 
-constexpr size_t kMostLookedAt = 200;  // Newest first.
+constexpr int64_t kMostLookedAt = 200;  // Newest first.
 
 // The facts that decide how fast trials run, without the name of the machine and what is measured
 // anew.
@@ -29,10 +30,6 @@ bool RunsAlike(const ExperimentSpec& a, const ExperimentSpec& b) {
   return a.slots_per_trial == b.slots_per_trial && a.device == b.device &&
          IsBuiltin(a) == IsBuiltin(b) && a.environment == b.environment &&
          Hardware(a) == Hardware(b);
-}
-
-bool TrainsTheSame(const ExperimentSpec& a, const ExperimentSpec& b) {
-  return a.entrypoint == b.entrypoint && a.hyperparameters == b.hyperparameters;
 }
 
 // nullopt if it has no search space or no trial that was measured.
@@ -75,15 +72,14 @@ std::optional<ExperimentSpec> SpecOf(const Store& store, ExperimentId id) {
 std::optional<EarlierSearch> FindAutomatically(const Store& store, const ExperimentSpec& spec) {
   if (Hardware(spec).empty()) return std::nullopt;
   std::optional<EarlierSearch> other;
-  std::vector<ExperimentRow> rows = store.ListExperiments();
-  size_t looked_at = 0;
-  for (auto row = rows.rbegin(); row != rows.rend() && looked_at < kMostLookedAt; ++row) {
-    ++looked_at;
-    const std::optional<ExperimentSpec> theirs = SpecOf(store, row->id);
+  const std::vector<ExperimentRow> rows = store.ListExperiments();
+  for (const ExperimentRow& row : rows | std::views::reverse | std::views::take(kMostLookedAt)) {
+    const std::optional<ExperimentSpec> theirs = SpecOf(store, row.id);
     if (!theirs || !RunsAlike(spec, *theirs)) continue;
-    const bool same = TrainsTheSame(spec, *theirs);
+    const bool same =
+        spec.entrypoint == theirs->entrypoint && spec.hyperparameters == theirs->hyperparameters;
     if (!same && other) continue;
-    std::optional<EarlierSearch> found = EvidenceOf(store, row->id, *theirs);
+    std::optional<EarlierSearch> found = EvidenceOf(store, row.id, *theirs);
     if (!found) continue;
     found->same_machine = true;
     if (same) return found;
