@@ -80,13 +80,6 @@ std::string CsvLine(const Cells& cells) {
   return line + "\r\n";
 }
 
-std::string ToCsv(const QueryResult& trials) {
-  std::string text = CsvLine(trials.columns);
-  for (const std::vector<Json>& row : trials.rows)
-    text += CsvLine(row);
-  return text;
-}
-
 // The user's command with the arguments of `ds_config`, as it runs without dsat; empty if dsat has
 // to start its ranks.
 std::vector<std::string> StandaloneCommand(const ExperimentSpec& spec, const Json& ds_config,
@@ -284,7 +277,12 @@ std::string ExportTrials(const Store& store, ExperimentId id, const std::string&
                               " JOIN trials AS t ON t.experiment = m.experiment AND t.id = m.trial"
                               " WHERE m.experiment = {} ORDER BY m.trial",
                               id));
-  if (format == "csv") return ToCsv(trials);
+  if (format == "csv") {
+    std::string text = CsvLine(trials.columns);
+    for (const std::vector<Json>& row : trials.rows)
+      text += CsvLine(row);
+    return text;
+  }
   Json rows = RowsAsJson(trials);
   for (Json& row : rows)
     for (const char* column : {"assignment", "ds_config"})

@@ -25,11 +25,6 @@ bool IsThisMachine(const std::string& name) {
   return name == "localhost" || name == "127.0.0.1" || name == "::1" || name == own.data();
 }
 
-// "user@host" without the user.
-std::string NetworkName(const std::string& name) {
-  return name.substr(name.find('@') + 1);
-}
-
 }  // namespace
 
 void HostReacher::Question::Hear() {
@@ -93,7 +88,8 @@ void HostReacher::Complete() {
   CheckAnswers();
   for (const Question& question : questions_) {
     const SuperviseHello& hello = *question.answer;
-    const std::string name = NetworkName(question.host->name);
+    const std::string& full = question.host->name;
+    const std::string name = full.substr(full.find('@') + 1);  // Without the user.
     const Route route = hello.address.empty() ? RouteTo(name) : Route{};
     question.host->num_cores = hello.num_cores;
     question.host->devices = hello.devices;

@@ -80,10 +80,6 @@ UniqueFd NewLog(const std::string& path, const std::string& first_line) {
   return log;
 }
 
-std::string FirstLine(const std::string& text) {
-  return text.substr(0, text.find('\n'));
-}
-
 }  // namespace
 
 SlurmJob::SlurmJob(const SlurmJobs& jobs, const std::string& name, const std::string& dsat_binary,
@@ -99,7 +95,7 @@ SlurmJob::SlurmJob(const SlurmJobs& jobs, const std::string& name, const std::st
   const bool was_left = std::filesystem::exists(lock);
   lock_ = LockJob(lock);
   if (FileLock::IsHeld(log_)) {
-    if (was_left && FirstLine(ReadFile(log_)) == request) return;
+    if (was_left && ReadFile(log_).starts_with(request + "\n")) return;
     lock_.reset();
     WaitForEnd(log_, Clock::now());
     lock_ = LockJob(lock);

@@ -109,17 +109,14 @@ void ReadSteps(const Json& file, HookReport* report) {
   }
 }
 
-Metric Once(double value) {
-  return {.value = value, .spread = 0, .samples = 1};
-}
-
 // The highest value of all ranks that have one.
 void AddHighest(const char* name, const std::vector<HookReport>& reports,
                 std::optional<double> HookReport::*value, Measurement* measurement) {
   for (const HookReport& report : reports) {
     if (!(report.*value)) continue;
-    const auto [found, is_new] = measurement->try_emplace(name, Once(*(report.*value)));
-    if (!is_new) found->second.value = std::max(found->second.value, *(report.*value));
+    const Metric metric{.value = *(report.*value), .spread = 0, .samples = 1};
+    double& highest = measurement->try_emplace(name, metric).first->second.value;
+    highest = std::max(highest, metric.value);
   }
 }
 

@@ -74,13 +74,10 @@ LossCheck NotChecked(std::string why) {
   return check;
 }
 
-bool IsBatchKey(const std::string& pointer) {
-  return pointer == "/train_batch_size" || pointer == kMicroBatchKey || pointer == kAccumulationKey;
-}
-
 engine::KeyClass ClassOf(const std::string& pointer) {
   // How a batch is split is the order of its sums. Its size is equal where losses are compared.
-  if (IsBatchKey(pointer)) return engine::KeyClass::kRounding;
+  for (const char* key : {"/train_batch_size", kMicroBatchKey, kAccumulationKey})
+    if (pointer == key) return engine::KeyClass::kRounding;
   const engine::Key* key = engine::Keys().Find(pointer);
   if (key == nullptr) return engine::KeyClass::kSemantic;
   if (key->type == engine::KeyType::kSection) return engine::KeyClass::kExact;  // An empty one.

@@ -29,10 +29,6 @@ Trial TrialOf(TrialKind kind, Assignment assignment, Json ds_config) {
   return trial;
 }
 
-bool ChecksLosses(const SearchState& search) {
-  return search.spec.options.check_losses && search.confirmation.has_value();
-}
-
 // Whether a reference run of a global batch is missing. A further one would not succeed if one has
 // not.
 bool LacksReference(const SearchState& search, int64_t train_batch_size) {
@@ -204,7 +200,8 @@ std::optional<Trial> ProofOf(const SearchState& search, TrialId pick) {
   if (search.SoakOf(pick) || search.LaunchSeconds(pick) > search.SecondsLeft()) return std::nullopt;
   const Json config = search.BestConfigOf(pick);
   const std::optional<TrialId> submitted = search.submitted;
-  const bool compares = ChecksLosses(search) && submitted && pick != submitted &&
+  const bool compares = options.check_losses && search.confirmation && submitted &&
+                        pick != submitted &&
                         !LossesOf(search.trials.at(pick), options.metric).empty() &&
                         !LossesOf(search.trials.at(*submitted), options.metric).empty();
   if (compares && !search.Dropped().contains(*submitted) &&
