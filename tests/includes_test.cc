@@ -299,7 +299,6 @@ TEST(TidyTest, EveryImplementationHasAHeader) {
       {"methods/auto_transfer.cc", "methods/auto_belief.h"},
       {"methods/options.cc", "methods/methods.h"},
       {"searcher/launch/builtin_target.cc", "searcher/launch/launch_target.h"},
-      {"searcher/search/search_confirm.cc", "searcher/search/phases.h"},
       {"searcher/input/experiment_spec.cc", "searcher/input/document.h"},
       {"cli/flags_", "cli/flags_parser.h"},
       {"cli/output/", "cli/output/output.h"},

@@ -113,7 +113,7 @@ class LargerBatchPhase : public Phase {
   std::optional<Trial> Next() override;
 };
 
-// Runs what proves the pick (NextProof) and is still missing.
+// Runs what proves the pick (ProofOf) and is still missing.
 class ProofPhase : public Phase {
  public:
   using Phase::Phase;
@@ -126,10 +126,9 @@ class ProofPhase : public Phase {
 // submitted configuration (searcher/search/loss_check.h). It is the last launch of the pick in the
 // confirmation, or comes after it. A pick that fails drops out, and the next one is soaked.
 
-// The next run of a search whose confirmation is over, without its number: a reference or a soak;
-// nullopt if none is left, or no time for it. REQUIRES: no trial is running.
-std::optional<Trial> NextProof(const SearchState& search);
-// The same for a configuration that becomes the pick if the next launch confirms it.
+// The next run for the proof of a pick, or of what becomes the pick if the next launch confirms it,
+// without its number: a reference or a soak; nullopt if none is left, or no time for it. REQUIRES:
+// no trial is running.
 std::optional<Trial> ProofOf(const SearchState& search, TrialId pick);
 
 // The submitted configuration with a global batch of `train_batch_size`: the largest micro-batch

@@ -64,7 +64,7 @@ struct Verdict {
   std::vector<Alternative> alternatives;
   // Device memory that the pick leaves free on the fullest rank; nullopt if it is not known.
   std::optional<int64_t> free_bytes;
-  std::optional<TrialId> soak;  // The longer run of the pick (NextProof), if it has run.
+  std::optional<TrialId> soak;  // The longer run of the pick (ProofOf), if it has run.
   // Why the pick was not confirmed or not soaked as asked for, "" if it was.
   std::string no_confirmation;
   std::string no_soak;
