@@ -2,6 +2,7 @@
 #include "cli/machine_facts.h"
 
 #include <fmt/format.h>
+#include <sys/utsname.h>
 
 #include <cmath>
 #include <cstdint>
@@ -15,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/num_cores.h"
 #include "base/parse_number.h"
 #include "base/version.h"
 #include "cli/disk_speed.h"
@@ -24,7 +26,6 @@
 #include "searcher/command/command_words.h"
 #include "searcher/command/import_hook.h"
 #include "searcher/hosts/slots.h"
-#include "searcher/results.h"
 
 namespace dsat::cli {
 namespace {
@@ -66,6 +67,13 @@ Json DiskSpeeds(const ExperimentSpec& spec) {
   } catch (const Error&) {
     return nullptr;
   }
+}
+
+// This machine, to tell whether a recorded speed can be expected again: its name and cores.
+std::string MachineName() {
+  utsname name{};
+  if (uname(&name) != 0) return "";
+  return fmt::format("{}, {} cores", name.nodename, NumCores());
 }
 
 }  // namespace

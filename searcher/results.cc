@@ -1,8 +1,6 @@
 // The results of a search.
 #include "searcher/results.h"
 
-#include <sys/utsname.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <utility>
@@ -10,14 +8,16 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "base/num_cores.h"
+#include "base/version.h"
+#include "engine/config/keys.h"
+#include "engine/config/settings.h"
 #include "proto/launch_settings.h"
 #include "searcher/command/command_words.h"
 #include "searcher/command/deepspeed_command.h"
 #include "searcher/command/rank_launcher.h"
+#include "searcher/command/trainer_command.h"
 #include "searcher/search/outlook.h"
 #include "searcher/search/verdict.h"
-#include "searcher/stated_defaults.h"
 
 namespace dsat {
 namespace {
@@ -117,6 +117,26 @@ Json WithoutOwnArguments(const Search& search, Json config) {
   return config;
 }
 
+// The value that `key` has without being given; null if it is not to be stated. `release` is that
+// of the script's DeepSpeed; empty if unknown.
+Json StatedValue(const engine::Key& key, const ExperimentSpec& spec, const std::vector<Knob>& knobs,
+                 const engine::Settings& settings, const std::string& release) {
+  const std::string pointer = key.pointer;
+  const bool is_changed = *key.changed != '\0';
+  const bool is_knob = std::ranges::find(knobs, pointer, &Knob::pointer) != knobs.end();
+  if (!is_changed && !is_knob && key.fallback_stage == engine::kNumZeroStages) return nullptr;
+  if (settings.Has(pointer) || settings.stage() < key.from_stage) return nullptr;
+  if (!settings.Has(pointer.substr(0, pointer.rfind('/'))) && pointer.rfind('/') > 0)
+    return nullptr;
+  if (!IsBuiltin(spec)) {
+    const bool is_known = release.empty() || !engine::NameIn(release, key).empty();
+    if (key.own || !is_known || (is_changed && release.empty())) return nullptr;
+    if (pointer == "/gradient_clipping" && RunsTrainer(spec)) return nullptr;
+    if (is_changed && engine::IsOlder(release, key.changed)) return Json::parse(key.earlier);
+  }
+  return settings.Get(pointer);
+}
+
 // A resolved config with stated defaults.
 Json StatedConfig(const Search& search, const Json& config) {
   const Json* stage = FindAtPointer(config, kStageKey);
@@ -188,18 +208,30 @@ Json ConfigToKeep(const Search& search, TrialId id) {
   return WithScript(search.spec(), StatedConfig(search, search.BestConfigOf(id)));
 }
 
-std::string MachineName() {
-  utsname name{};
-  if (uname(&name) != 0) return "";
-  return fmt::format("{}, {} cores", name.nodename, NumCores());
-}
-
 std::string MachineOf(const ExperimentSpec& spec) {
   std::string names = spec.machine.value("host", "");
   const Json hosts = spec.machine.value("hosts", Json::object());
   for (const auto& host : hosts.items())
     names += (names.empty() ? "" : ", ") + host.key();
   return names;
+}
+
+Json VersionsOf(const ExperimentSpec& spec) {
+  Json versions{{"dsat", spec.machine.value("dsat", kVersion)}};
+  const Json packages = spec.machine.value("packages", Json());
+  if (packages.is_object()) versions.update(packages);
+  return versions;
+}
+
+Json WithStatedDefaults(const ExperimentSpec& spec, const std::vector<Knob>& knobs,
+                        Json ds_config) {
+  const engine::Settings settings(ds_config, "ds_config");
+  const std::string release = VersionsOf(spec).value("deepspeed", "");
+  for (const engine::Key& key : engine::Keys()) {
+    const Json value = StatedValue(key, spec, knobs, settings, release);
+    if (!value.is_null()) SetAtPointer(ds_config, key.pointer, value);
+  }
+  return ds_config;
 }
 
 void WriteResults(const Experiment& experiment, const std::string& out_dir, bool waits_for_disk) {

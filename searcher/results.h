@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/json.h"
 #include "db/store.h"
@@ -12,7 +13,7 @@
 namespace dsat {
 
 // The config of the verdict's pick with the batch sizes of its best point, which states what it
-// leaves to defaults that may change (searcher/stated_defaults.h); nullopt before a trial succeeds.
+// leaves to defaults that may change (WithStatedDefaults); nullopt before a trial succeeds.
 std::optional<Json> BestConfig(const Search& search);
 
 // The config that is predicted to be the fastest, as ConfigToKeep has it, of a search that has
@@ -34,11 +35,21 @@ std::string ProductionCommand(const ExperimentSpec& spec, const Json& ds_config,
 // Whether the import hook has changed the script's own batch sizes in a trial (PointResult).
 bool ByHook(const Search& search, TrialId id);
 
-// This machine, to tell whether a recorded speed can be expected again: its name and cores.
-std::string MachineName();
-// The same of the machine that the trials of an experiment run on, or the names of their hosts; ""
-// if it is not known.
+// The machine that the trials of an experiment run on, to tell whether a recorded speed can be
+// expected again: its name and cores, or the names of the hosts; "" if it is not known.
 std::string MachineOf(const ExperimentSpec& spec);
+
+// The versions that an experiment's trials ran with, name -> text: "dsat" and, as far as they are
+// known, "deepspeed", "torch" and "transformers".
+Json VersionsOf(const ExperimentSpec& spec);
+
+// `ds_config`, the configuration of a trial, with the value that it ran with for each key of
+// `knobs`, and for each key whose default differs between releases of DeepSpeed or between ZeRO
+// stages (Key::changed, Key::fallback_stage). Keys that are given stay, "auto" included. Left out
+// are the keys of sections that the config lacks, keys without effect at its stage and, for a
+// script, keys that its DeepSpeed does not know, changed defaults if its version is unknown, and
+// gradient_clipping if a trainer runs that has an argument for it.
+Json WithStatedDefaults(const ExperimentSpec& spec, const std::vector<Knob>& knobs, Json ds_config);
 
 // Writes out_dir/metrics.json and, once a trial has succeeded or if there is a PredictedConfig,
 // out_dir/ds_config.json, command.txt,
@@ -48,7 +59,7 @@ std::string MachineOf(const ExperimentSpec& spec);
 //   experiment: id, name, config_path, model_dir, hyperparameters, ds_config (as submitted),
 //     method, metric, unit, random_seed, state, reason.
 //   machine: MachineOf the experiment.
-//   versions: VersionsOf the experiment (searcher/stated_defaults.h).
+//   versions: VersionsOf the experiment.
 //   best_trial: trial, micro_batch_size, accumulation_steps, metrics (name -> value, spread,
 //     samples, unit), rank_peak_bytes of the verdict's pick; null if there is none.
 //   ds_config: the content of ds_config.json; null if there is none.

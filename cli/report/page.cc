@@ -9,7 +9,6 @@
 #include "base/version.h"
 #include "cli/output/output.h"
 #include "searcher/results.h"
-#include "searcher/stated_defaults.h"
 
 namespace dsat::cli {
 namespace {

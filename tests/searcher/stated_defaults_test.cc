@@ -1,11 +1,10 @@
 // Tests which defaults the written configuration states.
-#include "searcher/stated_defaults.h"
-
 #include <gtest/gtest.h>
 
 #include "base/files.h"
 #include "base/version.h"
 #include "engine/config/validate.h"
+#include "searcher/results.h"
 #include "tests/db/store_fixtures.h"
 #include "tests/temp_folder.h"
 
