@@ -11,7 +11,6 @@
 #include "base/error.h"
 #include "engine/config/ds_config.h"
 #include "searcher/hosts/slots.h"
-#include "searcher/launch/launch_target.h"
 #include "searcher/scripts/command_target.h"
 
 namespace dsat {

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "base/files.h"

@@ -1,7 +1,6 @@
 // Changes the arguments and the config of the user's own DeepSpeed command.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>

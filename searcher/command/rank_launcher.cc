@@ -1,8 +1,6 @@
 // Finds the launcher that starts the ranks of the user's own command.
 #include "searcher/command/rank_launcher.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdlib>

@@ -10,7 +10,6 @@
 #include <cctype>
 #include <charconv>
 #include <filesystem>
-#include <map>
 #include <numeric>
 #include <optional>
 #include <set>

@@ -1,15 +1,12 @@
 // The slots of hosts: which of them a trial gets, and whether its ranks can run there.
 #include "searcher/hosts/slots.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <iterator>
 #include <limits>
-#include <map>
 #include <string_view>
 
 #include "base/error.h"

@@ -15,7 +15,6 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "base/json.h"
 #include "base/parse_number.h"
 #include "engine/config/keys.h"
 #include "searcher/command/command_words.h"

@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "base/parse_number.h"
 #include "engine/config/batch.h"
-#include "proto/experiment.h"
 #include "proto/search_policy.h"
 
 namespace dsat {

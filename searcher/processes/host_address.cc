@@ -2,7 +2,6 @@
 #include "searcher/processes/host_address.h"
 
 #include <netdb.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <array>

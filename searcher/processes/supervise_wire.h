@@ -18,7 +18,6 @@
 #include "base/json.h"
 #include "base/unique_fd.h"
 #include "searcher/processes/exit_report.h"
-#include "searcher/processes/launch_host.h"
 #include "searcher/processes/rank_command.h"
 
 namespace dsat {

@@ -8,14 +8,11 @@
 #include <cmath>
 #include <fstream>
 #include <limits>
-#include <optional>
 #include <set>
-#include <utility>
 
 #include "base/error.h"
 #include "base/regex.h"
 #include "engine/config/batch.h"
-#include "proto/trial.h"
 #include "searcher/command/command_words.h"
 #include "searcher/command/import_hook.h"
 #include "searcher/command/rank_launcher.h"

@@ -1,7 +1,6 @@
 // A launcher's command on each host of a hostfile or a job.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 

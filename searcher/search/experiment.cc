@@ -10,7 +10,6 @@
 #include "base/files.h"
 #include "profiler/predictor.h"
 #include "proto/search_policy.h"
-#include "proto/trial.h"
 #include "searcher/search/loss_check.h"
 #include "searcher/search/verdict.h"
 #include "searcher/search/warm_start.h"

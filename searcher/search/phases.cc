@@ -9,7 +9,6 @@
 #include "proto/experiment.h"
 #include "proto/search_policy.h"
 #include "searcher/search/loss_check.h"
-#include "searcher/search/search_state.h"
 #include "searcher/search/verdict.h"
 
 namespace dsat {

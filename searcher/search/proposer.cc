@@ -9,7 +9,6 @@
 #include "engine/config/validate.h"
 #include "methods/methods.h"
 #include "profiler/effective_key.h"
-#include "proto/experiment.h"
 #include "proto/search_policy.h"
 
 namespace dsat {

@@ -9,7 +9,6 @@
 #include <mutex>
 #include <set>
 #include <utility>
-#include <vector>
 
 #include "base/error.h"
 #include "base/files.h"

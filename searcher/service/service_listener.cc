@@ -27,17 +27,14 @@
 #include <cstring>
 #include <exception>
 #include <functional>
-#include <optional>
 #include <thread>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "base/files.h"
 #include "base/parse_number.h"
 #include "base/temporary_folder.h"
-#include "base/unique_fd.h"
 #include "proto/client.h"
 #include "searcher/service/frame_check.h"
 #include "searcher/service/relay.h"
