@@ -45,12 +45,12 @@ std::map<std::string, Json> ArgumentsOf(const Json& ds_config) {
   return SectionOf(ds_config, kArguments).get<std::map<std::string, Json>>();
 }
 
-std::map<std::string, std::string> VariablesOf(const Json& ds_config) {
-  std::map<std::string, std::string> variables;
+std::map<std::string, std::string> VariablesOf(const Json& ds_config,
+                                               std::map<std::string, std::string> environment) {
   const Json section = SectionOf(ds_config, kEnvironment);
   for (const auto& [name, value] : section.items())
-    variables[name] = WordOf(value);
-  return variables;
+    environment[name] = WordOf(value);
+  return environment;
 }
 
 Json TrainerArgumentsOf(const Json& ds_config) {

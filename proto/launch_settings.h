@@ -25,8 +25,9 @@ inline constexpr char kTrainerPrefix[] = "/dsat/trainer/";
 
 // Flag -> value of a trial's config: a text, a number, or whether a switch is given.
 std::map<std::string, Json> ArgumentsOf(const Json& ds_config);
-// Name -> value of a trial's config.
-std::map<std::string, std::string> VariablesOf(const Json& ds_config);
+// `environment`, the variables of an experiment, with those of a trial's config in their place.
+std::map<std::string, std::string> VariablesOf(const Json& ds_config,
+                                               std::map<std::string, std::string> environment);
 // Argument -> value of a trial's config, an object.
 Json TrainerArgumentsOf(const Json& ds_config);
 

@@ -288,9 +288,7 @@ std::string ProductionCommand(const ExperimentSpec& spec, const Json& ds_config,
                        ShellWord(config), hosts);
   }
   std::string text = fmt::format("cd {} && ", ShellWord(spec.model_dir));
-  std::map<std::string, std::string> environment = VariablesOf(ds_config);
-  environment.insert(spec.environment.begin(), spec.environment.end());
-  for (const auto& [name, value] : environment)
+  for (const auto& [name, value] : VariablesOf(ds_config, spec.environment))
     text += fmt::format("{}={} ", name, ShellWord(value));
   text += fmt::format("{}={}", kConfigVariable, ShellWord(config));
   for (const std::string& word : argv)

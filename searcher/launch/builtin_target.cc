@@ -19,10 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Json ObjectAt(const Json& object, const char* key) {
-  return object.contains(key) ? object.at(key) : Json::object();
-}
-
 TrialTask::Mode ModeOf(const LaunchRequest& request) {
   if (request.full_run) return TrialTask::Mode::kTrain;
   if (request.kind == TrialKind::kProfile) return TrialTask::Mode::kProfile;
@@ -53,8 +49,8 @@ TrialTask BuiltinTarget::MakeTask(const LaunchRequest& request) const {
   task.trial = request.trial;
   task.attempt = request.attempt;
   task.ds_config = request.ds_config;
-  task.model = ObjectAt(spec_.hyperparameters, "model");
-  task.data = ObjectAt(spec_.hyperparameters, "data");
+  task.model = spec_.hyperparameters.value("model", Json::object());
+  task.data = spec_.hyperparameters.value("data", Json::object());
   task.base_dir = spec_.model_dir;
   task.device = spec_.device;
   task.device_memory_bytes = spec_.device_memory_bytes;
@@ -95,9 +91,7 @@ std::map<std::string, std::string> BuiltinTarget::EnvironmentOf(const LaunchRequ
     env.merge(MasterEnvironment(request));
     env[engine::kEnvToken] = request.token;
   }
-  for (const auto& [name, value] : spec_.environment)
-    env[name] = value;
-  for (const auto& [name, value] : VariablesOf(request.ds_config))
+  for (const auto& [name, value] : VariablesOf(request.ds_config, spec_.environment))
     env[name] = value;
   return env;
 }
@@ -134,10 +128,8 @@ Outcome BuiltinTarget::Classify(const LaunchRequest& request, const ExitReport& 
     const std::string last = LastLine(exit.log_tail);
     return {TrialState::kInfeasible, last.empty() ? "the configuration cannot run here" : last};
   }
-  if (KilledForHostMemory(exit)) {
-    return {TrialState::kFailed,
-            fmt::format("out of host memory: the kernel killed rank {}", exit.first_failed_rank)};
-  }
+  if (const std::string why = KilledForHostMemory(exit); !why.empty())
+    return {TrialState::kFailed, why};
   return {TrialState::kFailed, DescribeExit(exit)};
 }
 

@@ -70,8 +70,10 @@ std::string LastErrorOrLine(std::string_view text) {
   return last.empty() ? LastLine(text) : last;
 }
 
-bool KilledForHostMemory(const ExitReport& exit) {
-  return exit.first_failed_rank >= 0 && exit.exit_code == 128 + SIGKILL && exit.oom_kills > 0;
+std::string KilledForHostMemory(const ExitReport& exit, std::string_view process) {
+  if (exit.first_failed_rank < 0 || exit.exit_code != 128 + SIGKILL || exit.oom_kills == 0)
+    return "";
+  return fmt::format("{}: the kernel killed {} {}", kNoHostMemory, process, exit.first_failed_rank);
 }
 
 std::string DescribeExit(const ExitReport& exit, std::string_view process) {

@@ -42,8 +42,9 @@ struct ExitReport {
 // `process` is the name of what the number counts. REQUIRES: a rank has failed.
 std::string DescribeExit(const ExitReport& exit, std::string_view process = "rank");
 
-// True if the kernel killed the failed rank because host memory had run out.
-bool KilledForHostMemory(const ExitReport& exit);
+// Says that the kernel killed the failed rank because host memory had run out; "" if it did not.
+inline constexpr char kNoHostMemory[] = "out of host memory";
+std::string KilledForHostMemory(const ExitReport& exit, std::string_view process = "rank");
 
 // The last line of `text` that is not blank, at most kMaxQuoteBytes of it; "" if there is none.
 std::string LastLine(std::string_view text);

@@ -70,7 +70,7 @@ class CommandTarget : public LaunchTarget {
       : spec_(spec),
         python_(std::move(python)),
         names_config_(NamesConfig(spec)),
-        launcher_(FindRankLauncher(spec.entrypoint)),
+        launcher_(FindRankLauncher(CommandWords(spec.entrypoint))),
         starts_ranks_(StartsRanks(spec)),
         runs_dry_(spec.options.profile == "dry-run" && !python_.empty() &&
                   !PolicyOf(spec.options).published_memory) {}
@@ -179,9 +179,7 @@ std::map<std::string, std::string> CommandTarget::EnvironmentOn(
     env.emplace(name, std::getenv(name));
     env.emplace("PATH", std::getenv("PATH"));
   }
-  for (const auto& [name, value] : spec_.environment)
-    env[name] = value;
-  for (const auto& [name, value] : VariablesOf(request.ds_config))
+  for (const auto& [name, value] : VariablesOf(request.ds_config, spec_.environment))
     env[name] = value;
   for (const auto& [name, value] : DeviceEnvironment(request, host))
     env[name] = value;

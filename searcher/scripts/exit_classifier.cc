@@ -22,10 +22,8 @@ struct Rule {
   const char* texts;       // Anywhere.
 };
 
-// Other programs share the host, so that this says nothing about the configuration.
-constexpr char kNoHostMemory[] = "out of host memory";
-
-// The first match counts.
+// The first match counts. Other programs share the host, so that a shortage of its memory says
+// nothing about the configuration.
 constexpr std::array kRules = {
     Rule{TrialState::kInfeasible, "invalid configuration",
          "DeepSpeedConfigError|ZeRORuntimeException|pydantic[\\w.]*ValidationError",
@@ -203,10 +201,8 @@ Outcome ClassifyExit(const ExitReport& exit, const std::vector<std::string>& log
   }
   if (finding && finding->state == TrialState::kInfeasible)
     return {finding->state, finding->reason};
-  if (KilledForHostMemory(exit)) {
-    return {TrialState::kFailed, fmt::format("{}: the kernel killed {} {}", kNoHostMemory, process,
-                                             exit.first_failed_rank)};
-  }
+  if (const std::string why = KilledForHostMemory(exit, process); !why.empty())
+    return {TrialState::kFailed, why};
   if (finding && finding->reason.starts_with(kNoHostMemory))
     return {finding->state, finding->reason};
   static const RE2 kOutOfMemory(R"(\bout of memory\b)", RegexOptions(/*ignores_case=*/true));
