@@ -23,6 +23,8 @@ namespace {
 constexpr char kHparams[] = "/hyperparameters";
 constexpr char kConfigKey[] = "deepspeed_config";
 constexpr char kOverwriteKey[] = "overwrite_deepspeed_args";
+constexpr char kConfigPointer[] = "/hyperparameters/deepspeed_config";
+constexpr char kOverwritePointer[] = "/hyperparameters/overwrite_deepspeed_args";
 
 // Builds the spec, one key at a time.
 class SpecReader {
@@ -273,13 +275,12 @@ class SpecReader {
   }
 
   void ReadConfigFile(const Json& name) {
-    const std::string pointer = fmt::format("{}/{}", kHparams, kConfigKey);
     if (name.is_object() && !name.empty()) {
       spec_.ds_config = name;
       return;
     }
     if (!name.is_string() || name.get_ref<const std::string&>().empty()) {
-      Expect(pointer, name, "the path of a ds_config file, or a strategy");
+      Expect(kConfigPointer, name, "the path of a ds_config file, or a strategy");
     }
     if (engine::FindStrategy(name.get_ref<const std::string&>()) != nullptr) {
       spec_.ds_config_path = name;
@@ -293,7 +294,8 @@ class SpecReader {
       spec_.ds_config = engine::ReadDsConfig(spec_.ds_config_path);
     } catch (const Error& error) {
       if (error.code() == ErrorCode::kInvalidArgument) throw;  // Names the file and its line.
-      throw Error(error.code(), fmt::format("{}: {}", document_.Place(pointer), error.what()));
+      throw Error(error.code(),
+                  fmt::format("{}: {}", document_.Place(kConfigPointer), error.what()));
     }
   }
 
@@ -312,8 +314,8 @@ class SpecReader {
           "zero_optimization", "optimizer", "scheduler", "fp16", "bf16", "gradient_clipping"}) {
       if (!hparams.contains(key) || !IsDsConfigEntry(key, hparams[key])) continue;
       document_.Fail(fmt::format("{}/{}", kHparams, key),
-                     fmt::format("contradicts {0}/{1}; expected it in that file or in {0}/{2}",
-                                 kHparams, kConfigKey, kOverwriteKey));
+                     fmt::format("contradicts {}; expected it in that file or in {}",
+                                 kConfigPointer, kOverwritePointer));
     }
   }
 
@@ -327,12 +329,11 @@ class SpecReader {
   }
 
   void Overwrite(const Json& overwrite) {
-    const std::string pointer = fmt::format("{}/{}", kHparams, kOverwriteKey);
     if (overwrite.is_null()) return;
-    if (!overwrite.is_object()) Expect(pointer, overwrite, "an object");
-    if (Find(fmt::format("{}/{}", kHparams, kConfigKey)) == nullptr && !overwrite.empty()) {
-      document_.Fail(pointer, fmt::format("overwrites nothing; expected {}/{} beside it", kHparams,
-                                          kConfigKey));
+    if (!overwrite.is_object()) Expect(kOverwritePointer, overwrite, "an object");
+    if (Find(kConfigPointer) == nullptr && !overwrite.empty()) {
+      document_.Fail(kOverwritePointer,
+                     fmt::format("overwrites nothing; expected {} beside it", kConfigPointer));
     }
     MergeJson(spec_.ds_config, overwrite);
     overwritten_ = overwrite;
@@ -369,11 +370,14 @@ class SpecReader {
 
   // Checks what the launch target needs, and the merged config.
   void CheckTarget() {
-    const std::string config = fmt::format("{}/{}", kHparams, kConfigKey);
     if (spec_.ds_config_path.empty() && spec_.ds_config.empty())
-      document_.Fail(config, "is missing; expected a file or DeepSpeed's keys in /hyperparameters");
+      document_.Fail(kConfigPointer,
+                     "is missing; expected a file or DeepSpeed's keys in /hyperparameters");
     const bool builtin = spec_.entrypoint[0] == "builtin";
-    builtin ? CheckBuiltin() : CheckCommand();
+    if (builtin) CheckBuiltin();
+    if (!builtin && Find("/resources/device") != nullptr)
+      document_.Fail("/resources/device",
+                     "applies to the builtin entrypoint only; a command chooses its own");
     const std::string source =
         spec_.ds_config_path.empty() ? document_.Place(kHparams) : spec_.ds_config_path;
     spec_.config_path = document_.path;
@@ -396,14 +400,8 @@ class SpecReader {
     what.remove_prefix(source.size() + 2);
     const std::string pointer(what.substr(0, what.find_first_of(" :")));
     if (FindAtPointer(overwritten_, pointer) == nullptr) return;
-    const std::string at = fmt::format("{}/{}{}", kHparams, kOverwriteKey, pointer);
+    const std::string at = kOverwritePointer + pointer;
     Throw(error.code(), "{}{}", document_.Place(at), what.substr(pointer.size()));
-  }
-
-  void CheckCommand() const {
-    if (Find("/resources/device") == nullptr) return;
-    document_.Fail("/resources/device",
-                   "applies to the builtin entrypoint only; a command chooses its own");
   }
 
   void CheckBuiltin() const {

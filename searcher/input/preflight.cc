@@ -21,16 +21,6 @@
 namespace dsat {
 namespace {
 
-const Json& Block(const ExperimentSpec& spec, const char* key) {
-  const auto found = spec.hyperparameters.find(key);
-  if (found == spec.hyperparameters.end())
-    Throw(ErrorCode::kInvalidArgument,
-          "{}: /hyperparameters/{} is missing; entrypoint builtin needs it "
-          "(docs/experiment-file.md)",
-          spec.config_path, key);
-  return *found;
-}
-
 // The device of the trials.
 engine::DeviceKind CheckedDevice(const ExperimentSpec& spec, bool elsewhere) {
   if (spec.device == "cpu") return engine::DeviceKind::kCpu;
@@ -46,9 +36,9 @@ engine::DeviceKind CheckedDevice(const ExperimentSpec& spec, bool elsewhere) {
 void CheckModelAndData(const ExperimentSpec& spec, engine::DeviceKind device) {
   const std::string where = spec.config_path + ": /hyperparameters/";
   const engine::Model model =
-      engine::MakeModel(Block(spec, "model"), where + "model", spec.model_dir);
+      engine::MakeModel(spec.hyperparameters.at("model"), where + "model", spec.model_dir);
   engine::CheckModelFitsDevice(model, device, where + "model");
-  const Json& data = Block(spec, "data");
+  const Json& data = spec.hyperparameters.at("data");
   // Images have none: that the data are text is then what is wrong.
   if (model.image.NumElems() == 0) engine::SeqLen(data, model.max_seq_len, where + "data");
   const auto dataset =

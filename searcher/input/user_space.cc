@@ -119,11 +119,11 @@ class Reader {
     constexpr std::array<std::string_view, 8> kOfLaunchers = {
         "--nproc_per_node", "--nnodes",       "--num_gpus",    "--num_nodes",
         "--num_processes",  "--num_machines", "--master_port", "--main_process_port"};
-    if (std::ranges::find(kOfLaunchers, name) != kOfLaunchers.end() &&
-        FindRankLauncher(spec_.entrypoint))
-      Fail("says where ranks run, which dsat decides (resources.slots_per_trial)");
-    if (IsConfigFlag(flag)) Fail("names the config of each trial; expected keys of the ds_config");
     const CommandWords command(spec_.entrypoint);
+    if (std::ranges::find(kOfLaunchers, name) != kOfLaunchers.end() && FindRankLauncher(command))
+      Fail("says where ranks run, which dsat decides (resources.slots_per_trial)");
+    if (std::ranges::find(kConfigFlags, flag) != kConfigFlags.end())
+      Fail("names the config of each trial; expected keys of the ds_config");
     const bool has_flag = std::ranges::any_of(command.words(), [&](const CommandWord& word) {
       return word.text == flag || word.text.starts_with(flag + "=");
     });
