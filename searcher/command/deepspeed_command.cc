@@ -4,9 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
-#include <string_view>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -23,10 +21,6 @@ using Argv = std::vector<std::string>;
 
 constexpr char kTotal[] = "train_batch_size";
 constexpr char kAccumulation[] = "gradient_accumulation_steps";
-
-// Flags whose value is a DeepSpeed config. --deepspeed may also be a switch.
-constexpr std::array<std::string_view, 4> kConfigFlags = {
-    "--deepspeed_config", "--deepspeed_config_file", "--ds_config", "--deepspeed"};
 
 // True if `text` is the path of the experiment's own ds_config.
 bool IsOwnConfig(const std::string& text, const ExperimentSpec& spec) {
@@ -99,10 +93,6 @@ std::vector<ArgumentPart> FindConfigArguments(const CommandWords& command,
     if (const auto part = ConfigIn(command, i, spec)) found.push_back(*part);
   }
   return found;
-}
-
-bool IsConfigFlag(const std::string& flag) {
-  return std::ranges::find(kConfigFlags, flag) != kConfigFlags.end();
 }
 
 bool NamesConfig(const ExperimentSpec& spec) {

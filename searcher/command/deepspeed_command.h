@@ -1,8 +1,10 @@
 // Changes the arguments and the config of the user's own DeepSpeed command.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/json.h"
@@ -28,14 +30,15 @@ inline constexpr const char* kOffInTrials[] = {
     "autotuning",     "tensorboard",          "wandb",           "csv_monitor", "comet",
     "flops_profiler", "wall_clock_breakdown", "memory_breakdown"};
 
-// Where the command names its DeepSpeed config: {ds_config}, the values of --deepspeed_config,
-// --deepspeed_config_file, --ds_config and, if it is a .json file, --deepspeed, and every argument
-// or value of a flag that is the path of the experiment's own ds_config.
+// Flags whose value is a DeepSpeed config. --deepspeed may also be a switch.
+inline constexpr std::array<std::string_view, 4> kConfigFlags = {
+    "--deepspeed_config", "--deepspeed_config_file", "--ds_config", "--deepspeed"};
+
+// Where the command names its DeepSpeed config: {ds_config}, the values of these flags, of
+// --deepspeed if it is a .json file, and every argument or value of a flag that is the path of the
+// experiment's own ds_config.
 std::vector<ArgumentPart> FindConfigArguments(const CommandWords& command,
                                               const ExperimentSpec& spec);
-
-// Whether the value of a command's flag may be a DeepSpeed config, as that of --deepspeed_config.
-bool IsConfigFlag(const std::string& flag);
 
 // True if the command names its config as above or by the variable DSAT_DS_CONFIG.
 bool NamesConfig(const ExperimentSpec& spec);

@@ -25,8 +25,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-using Argv = std::vector<std::string>;
-
 struct KnownLauncher {
   std::string_view name;
   std::string_view module;  // As in `python -m module`.
@@ -304,10 +302,6 @@ std::optional<RankLauncher> FindRankLauncher(const CommandWords& command) {
     if (auto launcher = LauncherAt(command, ProgramAt(command, i))) return launcher;
   }
   return std::nullopt;
-}
-
-std::optional<RankLauncher> FindRankLauncher(const Argv& argv) {
-  return FindRankLauncher(CommandWords(argv));
 }
 
 std::optional<ArgumentPart> LauncherValue(const CommandWords& command, const RankLauncher& launcher,

@@ -23,7 +23,6 @@ struct RankLauncher {
   bool needs_port = false;           // The arguments choose no port or rendezvous.
 };
 std::optional<RankLauncher> FindRankLauncher(const CommandWords& command);
-std::optional<RankLauncher> FindRankLauncher(const std::vector<std::string>& argv);
 
 // The first value of `flag`, which has underscores, among the launcher's own arguments.
 std::optional<ArgumentPart> LauncherValue(const CommandWords& command, const RankLauncher& launcher,

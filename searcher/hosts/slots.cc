@@ -67,7 +67,7 @@ void CheckDeviceNames(const ExperimentSpec& spec, const LaunchHost& host) {
       VisibleDevices(host).value_or(std::vector<std::string>());
   const auto named = std::ranges::find_if_not(devices, IsNumber);
   if (named == devices.end()) return;
-  const auto launcher = FindRankLauncher(spec.entrypoint);
+  const auto launcher = FindRankLauncher(CommandWords(spec.entrypoint));
   if (launcher && launcher->name == "deepspeed") {
     Throw(ErrorCode::kInvalidArgument,
           "CUDA_VISIBLE_DEVICES has {}, and the entrypoint's launcher `deepspeed` reads numbers "
@@ -234,7 +234,7 @@ void CheckHosts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts
           "the entrypoint, `deepspeed SCRIPT ARGUMENTS`",
           place);
   }
-  const auto launcher = FindRankLauncher(spec.entrypoint);
+  const auto launcher = FindRankLauncher(CommandWords(spec.entrypoint));
   const auto is_like_first = [&](const auto& host) {
     return host.second == ranks_of_host.begin()->second;
   };

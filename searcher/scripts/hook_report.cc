@@ -301,7 +301,7 @@ std::vector<double> LossesInLog(const std::string& path, const std::string& patt
 
 std::string MisfitOfRanks(const HookReport& report, const ExperimentSpec& spec) {
   if (report.world_size > 0 && report.world_size != spec.slots_per_trial) {
-    const std::optional<RankLauncher> launcher = FindRankLauncher(spec.entrypoint);
+    const std::optional<RankLauncher> launcher = FindRankLauncher(CommandWords(spec.entrypoint));
     return fmt::format(
         "the entrypoint trained with world size {}; expected {} as in resources.slots_per_trial: "
         "{}, or change slots_per_trial",

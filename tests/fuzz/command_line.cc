@@ -27,7 +27,7 @@ void CommandLine(std::string_view input) {
   CheckCommandConfig(spec.ds_config_path, &spec);
   CheckDeepSpeedCommand(spec, false);
   ArgvForTrial(spec, spec.ds_config, "trial.json", 29500);
-  if (!FindRankLauncher(spec.entrypoint)) return;
+  if (!FindRankLauncher(CommandWords(spec.entrypoint))) return;
   LaunchRequest request;
   request.hosts = {{.name = "a", .slots = {0}}, {.name = "b", .slots = {0}}};
   request.slots = {{0, 0}, {1, 0}};

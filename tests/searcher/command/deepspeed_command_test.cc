@@ -167,7 +167,8 @@ TEST(FindRankLauncherTest, ManyAssignmentsMayStandBeforeALauncher) {
   std::string script;
   for (int i = 0; i < 200'000; ++i)
     script += "a=;";
-  const auto launcher = FindRankLauncher(Argv{"sh", "-c", script + "exec b= torchrun t.py"});
+  const auto launcher =
+      FindRankLauncher(CommandWords({"sh", "-c", script + "exec b= torchrun t.py"}));
   ASSERT_TRUE(launcher);
   EXPECT_EQ(launcher->name, "torchrun");
   EXPECT_EQ(RefusalOf({"sh", "-c", script + "$RUN t.py --ds_config a"}), "");
