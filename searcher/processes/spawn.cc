@@ -26,12 +26,6 @@ FdPair MakeSocketPair() {
   return {UniqueFd(fds[0]), UniqueFd(fds[1])};
 }
 
-FdPair MakePipe() {
-  int fds[2];
-  if (pipe2(fds, O_CLOEXEC) != 0) ThrowErrno("pipe2", errno);
-  return {UniqueFd(fds[0]), UniqueFd(fds[1])};
-}
-
 // The half of Spawn in the child, in which only async-signal-safe calls are allowed: other threads
 // of the parent may have held locks. What fails is written to `failure_fd` as an errno.
 [[noreturn]] void BecomeProgram(char* const* argv, pid_t parent, int death_signal, int control_fd,
@@ -66,7 +60,7 @@ void ResetSignals() {
 Spawned Spawn(std::vector<std::string> words, int error_fd, const std::string& what,
               int death_signal) {
   FdPair sockets = MakeSocketPair();
-  FdPair failure = MakePipe();
+  FdPair failure = MakeSocketPair();
   std::vector<char*> argv;
   for (std::string& word : words)
     argv.push_back(word.data());
