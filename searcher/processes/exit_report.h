@@ -3,7 +3,6 @@
 
 #include <signal.h>
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -31,9 +30,8 @@ struct ExitReport {
   bool killed_by_us = false;  // Stopped by the runner (time-out, cancel) before a rank failed.
   int64_t oom_kills = 0;      // Processes that the kernel killed meanwhile for lack of host memory,
                               // in our cgroup, or on this host if the cgroup does not count them.
-  std::vector<int> exit_codes{};         // By rank, as exit_code; empty if the supervisor was lost.
-  std::chrono::milliseconds elapsed{0};  // From the first fork to the end of the last process.
-  std::string log_tail{};                // Last lines of that rank's log, or of rank 0's.
+  std::vector<int> exit_codes{};  // By rank, as exit_code; empty if the supervisor was lost.
+  std::string log_tail{};         // Last lines of that rank's log, or of rank 0's.
   int64_t lost_host = -1;  // The host of that rank, if its connection ended without a report or
                            // its supervisor could not start the ranks.
 };

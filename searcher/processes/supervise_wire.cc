@@ -33,7 +33,7 @@ DSAT_FIELDS(GraceTimes, siblings, terminate, silence)
 DSAT_FIELDS(SuperviseOrder, ranks, work_dir, grace, remote, files)
 DSAT_FIELDS(SuperviseHello, version, num_cores, devices, address, runner_address)
 DSAT_FIELDS(ExitReport, first_failed_rank, exit_code, not_started, killed_by_us, oom_kills,
-            exit_codes, elapsed, log_tail)
+            exit_codes, log_tail)
 DSAT_FIELDS(SuperviseReport, exit, logs)
 
 Json ToJson(const SuperviseOrder& order) {

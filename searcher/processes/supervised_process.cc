@@ -119,7 +119,6 @@ ExitReport SupervisedProcess::Merged() const {
     const ExitReport& exit = part.report->exit;
     all.killed_by_us |= exit.killed_by_us;
     all.oom_kills += exit.oom_kills;
-    all.elapsed = std::max(all.elapsed, exit.elapsed);
     for (size_t i = 0; i < part.ranks.size() && i < exit.exit_codes.size(); ++i)
       all.exit_codes[static_cast<size_t>(part.ranks[i])] = exit.exit_codes[i];
     if (std::ranges::find(part.ranks, static_cast<int>(told)) == part.ranks.end()) continue;

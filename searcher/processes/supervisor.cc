@@ -284,7 +284,6 @@ void Supervisor::Wait() {
 }
 
 SuperviseReport Supervisor::Run() {
-  const Clock::time_point begin = Clock::now();
   const std::optional<int64_t> oom_kills = CountOomKills();
   try {
     StartRanks();
@@ -305,7 +304,6 @@ SuperviseReport Supervisor::Run() {
     }
     Wait();
   }
-  report_.elapsed = std::chrono::duration_cast<milliseconds>(Clock::now() - begin);
   for (const RankCommand& rank : order_.ranks)
     if (rank.buffers_port > 0) RemoveSharedBuffers(rank.buffers_port);
   if (oom_kills) report_.oom_kills = CountOomKills().value_or(*oom_kills) - *oom_kills;

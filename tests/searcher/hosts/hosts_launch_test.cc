@@ -280,7 +280,6 @@ std::string ReportWithLog(const std::string& path) {
                   {"killed_by_us", false},
                   {"oom_kills", 0},
                   {"exit_codes", {0}},
-                  {"elapsed", 1},
                   {"log_tail", ""}}},
                 {"logs", {{path, "the log"}}}}}}
       .dump();
