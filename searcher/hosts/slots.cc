@@ -42,12 +42,6 @@ std::vector<std::string> DevicesIn(std::string_view visible) {
   return devices;
 }
 
-// The devices that are visible to us; nullopt if CUDA_VISIBLE_DEVICES is not set.
-std::optional<std::vector<std::string>> OwnDevices() {
-  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
-  return visible == nullptr ? std::nullopt : std::optional(DevicesIn(visible));
-}
-
 // "/dev/nvidia0" and so on, one per GPU.
 int64_t NumDeviceFiles() {
   constexpr std::string_view kPrefix = "nvidia";
@@ -143,11 +137,8 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 
 std::optional<std::vector<std::string>> VisibleDevices(const LaunchHost& host) {
   if (!host.devices.empty()) return DevicesIn(host.devices);
-  return host.reach.empty() ? OwnDevices() : std::nullopt;
-}
-
-int64_t NumDevicesIn(const std::string& visible) {
-  return std::ssize(DevicesIn(visible));
+  const char* const ours = host.reach.empty() ? std::getenv("CUDA_VISIBLE_DEVICES") : nullptr;
+  return ours == nullptr ? std::nullopt : std::optional(DevicesIn(ours));
 }
 
 int64_t NumGpusIn(const std::string& visible, int64_t num_files) {

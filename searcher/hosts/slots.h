@@ -33,10 +33,9 @@ void CheckHosts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts
 // The devices that are visible on a host, of which its slots are indices; nullopt if that is not
 // restricted, or not known.
 std::optional<std::vector<std::string>> VisibleDevices(const LaunchHost& host);
-// The number of devices that a value of CUDA_VISIBLE_DEVICES names.
-int64_t NumDevicesIn(const std::string& visible);
-// Returns how many of them a machine with `num_files` device files of GPUs has. An instance of a
-// GPU (MIG) has no file of its own.
+// Returns how many devices a machine with `num_files` device files of GPUs has of those that
+// `visible`, a value of CUDA_VISIBLE_DEVICES, names. An instance of a GPU (MIG) has no file of its
+// own.
 int64_t NumGpusIn(const std::string& visible, int64_t num_files);
 // The number of usable GPUs of this machine, by the driver's device files and CUDA_VISIBLE_DEVICES.
 int64_t NumVisibleGpus();

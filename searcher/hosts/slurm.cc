@@ -229,7 +229,7 @@ std::vector<std::string> ReachBySrun(const std::string& job, const std::string& 
 void CountDevicesAsSlots(int64_t slots_per_node, std::vector<LaunchHost>* hosts) {
   if (slots_per_node > 0) return;
   for (LaunchHost& host : *hosts)
-    if (!host.devices.empty()) host.slots = FirstSlots(NumDevicesIn(host.devices));
+    if (!host.devices.empty()) host.slots = FirstSlots(std::ssize(*VisibleDevices(host)));
 }
 
 ReachedHosts PlanJobs(const ExperimentSpec& spec, SlurmJobs* jobs) {

@@ -31,12 +31,6 @@ constexpr double kRandomPart = 0.1;
 // Noise above this part of the loss that could also hide half of what is learned decides nothing.
 constexpr double kMostNoise = 0.05;
 
-double Median(std::vector<double> values) {
-  const size_t middle = values.size() / 2;
-  std::ranges::sort(values);
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
-
 // The submitted configuration at one step.
 struct Step {
   size_t index = 0;
@@ -65,7 +59,9 @@ double MedianOver(const std::vector<Step>& steps, const Value& value) {
   std::vector<double> values;
   for (const Step& step : steps)
     values.push_back(value(step));
-  return Median(std::move(values));
+  const size_t middle = values.size() / 2;
+  std::ranges::sort(values);
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
 LossCheck NotChecked(std::string why) {
