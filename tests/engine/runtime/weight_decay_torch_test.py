@@ -1,4 +1,5 @@
-"""Trains a GPT-2 with `dsat train` and with PyTorch: weight_decay_torch_test.py DSAT.
+"""Trains a GPT-2 with `dsat train` and with PyTorch, by every optimizer that PyTorch has:
+weight_decay_torch_test.py DSAT.
 
 With decay_norms_and_biases false, parameters of one dimension are a group of their own without
 weight decay, as Hugging Face's Trainer makes it. Exit status 77: PyTorch is missing.
@@ -78,16 +79,25 @@ def main():
     values = gpt2_params(SHAPE, generator)
     dsat = os.path.abspath(sys.argv[1])
     settings = {"lr": 0.01, "weight_decay": 0.5}
-    ours = {**settings, "decay_norms_and_biases": False}
+    # With a small eps, elements with tiny gradients would step by their rounding errors.
+    large_eps = {"eps": 1e-3, **settings}
+    dampened = {"momentum": 0.9, "dampening": 0.5, **settings}
+    nesterov = {"momentum": 0.9, "nesterov": True, **settings}
+    cases = [
+        ("AdamW", large_eps, {}, torch.optim.AdamW, 2),
+        ("Adam", large_eps, {"adam_w_mode": False}, torch.optim.Adam, 1),
+        ("SGD", dampened, {}, torch.optim.SGD, 3),
+        ("SGD", nesterov, {}, torch.optim.SGD, 0),
+        ("Adagrad", large_eps, {}, torch.optim.Adagrad, 2),
+    ]
     with tempfile.TemporaryDirectory() as folder:
         write_safetensors(os.path.join(folder, "model.safetensors"), values)
         with open(os.path.join(folder, "data.bin"), "wb") as file:
             file.write(struct.pack(f"<{len(TOKENS)}H", *TOKENS))
-        # With a small eps, elements with tiny gradients would step by their rounding errors.
-        check(dsat, folder, values, {"type": "AdamW", "params": {**ours, "eps": 1e-3}},
-              lambda groups: torch.optim.AdamW(groups, eps=1e-3, **settings), 2)
-        check(dsat, folder, values, {"type": "SGD", "params": {**ours, "momentum": 0.9}},
-              lambda groups: torch.optim.SGD(groups, momentum=0.9, **settings), 3)
+        for kind, options, ours, optimizer, stage in cases:
+            params = {**options, **ours, "decay_norms_and_biases": False}
+            check(dsat, folder, values, {"type": kind, "params": params},
+                  lambda groups: optimizer(groups, **options), stage)
 
 
 if __name__ == "__main__":
