@@ -7,15 +7,15 @@ is missing.
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from weight_decay_torch_test import gpt2, gpt2_params, read_safetensors, torch, write_safetensors  # noqa: E402
+from weight_decay_torch_test import (  # noqa: E402
+    STEPS, gpt2, gpt2_params, run_dsat, torch, train_dsat, write_safetensors)
 
 SHAPE = {"n_layer": 2, "n_embd": 24, "n_head": 3, "n_positions": 16, "vocab_size": 256}
-STEPS, T = 3, 16
+T = 16
 # Four samples of 16 tokens and the token after, of which different numbers count.
 DOCUMENTS = [("What is it?", "A bee."), ("", "Yes"), ("Say no, then", "no"), ("1 + 1 =", "two"),
              ("Name a color", "red"), ("", "end")]
@@ -51,35 +51,17 @@ def train_torch(values):
     return params, losses, evaluated.item()
 
 
-def write(folder, name, content):
-    with open(os.path.join(folder, name), "w") as file:
-        json.dump(content, file)
-
-
-def train_dsat(dsat, folder, ranks, settings):
-    write(folder, "exp.yaml", {
-        "name": "mask", "entrypoint": "builtin", "resources": {"slots_per_trial": ranks},
-        "hyperparameters": {
-            "deepspeed_config": "ds_config.json",
-            "model": {"type": "gpt2", "weights": "model.safetensors", **SHAPE},
-            "data": {"type": "jsonl", "path": "data.jsonl", "seq_len": T,
-                     "validation": {"path": "data.jsonl"}}}})
-    write(folder, "ds_config.json", {
-        "train_batch_size": 4, "train_micro_batch_size_per_gpu": 1, "gradient_clipping": 0,
-        "zero_allow_untested_optimizer": True,
-        "optimizer": {"type": "SGD", "params": {"lr": 0.1}}, **settings})
+def evaluate_dsat(dsat, folder, ranks, settings):
     out = tempfile.mkdtemp(dir=folder)
-    checkpoint, model = os.path.join(out, "checkpoint"), os.path.join(out, "model.safetensors")
-
-    def run(*words):
-        return subprocess.run([dsat, *words], cwd=folder, check=True, stdout=subprocess.PIPE, text=True).stdout
-
-    run("train", "exp.yaml", "--steps", str(STEPS), "--out", out)
-    run("collate", checkpoint, model)
+    params = train_dsat(
+        dsat, folder, out, ranks, SHAPE,
+        {"type": "jsonl", "path": "data.jsonl", "seq_len": T, "validation": {"path": "data.jsonl"}},
+        {"train_batch_size": 4, "train_micro_batch_size_per_gpu": 1,
+         "optimizer": {"type": "SGD", "params": {"lr": 0.1}}, **settings})
     with open(os.path.join(out, "metrics.jsonl")) as file:
         losses = [json.loads(line)["loss"] for line in file]
-    evaluated = json.loads(run("eval", "exp.yaml", "--checkpoint", checkpoint, "--json"))["loss"]
-    return read_safetensors(model), losses, evaluated
+    evaluated = run_dsat(dsat, folder, "eval", "exp.yaml", "--checkpoint", os.path.join(out, "checkpoint"), "--json")
+    return params, losses, json.loads(evaluated)["loss"]
 
 
 def main():
@@ -92,7 +74,7 @@ def main():
                 file.write(json.dumps({"prompt": prompt, "completion": completion}) + "\n")
         # Every step is an epoch: the same samples in any order, on any rank and in any micro-batch.
         for ranks, settings in [(1, {}), (2, {"zero_optimization": {"stage": 2}}), (2, {"pipeline": {"stages": 2}})]:
-            actual = train_dsat(os.path.abspath(sys.argv[1]), folder, ranks, settings)
+            actual = evaluate_dsat(os.path.abspath(sys.argv[1]), folder, ranks, settings)
             for mine, theirs in zip([*actual[1], actual[2]], [*losses, evaluated]):
                 assert abs(mine - theirs) < 1e-4, (ranks, settings, actual[1:], losses, evaluated)
             for name, param in params.items():

@@ -30,23 +30,24 @@ def read_safetensors(path):
             .reshape(entry["shape"]) for name, entry in header.items()}
 
 
-def train_dsat(dsat, folder, optimizer, stage):
-    with open(os.path.join(folder, "exp.yaml"), "w") as file:
-        json.dump({"name": "decay", "entrypoint": "builtin", "resources": {"slots_per_trial": 2},
-                   "hyperparameters": {
-                       "deepspeed_config": "ds_config.json",
-                       "model": {"type": "gpt2", "weights": "model.safetensors", **SHAPE},
-                       "data": {"type": "tokens", "path": "data.bin", "vocab_size": 61,
-                                "seq_len": 16}}}, file)
-    with open(os.path.join(folder, "ds_config.json"), "w") as file:
-        json.dump({"train_batch_size": 2, "optimizer": optimizer,
-                   "zero_allow_untested_optimizer": True, "gradient_clipping": 0,
-                   "zero_optimization": {"stage": stage}}, file)
-    out = os.path.join(folder, f"{optimizer['type']}-{stage}")
-    subprocess.run([dsat, "train", "exp.yaml", "--steps", str(STEPS), "--out", out], cwd=folder,
-                   check=True, stdout=subprocess.DEVNULL)
-    subprocess.run([dsat, "collate", os.path.join(out, "checkpoint"), out + ".safetensors"],
-                   check=True, stdout=subprocess.DEVNULL)
+def run_dsat(dsat, folder, *words):
+    return subprocess.run([dsat, *words], cwd=folder, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def train_dsat(dsat, folder, out, ranks, model, data, ds_config):
+    """Trains on folder/model.safetensors into the folder `out`; gives the parameters."""
+    files = {
+        "exp.yaml": {
+            "name": "test", "entrypoint": "builtin", "resources": {"slots_per_trial": ranks},
+            "hyperparameters": {
+                "deepspeed_config": "ds_config.json",
+                "model": {"type": "gpt2", "weights": "model.safetensors", **model}, "data": data}},
+        "ds_config.json": {"gradient_clipping": 0, "zero_allow_untested_optimizer": True, **ds_config}}
+    for name, content in files.items():
+        with open(os.path.join(folder, name), "w") as file:
+            json.dump(content, file)
+    run_dsat(dsat, folder, "train", "exp.yaml", "--steps", str(STEPS), "--out", out)
+    run_dsat(dsat, folder, "collate", os.path.join(out, "checkpoint"), out + ".safetensors")
     return read_safetensors(out + ".safetensors")
 
 
@@ -65,7 +66,10 @@ def train_torch(make_optimizer, values):
 
 
 def check(dsat, folder, values, optimizer, make_optimizer, stage):
-    actual = train_dsat(dsat, folder, optimizer, stage)
+    actual = train_dsat(
+        dsat, folder, os.path.join(folder, f"{optimizer['type']}-{stage}"), 2, SHAPE,
+        {"type": "tokens", "path": "data.bin", "vocab_size": 61, "seq_len": 16},
+        {"train_batch_size": 2, "optimizer": optimizer, "zero_optimization": {"stage": stage}})
     expected = train_torch(make_optimizer, values)
     assert set(actual) >= set(expected), set(expected) - set(actual)
     for name, param in expected.items():
