@@ -39,13 +39,10 @@ void WriteFormula(SafetensorsWriter& out) {
 // A bf16 GPT-2 of two steps, as it trains and collated to every type.
 void WriteModel(const std::string& dir) {
   const Model model = TinyGpt2();
-  const auto data = Synthetic();
-  RunRanks(2, [&](ProcessGroup& group) {
-    TestDevice device(group);
-    DsConfig config = TinyConfig(3, 2, 1);
-    config.bf16 = true;
-    config.zero.gather_16bit_weights_on_model_save = true;
-    Engine engine(device.For(model, data.get(), kSeqLen), config, 7);
+  DsConfig config = TinyConfig(3, 2, 1);
+  config.bf16 = true;
+  config.zero.gather_16bit_weights_on_model_save = true;
+  OnEngines(model, config, 2, [&](Engine& engine, ProcessGroup&) {
     engine.TrainBatch();
     engine.TrainBatch();
     engine.SaveCheckpoint(dir + "/checkpoint");
@@ -65,11 +62,9 @@ void WriteHuggingFace(const std::string& dir, const Model& model, const Json& co
   MakeWritableFolder(dir);
   const auto data = Synthetic();
   Json step;
-  RunRanks(1, [&](ProcessGroup& group) {
-    TestDevice device(group);
-    DsConfig config = TinyConfig(0, 1, 1);
-    config.optimizer.lr = 0.01;
-    Engine engine(device.For(model, data.get(), kSeqLen), config, 7);
+  DsConfig config = TinyConfig(0, 1, 1);
+  config.optimizer.lr = 0.01;
+  OnEngines(model, config, 1, [&](Engine& engine, ProcessGroup&) {
     for (int i = 0; i < 5; ++i)
       engine.TrainBatch();
     engine.SaveCheckpoint(dir + "/f32");

@@ -16,6 +16,7 @@
 #include "engine/files/crc32.h"
 #include "engine/files/safetensors.h"
 #include "tests/base/error_code.h"
+#include "tests/engine/backend/kernels_testing.h"
 #include "tests/engine/runtime/training.h"
 #include "tests/temp_folder.h"
 
@@ -24,15 +25,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::HasSubstr;
-
-// The value of a half by IEEE 754's definition.
-double HalfValue(uint16_t bits) {
-  const int exponent = bits >> 10 & 31, fraction = bits & 1023;
-  const double sign = (bits & 0x8000U) != 0 ? -1 : 1;
-  if (exponent == 31) return fraction == 0 ? sign * INFINITY : NAN;
-  if (exponent == 0) return sign * std::ldexp(fraction, -24);
-  return sign * std::ldexp(1024 + fraction, exponent - 25);
-}
 
 uint16_t ToBits(float value, DType dtype) {
   uint16_t bits = 0;
@@ -49,7 +41,7 @@ float FromBits(uint16_t bits, DType dtype) {
 TEST(ConvertTest, EveryHalfHasItsValueAndComesBack) {
   for (uint32_t bits = 0; bits < 0x10000; ++bits) {
     const auto half = static_cast<uint16_t>(bits);
-    const double expected = HalfValue(half);
+    const double expected = FromF16(half);
     const float value = FromBits(half, DType::kF16);
     if (std::isnan(expected)) {
       EXPECT_TRUE(std::isnan(value)) << bits;
@@ -63,7 +55,7 @@ TEST(ConvertTest, EveryHalfHasItsValueAndComesBack) {
 TEST(ConvertTest, HalvesAndBfloatsRoundToNearestTiesToEven) {
   for (uint16_t half = 0; half < 0x7BFF; ++half) {  // Neighbors, subnormals included.
     const auto next = static_cast<uint16_t>(half + 1);
-    const auto middle = static_cast<float>((HalfValue(half) + HalfValue(next)) / 2);
+    const auto middle = static_cast<float>((FromF16(half) + FromF16(next)) / 2);
     EXPECT_EQ(ToBits(middle, DType::kF16), half % 2 == 0 ? half : next);
     EXPECT_EQ(ToBits(std::nextafter(middle, 0.0F), DType::kF16), half);
     EXPECT_EQ(ToBits(std::nextafter(middle, INFINITY), DType::kF16), next);
@@ -88,55 +80,55 @@ TEST(Crc32Test, IsTheStandardsAndCanBeContinued) {
   EXPECT_EQ(Crc32(Crc32(0, "1234"), "56789"), 0xCBF43926U);
 }
 
+using Params = std::map<std::string, std::vector<float>>;  // By name.
+
+// Adds those of a unit that is whole on one rank, where its values begin at `values`.
+void AddParams(Params& params, const Model& model, int u, const float* values) {
+  const Layer& layer = *model.layers[static_cast<size_t>(u)];
+  const UnitLayout layout = LayoutOf(layer, 1);
+  for (size_t i = 0; i < layer.params().size(); ++i) {
+    const ParamSpec& spec = layer.params()[i];
+    params[spec.name].assign(values + layout.offsets[i],
+                             values + layout.offsets[i] + spec.NumElems());
+  }
+}
+
+void CollateQuietly(const CollateOptions& options) {
+  Collate(options, [](int64_t, int64_t) {});
+}
+
 class ExportTest : public testing::Test {
  protected:
   std::string Path(const std::string& name) const { return folder_ / name; }
   std::string Checkpoint() const { return Path("checkpoint"); }
 
-  void OnRanks(int world_size, const Model& model, const DsConfig& config,
-               const std::function<void(Engine&)>& fn) const {
-    const auto data = Synthetic();
-    RunRanks(world_size, [&](ProcessGroup& group) {
-      TestDevice device(group);
-      Engine engine(device.For(model, data.get(), kSeqLen), config, 7);
-      fn(engine);
-    });
-  }
-
   // Trains two steps and saves; gives the f32 values of all parameters, by name.
-  std::map<std::string, std::vector<float>> Train(const Model& model, const DsConfig& config,
-                                                  int world_size) const {
-    OnRanks(world_size, model, config, [&](Engine& engine) {
+  Params Train(const Model& model, const DsConfig& config, int world_size) const {
+    OnEngines(model, config, world_size, [&](Engine& engine, ProcessGroup&) {
       engine.TrainBatch();
       engine.TrainBatch();
       engine.SaveCheckpoint(Checkpoint());
     });
     // On one rank all state is whole.
-    std::map<std::string, std::vector<float>> values;
+    Params values;
     DsConfig single = TinyConfig(0, 1, 1);
     single.bf16 = config.bf16;
-    OnRanks(1, model, single, [&](Engine& engine) {
+    OnEngines(model, single, 1, [&](Engine& engine, ProcessGroup&) {
       engine.LoadCheckpoint(Checkpoint());
-      for (int u = 0; u < EngineInternals(engine).states().num_units(); ++u) {
-        const auto& specs = model.layers[static_cast<size_t>(u)]->params();
-        const std::string state = config.bf16 ? "master" : "param";
-        EngineInternals(engine).states().Visit(
-            u, UnitStates::Access::kRead, [&](const StatePart& part) {
-              for (size_t i = 0; part.state == state && i < specs.size(); ++i) {
-                const float* data =
-                    part.data.f32() + EngineInternals(engine).states().unit(u).layout.offsets[i];
-                values[specs[i].name].assign(data, data + specs[i].NumElems());
-              }
-            });
+      UnitStates& states = EngineInternals(engine).states();
+      const std::string state = config.bf16 ? "master" : "param";
+      for (int u = 0; u < states.num_units(); ++u) {
+        states.Visit(u, UnitStates::Access::kRead, [&](const StatePart& part) {
+          if (part.state == state) AddParams(values, model, u, part.data.f32());
+        });
       }
     });
     return values;
   }
 
   // The whole content of a safetensors file as f32.
-  std::map<std::string, std::vector<float>> Read(const std::string& path,
-                                                 const std::vector<std::string>& names) const {
-    std::map<std::string, std::vector<float>> values;
+  Params Read(const std::string& path, const std::vector<std::string>& names) const {
+    Params values;
     SafetensorsFile file(path);
     for (const std::string& name : names) {
       const SafetensorsFile::Entry* entry = file.Find(name);
@@ -153,7 +145,7 @@ class ExportTest : public testing::Test {
   std::string CollateError(CollateOptions options) const {
     if (options.dir.empty()) options.dir = Checkpoint();
     try {
-      Collate(options, [](int64_t, int64_t) {});
+      CollateQuietly(options);
     } catch (const Error& e) {
       return e.what();
     }
@@ -201,7 +193,7 @@ TEST_F(ExportTest, ACollatedFileHasTheMastersOfAnyStageAndNumberOfRanks) {
 TEST_F(ExportTest, EveryParameterIsInAFileOnceWithItsShape) {
   const Model model = TinyGpt2();
   Train(model, TinyConfig(2, 2, 1), 2);
-  Collate({.dir = Checkpoint(), .out = Path("model.safetensors")}, [](int64_t, int64_t) {});
+  CollateQuietly({.dir = Checkpoint(), .out = Path("model.safetensors")});
   const std::string content = ReadFile(Path("model.safetensors"));
   const Json header = Json::parse(content.substr(8, content.find("}}") + 2 - 8));
   EXPECT_EQ(header.size(), NamesOf(model).size() + 1);
@@ -288,18 +280,17 @@ TEST_F(ExportTest, TheModelIsSavedAsItTrainsFromAnyStage) {
       config.bf16 = bf16;
       config.zero.gather_16bit_weights_on_model_save = true;
       config.zero.stage3_param_persistence_threshold = 100;  // Some units rest whole.
-      OnRanks(2, model, config, [&](Engine& engine) {
+      OnEngines(model, config, 2, [&](Engine& engine, ProcessGroup&) {
         engine.TrainBatch();
         EXPECT_TRUE(engine.Save16BitModel(folder_.path(), "model.safetensors"));
         engine.SaveCheckpoint(Checkpoint());
         engine.TrainBatch();
       });
       // A rounded master is the parameter.
-      Collate({.dir = Checkpoint(),
-               .out = Path("collated.safetensors"),
-               .dtype = bf16 ? "bf16" : "fp32",
-               .force = true},
-              [](int64_t, int64_t) {});
+      CollateQuietly({.dir = Checkpoint(),
+                      .out = Path("collated.safetensors"),
+                      .dtype = bf16 ? "bf16" : "fp32",
+                      .force = true});
       const auto names = NamesOf(model);
       const auto saved = Read(Path("model.safetensors"), names);
       EXPECT_EQ(saved.size(), names.size());
@@ -318,13 +309,12 @@ TEST_F(ExportTest, PipelineStagesAndStateOnDiskComeTogetherInOneFile) {
   swapped.zero.gather_16bit_weights_on_model_save = true;
   swapped.zero.offload_param = {.tier = Tier::kNvme, .nvme_path = folder_.path(), .max_in_cpu = 0};
   for (const DsConfig& config : {staged, swapped}) {
-    OnRanks(4, model, config, [&](Engine& engine) {
+    OnEngines(model, config, 4, [&](Engine& engine, ProcessGroup&) {
       engine.TrainBatch();
       EXPECT_TRUE(engine.Save16BitModel(folder_.path(), "model.safetensors"));
       engine.SaveCheckpoint(Checkpoint());
     });
-    Collate({.dir = Checkpoint(), .out = Path("collated.safetensors"), .force = true},
-            [](int64_t, int64_t) {});
+    CollateQuietly({.dir = Checkpoint(), .out = Path("collated.safetensors"), .force = true});
     const auto saved = Read(Path("model.safetensors"), NamesOf(model));
     EXPECT_EQ(saved.size(), NamesOf(model).size());
     EXPECT_EQ(saved, Read(Path("collated.safetensors"), NamesOf(model)));
@@ -337,7 +327,7 @@ TEST_F(ExportTest, ALlamaIsPublishedAsLinearsAndReadBack) {
   config.zero.gather_16bit_weights_on_model_save = true;
   const auto trained = Train(model, config, 2);
   const std::string path = Path("model.safetensors");
-  Collate({.dir = Checkpoint(), .out = path}, [](int64_t, int64_t) {});
+  CollateQuietly({.dir = Checkpoint(), .out = path});
 
   const std::string layer = "model.layers.1.";
   const auto linear = [&](const char* name) { return layer + name + ".weight"; };
@@ -371,11 +361,11 @@ TEST_F(ExportTest, ALlamaIsPublishedAsLinearsAndReadBack) {
 
   Json from_file = TinyLlamaBlock();
   from_file["weights"] = path;
-  OnRanks(2, MakeModel(from_file, "/model"), config, [&](Engine& engine) {
+  OnEngines(MakeModel(from_file, "/model"), config, 2, [&](Engine& engine, ProcessGroup&) {
     engine.SaveCheckpoint(Path("again"));
     engine.Save16BitModel(folder_.path(), "saved.safetensors");
   });
-  Collate({.dir = Path("again"), .out = Path("again.safetensors")}, [](int64_t, int64_t) {});
+  CollateQuietly({.dir = Path("again"), .out = Path("again.safetensors")});
   EXPECT_EQ(ReadFile(Path("again.safetensors")), ReadFile(path));
   EXPECT_EQ(Read(Path("saved.safetensors"), linears), published);
 }
@@ -385,34 +375,28 @@ TEST_F(ExportTest, LargeLayersAreMovedInBlocks) {
       {{"type", "mlp"}, {"embedding", 8}, {"hidden", {2048, 1500}}, {"vocab_size", 61}}, "/model");
   DsConfig config = TinyConfig(3, 2, 1);
   config.zero.gather_16bit_weights_on_model_save = true;
-  std::map<std::string, std::vector<float>> expected;
-  OnRanks(1, model, TinyConfig(0, 1, 1), [&](Engine& engine) {
-    for (int u = 0; u < EngineInternals(engine).states().num_units(); ++u) {
-      const auto& specs = model.layers[static_cast<size_t>(u)]->params();
-      const std::vector<float> unit =
-          ParamsHere(EngineInternals(engine).states().memory().host_kernels, engine, u);
-      for (size_t i = 0; i < specs.size(); ++i) {
-        const float* data =
-            unit.data() + EngineInternals(engine).states().unit(u).layout.offsets[i];
-        expected[specs[i].name].assign(data, data + specs[i].NumElems());
-      }
-    }
+  Params expected;
+  OnEngines(model, TinyConfig(0, 1, 1), 1, [&](Engine& engine, ProcessGroup&) {
+    for (int u = 0; u < EngineInternals(engine).states().num_units(); ++u)
+      AddParams(expected, model, u, ParamsHere(engine, u).data());
   });
-  OnRanks(2, model, config, [&](Engine& engine) {
+  OnEngines(model, config, 2, [&](Engine& engine, ProcessGroup&) {
     engine.Save16BitModel(folder_.path(), "model.safetensors");
     engine.SaveCheckpoint(Checkpoint());
   });
-  Collate({.dir = Checkpoint(), .out = Path("collated.safetensors")}, [](int64_t, int64_t) {});
+  CollateQuietly({.dir = Checkpoint(), .out = Path("collated.safetensors")});
   EXPECT_EQ(Read(Path("model.safetensors"), NamesOf(model)), expected);
   EXPECT_EQ(Read(Path("collated.safetensors"), NamesOf(model)), expected);
 }
 
 TEST_F(ExportTest, ShardedParametersAreGatheredOnlyIfTheConfigSaysSo) {
-  OnRanks(2, TinyMlp(), TinyConfig(3, 2, 1),
-          [&](Engine& engine) { EXPECT_FALSE(engine.Save16BitModel(folder_.path())); });
+  OnEngines(TinyMlp(), TinyConfig(3, 2, 1), 2, [&](Engine& engine, ProcessGroup&) {
+    EXPECT_FALSE(engine.Save16BitModel(folder_.path()));
+  });
   EXPECT_TRUE(fs::is_empty(folder_.path()));
-  OnRanks(2, TinyMlp(), TinyConfig(2, 2, 1),
-          [&](Engine& engine) { EXPECT_TRUE(engine.Save16BitModel(folder_.path())); });
+  OnEngines(TinyMlp(), TinyConfig(2, 2, 1), 2, [&](Engine& engine, ProcessGroup&) {
+    EXPECT_TRUE(engine.Save16BitModel(folder_.path()));
+  });
   EXPECT_TRUE(fs::exists(Path("model.safetensors")));
 }
 
@@ -420,7 +404,7 @@ TEST_F(ExportTest, FrozenLayersCanBeLeftOut) {
   Model model = TinyMlp();
   model.frozen.assign(model.layers.size(), false);
   model.frozen[0] = true;
-  OnRanks(2, model, TinyConfig(1, 2, 1), [&](Engine& engine) {
+  OnEngines(model, TinyConfig(1, 2, 1), 2, [&](Engine& engine, ProcessGroup&) {
     engine.TrainBatch();
     engine.Save16BitModel(folder_.path(), "all.safetensors");
     engine.Save16BitModel(folder_.path(), "trained.safetensors", true);
@@ -438,7 +422,7 @@ TEST_F(ExportTest, ASaveThatFailsOnRank0FailsOnAllAndTrainingGoesOn) {
   DsConfig config = TinyConfig(3, 2, 1);
   config.zero.gather_16bit_weights_on_model_save = true;
   std::ofstream(Path("file")) << "x";
-  OnRanks(2, TinyMlp(), config, [&](Engine& engine) {
+  OnEngines(TinyMlp(), config, 2, [&](Engine& engine, ProcessGroup&) {
     EXPECT_THROW(engine.Save16BitModel(Path("file")), Error);
     EXPECT_THROW(engine.Save16BitModel(folder_.path(), "a/b.safetensors"), Error);
     EXPECT_THAT(ErrorOf([&] { engine.Save16BitModel(folder_.path(), "model.foo"); }).what(),

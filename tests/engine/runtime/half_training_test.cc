@@ -84,11 +84,8 @@ TEST(HalfTrainingTest, OverflowAtTheSmallestScaleEndsTheRunOnEveryRank) {
   config.optimizer.lr = 1e30;
   config.fp16.initial_scale_power = 2;
   config.fp16.hysteresis = 1;
-  const auto data = Synthetic();
   const Model model = TinyGpt2();
-  RunRanks(2, [&](ProcessGroup& group) {
-    TestDevice device(group);
-    Engine engine(device.For(model, data.get(), kSeqLen), config, 7);
+  OnEngines(model, config, 2, [&](Engine& engine, ProcessGroup&) {
     engine.TrainBatch();
     EXPECT_TRUE(engine.TrainBatch().skipped);
     EXPECT_TRUE(engine.TrainBatch().skipped);

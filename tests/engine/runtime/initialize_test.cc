@@ -52,19 +52,6 @@ std::optional<double> RunMicroBatch(Engine& engine) {
   return step->loss;
 }
 
-TEST(InitializeTest, NextBatchIsWhatTrainBatchWouldRead) {
-  RunRanks(2, [](ProcessGroup& world) {
-    const auto whole = Initialize(world, Args(TinyGpt2(), Config(2, false)));
-    const std::vector<double> expected = LossesOfBatches(whole->engine());
-    const auto stepwise = Initialize(world, Args(TinyGpt2(), Config(2, false)));
-    std::vector<double> losses;
-    for (int i = 0; i < kSteps * 3; ++i) {
-      if (const auto loss = RunMicroBatch(stepwise->engine())) losses.push_back(*loss);
-    }
-    EXPECT_EQ(losses, expected);
-  });
-}
-
 TEST(InitializeTest, TrainingsInOneProcessDoNotDisturbEachOther) {
   RunRanks(2, [](ProcessGroup& world) {
     std::vector<double> expected_teacher, expected_student;

@@ -19,9 +19,7 @@ TEST(ModelsTrainingTest, TargetsThatDoNotCountAreLeftOut) {
   const Model model = TinyGpt2();
   DsConfig config = TinyConfig(0, 1, 3);
   config.batch = {.train_batch_size = 3, .micro_batch_size = 1, .accumulation_steps = 3};
-  RunRanks(1, [&](ProcessGroup& group) {
-    TestDevice device(group);
-    Engine engine(device.For(model, nullptr, kSeqLen), config, 7);
+  OnEngines(model, config, 1, [&](Engine& engine, ProcessGroup&) {
     std::vector<int32_t> tokens(kSeqLen), targets(kSeqLen, 5);
     for (int32_t i = 0; i < kSeqLen; ++i)
       tokens[static_cast<size_t>(i)] = i;

@@ -66,16 +66,13 @@ INSTANTIATE_TEST_SUITE_P(Types, OwnLossTest, testing::Values(DType::kF32, DType:
 
 TEST_P(OwnLossTest, TheBuiltInLossWrittenByTheCallerTrainsTheSame) {
   const Model model = TinyGpt2();
-  const auto data = Synthetic();
   const bool is_half = GetParam() == DType::kF16;
   for (int stage = 0; stage <= 3; ++stage) {
     DsConfig config = TinyConfig(stage, 2, 2);
     SetPrecision(config, GetParam());
     const int num_steps = NumStepsFor(config);
     const std::vector<RankRun> expected = Train(model, config, 2, num_steps);
-    RunRanks(2, [&](ProcessGroup& group) {
-      TestDevice device(group);
-      Engine engine(device.For(model, data.get(), kSeqLen), config, 7);
+    OnEngines(model, config, 2, [&](Engine& engine, ProcessGroup& group) {
       const RankRun& run = expected[static_cast<size_t>(group.rank())];
       for (int step = 0; step < num_steps; ++step) {
         const StepResult result = OwnStep(engine, model.vocab_size);
@@ -85,9 +82,9 @@ TEST_P(OwnLossTest, TheBuiltInLossWrittenByTheCallerTrainsTheSame) {
         const double norms = its.skipped ? 1 : result.grad_norm / its.grad_norm;
         EXPECT_NEAR(norms, 1, is_half ? 1e-2 : 1e-4);
       }
-      for (int u = 0; u < EngineInternals(engine).states().num_units(); ++u) {
-        const auto params = ParamsHere(device.memory().host_kernels(), engine, u);
-        const auto& theirs = run.params[static_cast<size_t>(u)];
+      const auto all = ParamsHere(engine);
+      for (size_t u = 0; u < all.size(); ++u) {
+        const std::vector<float>&params = all[u], &theirs = run.params[u];
         ASSERT_EQ(params.size(), theirs.size());
         for (size_t i = 0; i < params.size(); ++i)
           ASSERT_NEAR(params[i], theirs[i], 2e-3) << "stage " << stage << " unit " << u;
@@ -100,12 +97,9 @@ TEST_P(OwnLossTest, TheBuiltInLossWrittenByTheCallerTrainsTheSame) {
 TEST(OwnLossTest, TheGradientIsThatOfFiniteDifferences) {
   for (const auto& make_model : {TinyGpt2, TinyLlama, TinyMlp, TinyResnet}) {
     const Model model = make_model();
-    const auto data = SyntheticFor(model);
-    RunRanks(1, [&](ProcessGroup& group) {
-      TestDevice device(group);
-      DsConfig config = TinyConfig(0, 1, 1);
-      config.optimizer.type = "sgd";
-      Engine engine(device.For(model, data.get(), SeqLenOf(model)), config, 7);
+    DsConfig config = TinyConfig(0, 1, 1);
+    config.optimizer.type = "sgd";
+    OnEngines(model, config, 1, [&](Engine& engine, ProcessGroup&) {
       engine.set_lr(0.01);
       const Batch& batch = engine.NextBatch();
       std::vector<float> logits = engine.ForwardLogits(batch);
@@ -124,9 +118,7 @@ TEST(OwnLossTest, TheGradientIsThatOfFiniteDifferences) {
 TEST(OwnLossTest, LogitsEndWithThoseOfAPrediction) {
   const Model model = TinyGpt2();
   const std::vector<int32_t> tokens(2 * kSeqLen, 5);
-  RunRanks(2, [&](ProcessGroup& group) {
-    TestDevice device(group);
-    Engine engine(device.For(model, nullptr, kSeqLen), TinyConfig(3, 2, 1), 7);
+  OnEngines(model, TinyConfig(3, 2, 1), 2, [&](Engine& engine, ProcessGroup&) {
     const Batch batch = {.B = 2, .T = kSeqLen, .tokens = tokens.data()};
     const std::vector<float> all = engine.Logits(batch), last = engine.Predict(batch);
     ASSERT_EQ(std::ssize(all), 2 * kSeqLen * model.vocab_size);
@@ -141,10 +133,7 @@ TEST(OwnLossTest, LogitsEndWithThoseOfAPrediction) {
 
 TEST(OwnLossTest, CallsThatDoNotBelongTogetherAreRefused) {
   const Model model = TinyMlp();
-  const auto data = Synthetic();
-  RunRanks(1, [&](ProcessGroup& group) {
-    TestDevice device(group);
-    Engine engine(device.For(model, data.get(), kSeqLen), TinyConfig(0, 1, 1), 7);
+  OnEngines(model, TinyConfig(0, 1, 1), 1, [&](Engine& engine, ProcessGroup&) {
     const auto message = [](const std::function<void()>& call) {
       return std::string(ErrorOf(call).what());
     };
@@ -164,11 +153,9 @@ TEST(OwnLossTest, CallsThatDoNotBelongTogetherAreRefused) {
 TEST(OwnLossTest, PipelinesAreRefused) {
   const Model model = TinyGpt2();
   const std::vector<int32_t> tokens(kSeqLen, 5);
-  RunRanks(2, [&](ProcessGroup& group) {
-    TestDevice device(group);
-    DsConfig config = TinyConfig(0, 1, 2);
-    config.pipeline.num_stages = 2;
-    Engine engine(device.For(model, nullptr, kSeqLen), config, 7);
+  DsConfig config = TinyConfig(0, 1, 2);
+  config.pipeline.num_stages = 2;
+  OnEngines(model, config, 2, [&](Engine& engine, ProcessGroup&) {
     const Batch batch = {.B = 1, .T = kSeqLen, .tokens = tokens.data()};
     EXPECT_THAT(ErrorOf([&] { engine.ForwardLogits(batch); }).what(),
                 HasSubstr("ForwardLogits: the engine has 2 pipeline stages"));

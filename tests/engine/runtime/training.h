@@ -120,13 +120,22 @@ inline std::vector<float> AsFloats(Kernels& kernels, const Tensor& tensor) {
 }
 
 // A unit's parameters as they rest on this rank: whole, or its slice.
-inline std::vector<float> ParamsHere(Kernels& kernels, Engine& engine, int u) {
+inline std::vector<float> ParamsHere(Engine& engine, int u) {
+  UnitStates& states = EngineInternals(engine).states();
   std::vector<float> params;
-  EngineInternals(engine).states().Visit(u, UnitStates::Access::kRead, [&](const StatePart& part) {
+  states.Visit(u, UnitStates::Access::kRead, [&](const StatePart& part) {
     if (part.state != "param") return;
-    const std::vector<float> values = AsFloats(kernels, part.data);
+    const std::vector<float> values = AsFloats(states.memory().host_kernels, part.data);
     params.insert(params.end(), values.begin(), values.end());
   });
+  return params;
+}
+
+// Those of all units.
+inline std::vector<std::vector<float>> ParamsHere(Engine& engine) {
+  std::vector<std::vector<float>> params;
+  for (int u = 0; u < EngineInternals(engine).states().num_units(); ++u)
+    params.push_back(ParamsHere(engine, u));
   return params;
 }
 
@@ -152,9 +161,7 @@ inline RankRun RunRank(const Model& model, const DsConfig& config, int num_steps
   }
   run.state_bytes = memory.device().live_bytes();
   run.skipped = engine.num_skipped_steps();
-  for (int u = 0; u < EngineInternals(engine).states().num_units(); ++u) {
-    run.params.push_back(ParamsHere(memory.host_kernels(), engine, u));
-  }
+  run.params = ParamsHere(engine);
   return run;
 }
 
@@ -171,6 +178,17 @@ inline std::unique_ptr<Dataset> SyntheticFor(const Model& model) {
                       {"channels", model.image.channels},
                       {"classes", model.vocab_size}},
                      "", 3, "/data");
+}
+
+// Runs fn(engine, group) on every rank of `world_size`, each with an engine on synthetic data.
+inline void OnEngines(const Model& model, const DsConfig& config, int world_size,
+                      const std::function<void(Engine& engine, ProcessGroup& group)>& fn) {
+  const auto data = SyntheticFor(model);
+  RunRanks(world_size, [&](ProcessGroup& group) {
+    TestDevice device(group);
+    Engine engine(device.For(model, data.get(), SeqLenOf(model)), config, 7);
+    fn(engine, group);
+  });
 }
 
 // Trains on `world_size` ranks.

@@ -38,10 +38,8 @@ class TrainingCheckpointsTest : public testing::Test {
   // Continues in `dir` and trains to `last_step`, with a checkpoint every `interval` steps.
   std::vector<Continued> Train(const std::string& dir, int64_t last_step, int64_t interval) const {
     std::vector<Continued> ranks(kRanks);
-    RunRanks(kRanks, [&](ProcessGroup& group) {
+    OnEngines(model_, config_, kRanks, [&](Engine& engine, ProcessGroup& group) {
       Continued& mine = ranks[static_cast<size_t>(group.rank())];
-      TestDevice device(group);
-      Engine engine(device.For(model_, data_.get(), kSeqLen), config_, 7);
       TrainingCheckpoints checkpoints(dir, /*keep=*/2, group.rank());
       try {
         mine.warnings = checkpoints.Continue(engine, group, record_);
@@ -71,7 +69,6 @@ class TrainingCheckpointsTest : public testing::Test {
   const Model model_ = TinyMlp();
   const DsConfig config_ = TinyConfig(1, kRanks, 1);
   Json record_ = {{"train_batch_size", 12}};
-  const std::unique_ptr<Dataset> data_ = Synthetic();
 };
 
 // Flips a bit of the file, cuts it short, empties it or removes it.

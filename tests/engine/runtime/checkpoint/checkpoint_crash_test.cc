@@ -138,11 +138,7 @@ class CheckpointCrashTest : public testing::Test {
 
   // Runs fn(engine, group) on every rank.
   void OnRanks(const std::function<void(Engine&, ProcessGroup&)>& fn) const {
-    RunRanks(kRanks, [&](ProcessGroup& group) {
-      TestDevice device(group);
-      Engine engine(device.For(model_, data_.get(), kSeqLen), config_, 7);
-      fn(engine, group);
-    });
+    OnEngines(model_, config_, kRanks, fn);
   }
 
   // A folder with checkpoint "first" of one step.
@@ -191,7 +187,6 @@ class CheckpointCrashTest : public testing::Test {
   const TempFolder root_;
   const Model model_ = TinyMlp();
   const DsConfig config_ = TinyConfig(1, kRanks, 1);
-  const std::unique_ptr<Dataset> data_ = Synthetic();
 };
 
 class KilledSaveTest : public CheckpointCrashTest,

@@ -31,19 +31,14 @@ class CheckpointTest : public testing::Test {
   // Trains `steps` steps, from the newest checkpoint if `load`, and saves one at the end if `save`.
   Result Run(const Model& model, const DsConfig& config, int world_size, int steps, bool load,
              bool save) {
-    const auto data = Synthetic();
     std::vector<RankRun> runs(static_cast<size_t>(world_size));
-    RunRanks(world_size, [&](ProcessGroup& group) {
-      TestDevice device(group);
-      Engine engine(device.For(model, data.get(), kSeqLen), config, 7);
+    OnEngines(model, config, world_size, [&](Engine& engine, ProcessGroup& group) {
       if (load) engine.LoadCheckpoint(dir_);
       RankRun& run = runs[static_cast<size_t>(group.rank())];
       for (int step = 0; step < steps; ++step)
         run.steps.push_back(engine.TrainBatch());
       if (save) engine.SaveCheckpoint(dir_, fmt::format("step_{}", engine.num_steps()));
-      for (int u = 0; u < EngineInternals(engine).states().num_units(); ++u) {
-        run.params.push_back(ParamsHere(device.memory().host_kernels(), engine, u));
-      }
+      run.params = ParamsHere(engine);
     });
     Result result = {WholeParams(model, runs, config), {}, {}};
     for (const StepResult& step : runs[0].steps) {
@@ -203,20 +198,18 @@ TestTensor Saved(const std::string& dir, const std::string& name) {
 // To bf16 by rounding, to f32 exactly; and what the model computes is the same.
 TEST_F(CheckpointTest, StateInAnotherTypeIsConverted) {
   const Model model = TinyMlp();
-  const auto data = Synthetic();
   const std::string name = model.layers[0]->params()[0].name;
   DsConfig f32 = TinyConfig(1, 1, 1), bf16 = f32;
   f32.bf16 = true;
   SetBf16State(bf16, true);
   for (const bool to_bf16 : {true, false}) {
     const std::string from = dir_ + (to_bf16 ? "/a" : "/b"), to = from + "_converted";
-    RunRanks(1, [&](ProcessGroup& group) {
-      TestDevice device(group), other(group);
-      Engine engine(device.For(model, data.get(), kSeqLen), to_bf16 ? f32 : bf16, 7);
+    OnEngines(model, to_bf16 ? f32 : bf16, 1, [&](Engine& engine, ProcessGroup&) {
       for (int step = 0; step < 3; ++step)
         engine.TrainBatch();
       engine.SaveCheckpoint(from, "saved");
-      Engine next(other.For(model, data.get(), kSeqLen), to_bf16 ? bf16 : f32, 8);
+    });
+    OnEngines(model, to_bf16 ? bf16 : f32, 1, [&](Engine& next, ProcessGroup&) {
       next.LoadCheckpoint(from);
       next.SaveCheckpoint(to, "saved");
     });
@@ -385,12 +378,9 @@ TEST_F(CheckpointTest, EveryBitFlipInTheManifestIsFound) {
 }
 
 TEST_F(CheckpointTest, ASaveBesideTrainingIsTheStateWhereItBegan) {
-  const auto data = Synthetic();
   const Model model = TinyGpt2();
   const DsConfig config = TinyConfig(2, 2, 1);
-  RunRanks(2, [&](ProcessGroup& group) {
-    TestDevice device(group);
-    Engine engine(device.For(model, data.get(), kSeqLen), config, 7);
+  OnEngines(model, config, 2, [&](Engine& engine, ProcessGroup&) {
     engine.TrainBatch();
     engine.SaveCheckpoint(dir_, "before");
     auto save = engine.BeginCheckpoint(dir_, "beside");
@@ -408,12 +398,9 @@ TEST_F(CheckpointTest, ASaveBesideTrainingIsTheStateWhereItBegan) {
 }
 
 TEST_F(CheckpointTest, WhatTheCallerKeepsComesBack) {
-  const auto data = Synthetic();
   const Model model = TinyMlp();
   const Json kept = {{"epoch", 3}, {"best", 0.1}, {"names", {"a", "\u00e9"}}, {"none", nullptr}};
-  RunRanks(2, [&](ProcessGroup& group) {
-    TestDevice device(group);
-    Engine engine(device.For(model, data.get(), kSeqLen), TinyConfig(1, 2, 1), 7);
+  OnEngines(model, TinyConfig(1, 2, 1), 2, [&](Engine& engine, ProcessGroup&) {
     engine.TrainBatch();
     engine.SaveCheckpoint(dir_, "", kept);
     engine.SaveCheckpoint(dir_, "nothing kept");
@@ -437,11 +424,8 @@ TEST_F(CheckpointTest, ATagThatIsNoFolderNameIsRefused) {
 }
 
 TEST_F(CheckpointTest, RanksThatDisagreeOnTheTagAllLearnIt) {
-  const auto data = Synthetic();
   const Model model = TinyMlp();
-  RunRanks(2, [&](ProcessGroup& group) {
-    TestDevice device(group);
-    Engine engine(device.For(model, data.get(), kSeqLen), TinyConfig(1, 2, 1), 7);
+  OnEngines(model, TinyConfig(1, 2, 1), 2, [&](Engine& engine, ProcessGroup& group) {
     EXPECT_THROW(engine.SaveCheckpoint(dir_, fmt::format("tag{}", group.rank())), Error);
     EXPECT_THROW(engine.SaveCheckpoint(dir_, "a/b"), Error);
     EXPECT_FALSE(fs::exists(dir_));

@@ -75,8 +75,8 @@ TEST(PartitionTest, TheHeaviestStageIsAsLightAsCanBeAndThenTheLightestAsHeavy) {
     const auto rank = [&](const std::vector<int>& begins) {
       std::vector<int64_t> sums;
       for (size_t s = 0; s + 1 < begins.size(); ++s)
-        sums.push_back(std::accumulate(weights.begin() + begins[s],
-                                       weights.begin() + begins[s + 1], int64_t{0}));
+        sums.push_back(std::accumulate(weights.begin() + begins[s], weights.begin() + begins[s + 1],
+                                       int64_t{0}));
       return std::pair(-std::ranges::max(sums), std::ranges::min(sums));
     };
     const int num_layers = static_cast<int>(weights.size());
@@ -303,9 +303,7 @@ TEST(PipelineTest, EvaluationGivesTheSameLossOnEveryStage) {
   const auto data = Synthetic();
   const auto evaluate = [&](const DsConfig& config, int world_size) {
     std::vector<double> losses(static_cast<size_t>(world_size));
-    RunRanks(world_size, [&](ProcessGroup& group) {
-      TestDevice device(group);
-      Engine engine(device.For(model, data.get(), kSeqLen), config, 7);
+    OnEngines(model, config, world_size, [&](Engine& engine, ProcessGroup& group) {
       engine.TrainBatch();
       losses[static_cast<size_t>(group.rank())] = engine.Evaluate(*data, 2);
       engine.TrainBatch();  // Evaluation leaves training as it was.
@@ -322,10 +320,7 @@ TEST(PipelineTest, EvaluationGivesTheSameLossOnEveryStage) {
 
 TEST(PipelineTest, CallsForOneStageAreRefused) {
   const Model model = ThreeBlocks();
-  RunRanks(2, [&](ProcessGroup& group) {
-    const auto data = Synthetic();
-    TestDevice device(group);
-    Engine engine(device.For(model, data.get(), kSeqLen), PipelineConfig(0, 2, 1, 1), 7);
+  OnEngines(model, PipelineConfig(0, 2, 1, 1), 2, [&](Engine& engine, ProcessGroup&) {
     EXPECT_THROW(engine.Forward({}), Error);
     EXPECT_THROW(engine.Backward(), Error);
     EXPECT_THROW(engine.Step(), Error);

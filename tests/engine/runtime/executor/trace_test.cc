@@ -180,9 +180,7 @@ std::map<std::string, int> CollectivesOf(const Plan& plan) {
 TEST(TraceTest, EveryInstructionOfStepsAndEvaluationsIsHeardOf) {
   const Model model = TinyGpt2();
   const auto data = Synthetic();
-  RunRanks(1, [&](ProcessGroup& group) {
-    TestDevice device(group);
-    Engine engine(device.For(model, data.get(), kSeqLen), TinyConfig(2, 1, 3), 7);
+  OnEngines(model, TinyConfig(2, 1, 3), 1, [&](Engine& engine, ProcessGroup&) {
     int64_t heard = 0;
     engine.set_on_work([&heard] { ++heard; });
     engine.TrainBatch();
