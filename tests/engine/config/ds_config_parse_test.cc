@@ -259,5 +259,32 @@ TEST(ParseTest, DefaultsWrittenOutNeitherWarnNorRefuse) {
   EXPECT_THAT(warnings, testing::Each(HasSubstr("/aio is")));
 }
 
+// Stages 1 and 2 need an optimizer: a DeepSpeed script may bring one, the built-in engine says
+// which it takes.
+TEST(ParseTest, TheBuiltInEngineNamesTheOptimizerThatItTakes) {
+  for (const int stage : {1, 2}) {
+    std::vector<std::string> warnings;
+    const Json config = With(fmt::format("{{'zero_optimization': {{'stage': {}}}}}", stage));
+    EXPECT_EQ(Parse(config, &warnings).optimizer.type, "adamw");
+    EXPECT_THAT(warnings,
+                testing::ElementsAre("ds.json: /optimizer/type is not given: AdamW with lr 0.001"));
+  }
+}
+
+// The built-in engine does what a warning says.
+TEST(ParseTest, OffloadedGradientsOfStages1And2AreContiguous) {
+  const auto contiguous = [](int stage, const char* device) {
+    return Parse(With(fmt::format("{{'optimizer': {{'type': 'AdamW'}}, 'zero_optimization': "
+                                  "{{'stage': {}, 'contiguous_gradients': false, "
+                                  "'offload_optimizer': {{'device': '{}'}}}}}}",
+                                  stage, device)))
+        .zero.contiguous_gradients;
+  };
+  EXPECT_TRUE(contiguous(1, "cpu"));
+  EXPECT_TRUE(contiguous(2, "cpu"));
+  EXPECT_FALSE(contiguous(3, "cpu"));
+  EXPECT_FALSE(contiguous(2, "none"));
+}
+
 }  // namespace
 }  // namespace dsat::engine
