@@ -92,8 +92,7 @@ TEST_F(TrainingRecordsTest, TheCheckpointWithTheLowestValidationLossStays) {
   task_.mode = TrialTask::Mode::kEvaluate;
   task_.json = true;
   task_.checkpoint_tag = "best";
-  const auto exits = Run(2);
-  ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
+  const auto exits = RunWell(2);
   EXPECT_EQ(Json::parse(exits[0].out).at("loss"), LowestValidation().second);
 }
 
@@ -171,9 +170,10 @@ TEST_F(TrainingRecordsTest, AFolderOfAMonitorThatCannotBeMadeIsNamedBeforeTheFir
   std::ofstream(folder_ / "file") << "x";
   task_.ds_config["tensorboard"] = {
       {"enabled", true}, {"output_path", folder_ / "file"}, {"job_name", "job"}};
-  const auto exits = Run(1);
-  EXPECT_EQ(exits[0].code, kExitError);
-  EXPECT_THAT(exits[0].log, HasSubstr(folder_ / "file/job"));
+  ExpectEnd(kExitError, folder_ / "file/job");
+  task_.ds_config.erase("tensorboard");
+  task_.ds_config["csv_monitor"] = {{"enabled", true}, {"output_path", "/dev/null/csv"}};
+  ExpectEnd(kExitError, "/csv_monitor/output_path is \"/dev/null/csv\": ");
   EXPECT_THAT(Lines("metrics.jsonl"), testing::IsEmpty());
 }
 

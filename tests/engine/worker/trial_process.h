@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -63,6 +64,12 @@ class TrialProcessTest : public testing::Test {
     return pid;
   }
 
+  // Makes the task a training, instead of a trial that measures.
+  void ToTrain(int64_t num_steps) {
+    task_.mode = TrialTask::Mode::kTrain;
+    task_.train_steps = num_steps;
+  }
+
   std::vector<RankExit> Run(int size) {
     WriteJsonFile(folder_ / "task.json", ToJson(task_));
     const UniqueFd file = MakeMemoryFile();
@@ -77,6 +84,21 @@ class TrialProcessTest : public testing::Test {
           {WIFEXITED(status) ? WEXITSTATUS(status) : -1, ReadFile(Out(rank)), ReadFile(Err(rank))});
     }
     return exits;
+  }
+
+  // The same, where all ranks must end well.
+  std::vector<RankExit> RunWell(int size) {
+    std::vector<RankExit> exits = Run(size);
+    for (const RankExit& exit : exits)
+      EXPECT_EQ(exit.code, kExitOk) << exit.log;
+    return exits;
+  }
+
+  // Expects that one rank ends with the code and says so in its log.
+  void ExpectEnd(int code, const std::string& said) {
+    const RankExit exit = Run(1)[0];
+    EXPECT_EQ(exit.code, code);
+    EXPECT_THAT(exit.log, testing::HasSubstr(said));
   }
 
   std::string Out(int rank) const { return folder_ / fmt::format("out.{}", rank); }

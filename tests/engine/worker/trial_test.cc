@@ -15,9 +15,7 @@ class TrialTest : public TrialProcessTest {};
 
 TEST_F(TrialTest, TwoRanksMeasureEveryMetric) {
   task_.fixed_window = true;
-  const auto exits = Run(2);
-  ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
-  ASSERT_EQ(exits[1].code, kExitOk) << exits[1].log;
+  const auto exits = RunWell(2);
   EXPECT_EQ(exits[1].out, "");
   const Json line = Json::parse(exits[0].out);
   EXPECT_EQ(line.at("micro_batch_size"), 2);
@@ -36,9 +34,7 @@ TEST_F(TrialTest, TwoRanksMeasureEveryMetric) {
 TEST_F(TrialTest, RanksMeasureTogetherUntilTheErrorIsSmall) {
   task_.start_profile_step = 0;
   task_.end_profile_step = 0;
-  const auto exits = Run(2);
-  ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
-  ASSERT_EQ(exits[1].code, kExitOk) << exits[1].log;
+  const auto exits = RunWell(2);
   const Measurement measurement =
       MeasurementFromJson(Json::parse(exits[0].out).at("measurement"), "stdout");
   EXPECT_GT(measurement.at("throughput").samples, 1);
@@ -51,9 +47,7 @@ TEST_F(TrialTest, ASoakRunsItsStepsAndSavesCheckpoints) {
   task_.start_profile_step = 2;
   task_.train_steps = 7;
   task_.checkpoint_dir = folder_ / "checkpoint";
-  const std::vector<RankExit> exits = Run(2);
-  ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
-  ASSERT_EQ(exits[1].code, kExitOk) << exits[1].log;
+  const std::vector<RankExit> exits = RunWell(2);
   const Json measured = Json::parse(exits[0].out);
   EXPECT_EQ(measured["measurement"]["throughput"]["samples"], 5);
   EXPECT_GT(measured["measurement"]["host_bytes"]["value"], 1e6);
@@ -68,9 +62,7 @@ TEST_F(TrialTest, ASoakOnHostsThatShareNoFolderSavesNothing) {
   task_.start_profile_step = 1;
   task_.train_steps = 3;
   task_.checkpoint_dir = folder_ / "of-the-runner/checkpoint";
-  const std::vector<RankExit> exits = Run(2);
-  ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
-  ASSERT_EQ(exits[1].code, kExitOk) << exits[1].log;
+  const std::vector<RankExit> exits = RunWell(2);
   EXPECT_FALSE(Json::parse(exits[0].out)["measurement"].contains("checkpoint_ms"));
   EXPECT_FALSE(std::filesystem::exists(folder_ / "of-the-runner"));
 }
@@ -79,9 +71,7 @@ TEST_F(TrialTest, ATrialThatCannotBeGoodEnoughEndsEarly) {
   task_.start_profile_step = 10;
   task_.end_profile_step = 1000;
   task_.give_up_below = 1e9;  // Samples/s.
-  const auto exits = Run(2);
-  ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
-  ASSERT_EQ(exits[1].code, kExitOk) << exits[1].log;
+  const auto exits = RunWell(2);
   const Json line = Json::parse(exits[0].out);
   EXPECT_EQ(line.at("measurement").at("throughput").at("samples"), 2);
   EXPECT_THAT(exits[0].log, testing::HasSubstr(" steps=3 counted=2 "));
@@ -90,8 +80,7 @@ TEST_F(TrialTest, ATrialThatCannotBeGoodEnoughEndsEarly) {
 TEST_F(TrialTest, TheProfileDescribesTheModel) {
   task_.mode = TrialTask::Mode::kProfile;
   task_.device_memory_bytes = 50'000'000;
-  const auto exits = Run(1);
-  ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
+  const auto exits = RunWell(1);
   const Json line = Json::parse(exits[0].out);
   EXPECT_EQ(line.at("micro_batch_size"), 1);
   const ModelProfile profile = ProfileFromJson(line.at("profile"), "stdout");
@@ -134,17 +123,13 @@ TEST_F(TrialTest, ADeviceThatIsTooSmallIsInfeasibleWithTheNumbers) {
 
 TEST_F(TrialTest, ASettingThatCannotBeHonoredIsInfeasibleByName) {
   task_.ds_config["sparse_gradients"] = true;
-  const auto exits = Run(1);
-  EXPECT_EQ(exits[0].code, kExitInfeasible);
-  EXPECT_THAT(exits[0].log, testing::HasSubstr("sparse_gradients"));
+  ExpectEnd(kExitInfeasible, "sparse_gradients");
 }
 
 TEST_F(TrialTest, AMissingFileIsAnErrorByName) {
   task_.data = {{"type", "text"}, {"path", "no-such-text"}, {"seq_len", 16}};
   task_.model["vocab_size"] = 256;
-  const auto exits = Run(1);
-  EXPECT_EQ(exits[0].code, kExitError);
-  EXPECT_THAT(exits[0].log, testing::HasSubstr("no-such-text"));
+  ExpectEnd(kExitError, "no-such-text");
 }
 
 TEST_F(TrialTest, AModelWithTooFewWordsForTheDataOrItsValidationIsAnError) {
@@ -160,12 +145,10 @@ TEST_F(TrialTest, AModelWithTooFewWordsForTheDataOrItsValidationIsAnError) {
 }
 
 TEST_F(TrialTest, TrainingSavesACheckpointAndContinuesFromIt) {
-  task_.mode = TrialTask::Mode::kTrain;
-  task_.train_steps = 4;
+  ToTrain(4);
   task_.checkpoint_dir = folder_ / "checkpoint";
   task_.ds_config["steps_per_print"] = 2;
-  auto exits = Run(2);
-  ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
+  auto exits = RunWell(2);
   EXPECT_THAT(exits[0].log, testing::HasSubstr("step=2 loss="));
   EXPECT_THAT(exits[0].log, testing::HasSubstr("step=4 loss="));
   EXPECT_THAT(exits[0].log, testing::Not(testing::HasSubstr("step=3")));
@@ -173,8 +156,7 @@ TEST_F(TrialTest, TrainingSavesACheckpointAndContinuesFromIt) {
   EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/latest"), "global_step4");
 
   task_.train_steps = 6;
-  exits = Run(1);  // On another number of ranks.
-  ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
+  exits = RunWell(1);  // On another number of ranks.
   EXPECT_THAT(exits[0].log, testing::HasSubstr("continuing"));
   EXPECT_THAT(exits[0].log, testing::HasSubstr("step=6 loss="));
   EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/latest"), "global_step6");
@@ -182,13 +164,11 @@ TEST_F(TrialTest, TrainingSavesACheckpointAndContinuesFromIt) {
   // A process that is killed may leave its first checkpoint without the name in this file.
   std::filesystem::remove(task_.checkpoint_dir + "/latest");
   task_.train_steps = 8;
-  exits = Run(1);
-  ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
+  exits = RunWell(1);
   EXPECT_THAT(exits[0].log, testing::HasSubstr("continuing"));
   EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/latest"), "global_step8");
   WriteFileAtomic(task_.checkpoint_dir + "/latest", "\n");
-  exits = Run(1);
-  EXPECT_EQ(exits[0].code, kExitOk);
+  exits = RunWell(1);
   EXPECT_THAT(exits[0].log, testing::HasSubstr("not good: " + task_.checkpoint_dir +
                                                "/latest: names no checkpoint: continuing from "));
   EXPECT_THAT(exits[0].log, testing::HasSubstr("/global_step8 step=8"));
@@ -204,20 +184,19 @@ std::vector<Json> History(const TrialTask& task) {
 }
 
 TEST_F(TrialTest, EveryStepAndValidationIsInTheHistoryOnceAcrossRuns) {
-  task_.mode = TrialTask::Mode::kTrain;
+  ToTrain(7);
   task_.checkpoint_dir = folder_ / "checkpoint";
   task_.history_path = folder_ / "metrics.jsonl";
   task_.data["validation"] = {{"samples", 5}};
   task_.training.eval_interval = 2;
   task_.training.checkpoint_interval = 2;
-  task_.train_steps = 7;
-  ASSERT_EQ(Run(2)[0].code, kExitOk) << ReadFile(Err(0)) << ReadFile(Err(1));
+  RunWell(2);
   const std::vector<Json> whole = History(task_);
 
   std::filesystem::remove_all(task_.checkpoint_dir);
   std::filesystem::remove(task_.history_path);
   task_.train_steps = 4;
-  ASSERT_EQ(Run(2)[0].code, kExitOk) << ReadFile(Err(0)) << ReadFile(Err(1));
+  RunWell(2);
   // As a run leaves it that was killed after its checkpoint: steps that will be trained again, an
   // incomplete line, and no validation of the last step.
   std::vector<Json> lines = History(task_);
@@ -230,7 +209,7 @@ TEST_F(TrialTest, EveryStepAndValidationIsInTheHistoryOnceAcrossRuns) {
        << "\n"
        << R"({"step": 6, "lo)" << std::flush;
   task_.train_steps = 7;
-  ASSERT_EQ(Run(2)[0].code, kExitOk) << ReadFile(Err(0)) << ReadFile(Err(1));
+  RunWell(2);
 
   const std::vector<Json> both = History(task_);
   ASSERT_EQ(both.size(), 7u + 4);  // Validations after steps 2, 4, 6 and 7.
@@ -246,50 +225,40 @@ TEST_F(TrialTest, EveryStepAndValidationIsInTheHistoryOnceAcrossRuns) {
 }
 
 TEST_F(TrialTest, AHistoryOfAnotherProgramIsLeftAlone) {
-  task_.mode = TrialTask::Mode::kTrain;
+  ToTrain(2);
   task_.history_path = folder_ / "metrics.jsonl";
-  task_.train_steps = 2;
   const std::string theirs = "{\"epoch\": 1, \"loss\": 0.5}\n";
   WriteFileAtomic(task_.history_path, theirs);
-  const auto exits = Run(1);
-  EXPECT_EQ(exits[0].code, kExitError);
-  EXPECT_THAT(exits[0].log,
-              testing::HasSubstr("it has a line that no training of dsat has written"));
+  ExpectEnd(kExitError, "it has a line that no training of dsat has written");
   EXPECT_EQ(ReadFile(task_.history_path), theirs);
 }
 
 TEST_F(TrialTest, AValidationThatCannotRunIsRefusedBeforeTheFirstStep) {
-  task_.mode = TrialTask::Mode::kTrain;
+  ToTrain(4);
   task_.history_path = folder_ / "metrics.jsonl";
   task_.training.eval_interval = 2;
-  task_.train_steps = 4;
-  const auto exits = Run(1);
-  EXPECT_EQ(exits[0].code, kExitInfeasible);
-  EXPECT_THAT(exits[0].log, testing::HasSubstr("/hyperparameters/data has no "));
+  ExpectEnd(kExitInfeasible, "/hyperparameters/data has no ");
   EXPECT_FALSE(std::filesystem::exists(task_.history_path));
 }
 
 TEST_F(TrialTest, DataThatDoNotFitTheModelEndATrainingForGood) {
-  task_.mode = TrialTask::Mode::kTrain;
-  task_.train_steps = 1000;
+  ToTrain(1000);
   std::vector<uint16_t> tokens(100, 1);
   tokens[50] = 64;
   WriteFileAtomic(folder_ / "a.bin", {reinterpret_cast<const char*>(tokens.data()), 200});
   task_.data = {
       {"type", "tokens"}, {"path", folder_ / "a.bin"}, {"seq_len", 16}, {"vocab_size", 64}};
-  const auto exits = Run(1);
-  EXPECT_EQ(exits[0].code, kExitInfeasible);
-  EXPECT_THAT(exits[0].log, testing::HasSubstr("a.bin: token 50 is 64; expected less than "
-                                               "vocab_size, 64: raise those of the data"));
+  ExpectEnd(kExitInfeasible,
+            "a.bin: token 50 is 64; expected less than "
+            "vocab_size, 64: raise those of the data");
 }
 
 TEST_F(TrialTest, ATrainingThatDivergesEndsWithTheReasonAndKeepsItsLastGoodCheckpoint) {
-  task_.mode = TrialTask::Mode::kTrain;
+  ToTrain(3);
   task_.checkpoint_dir = folder_ / "checkpoint";
   task_.history_path = folder_ / "metrics.jsonl";
   task_.training.checkpoint_interval = 1;
-  task_.train_steps = 3;
-  ASSERT_EQ(Run(2)[0].code, kExitOk);
+  RunWell(2);
   task_.train_steps = 50;
   task_.ds_config["optimizer"]["params"]["lr"] = 1e30;
   const auto exits = Run(2);
@@ -309,8 +278,7 @@ TEST_F(TrialTest, ATrainingThatDivergesEndsWithTheReasonAndKeepsItsLastGoodCheck
 }
 
 TEST_F(TrialTest, ATrainingWhoseLossesExplodeDiverges) {
-  task_.mode = TrialTask::Mode::kTrain;
-  task_.train_steps = 80;
+  ToTrain(80);
   task_.ds_config["optimizer"]["params"]["lr"] = 100;
   const auto exits = Run(1);
   EXPECT_EQ(exits[0].code, kExitInfeasible);
@@ -319,8 +287,7 @@ TEST_F(TrialTest, ATrainingWhoseLossesExplodeDiverges) {
 }
 
 TEST_F(TrialTest, FilesOfOthersInTheFolderOfCheckpointsStay) {
-  task_.mode = TrialTask::Mode::kTrain;
-  task_.train_steps = 3;
+  ToTrain(3);
   task_.checkpoint_dir = folder_ / "checkpoint";
   const std::string other = task_.checkpoint_dir + "/global_step1";
   std::filesystem::create_directories(other);
@@ -332,24 +299,21 @@ TEST_F(TrialTest, FilesOfOthersInTheFolderOfCheckpointsStay) {
   EXPECT_EQ(ReadFile(other + "/mp_rank_00_model_states.pt"), "DeepSpeed's");
 
   std::filesystem::remove_all(other);
-  ASSERT_EQ(Run(2)[0].code, kExitOk);
+  RunWell(2);
   const std::string note = task_.checkpoint_dir + "/global_step3/note.txt";
   WriteFileAtomic(note, "the user's");
   task_.train_steps = 5;
-  ASSERT_EQ(Run(2)[0].code, kExitOk);
+  RunWell(2);
   EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/latest"), "global_step5");
   EXPECT_EQ(ReadFile(note), "the user's");
   EXPECT_FALSE(std::filesystem::exists(task_.checkpoint_dir + "/global_step3/manifest.json"));
 }
 
 TEST_F(TrialTest, ATrainingThatSkipsNearlyAllStepsIsNoSuccess) {
-  task_.mode = TrialTask::Mode::kTrain;
+  ToTrain(12);
   task_.history_path = folder_ / "metrics.jsonl";
-  task_.train_steps = 12;
   task_.ds_config["fp16"] = {{"enabled", true}, {"initial_scale_power", 60}};
-  const auto exits = Run(1);
-  EXPECT_EQ(exits[0].code, kExitInfeasible);
-  EXPECT_THAT(exits[0].log, testing::HasSubstr("diverged: 12 of 12 steps were skipped"));
+  ExpectEnd(kExitInfeasible, "diverged: 12 of 12 steps were skipped");
   const std::vector<Json> lines = History(task_);
   ASSERT_EQ(lines.size(), 12u);
   EXPECT_TRUE(lines[0].at("skipped").get<bool>());
@@ -358,44 +322,28 @@ TEST_F(TrialTest, ATrainingThatSkipsNearlyAllStepsIsNoSuccess) {
 
 // It would overflow again.
 TEST_F(TrialTest, AnOverflowAtTheSmallestLossScaleIsFinal) {
-  task_.mode = TrialTask::Mode::kTrain;
-  task_.train_steps = 12;
+  ToTrain(12);
   task_.ds_config["fp16"] = {{"enabled", true},
                              {"initial_scale_power", 60},
                              {"hysteresis", 1},
                              {"min_loss_scale", std::exp2(59)}};
-  const auto exits = Run(1);
-  EXPECT_EQ(exits[0].code, kExitInfeasible);
-  EXPECT_THAT(exits[0].log, testing::HasSubstr("/fp16/min_loss_scale is"));
-}
-
-TEST_F(TrialTest, AMonitorWithoutAFolderNamesItsKey) {
-  task_.mode = TrialTask::Mode::kTrain;
-  task_.train_steps = 1;
-  task_.history_path = folder_ / "metrics.jsonl";
-  task_.ds_config["csv_monitor"] = {{"enabled", true}, {"output_path", "/dev/null/csv"}};
-  const auto exits = Run(1);
-  EXPECT_NE(exits[0].code, kExitOk);
-  EXPECT_THAT(exits[0].log, testing::HasSubstr("/csv_monitor/output_path is \"/dev/null/csv\": "));
+  ExpectEnd(kExitInfeasible, "/fp16/min_loss_scale is");
 }
 
 TEST_F(TrialTest, CheckpointsOnTheWayReplaceEachOther) {
-  task_.mode = TrialTask::Mode::kTrain;
-  task_.train_steps = 5;
+  ToTrain(5);
   task_.checkpoint_dir = folder_ / "checkpoint";
   task_.training.checkpoint_interval = 2;
-  const auto exits = Run(2);
-  ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
+  RunWell(2);
   EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/latest"), "global_step5");
   EXPECT_FALSE(std::filesystem::exists(task_.checkpoint_dir + "/global_step2"));
   EXPECT_FALSE(std::filesystem::exists(task_.checkpoint_dir + "/global_step4"));
 }
 
 TEST_F(TrialTest, WhereTokensAreNoBytesTheirNumbersAreReadAndWritten) {
-  task_.mode = TrialTask::Mode::kTrain;
-  task_.train_steps = 1;
+  ToTrain(1);
   task_.checkpoint_dir = folder_ / "checkpoint";
-  ASSERT_EQ(Run(1)[0].code, kExitOk);
+  RunWell(1);
   task_.mode = TrialTask::Mode::kGenerate;
   task_.generate = {.prompt = "3 63", .max_new_tokens = 4};
   task_.json = true;
