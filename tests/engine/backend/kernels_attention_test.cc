@@ -122,13 +122,28 @@ double Magnitude(DType dtype, double bf16) {
   return dtype == DType::kF32 ? 2 : (dtype == DType::kF16 ? bf16 / 8 : bf16);
 }
 
+TestTensor ScratchFor(Kernels& kernels, const AttentionShape& s) {
+  return TestTensor::Poisoned(DType::kF32, kernels.AttentionScratchBytes(s) / 4);
+}
+
+struct AttentionTensors {
+  TestTensor out, lse;
+};
+
+AttentionTensors RunForward(Kernels& kernels, DType dtype, TestTensor& qkv,
+                            const AttentionShape& s) {
+  AttentionTensors tensors{TestTensor::Poisoned(dtype, s.B * s.T * s.C),
+                           TestTensor::Poisoned(DType::kF32, s.B * s.H * s.T)};
+  TestTensor scratch = ScratchFor(kernels, s);
+  kernels.Run(
+      op::AttentionForward{tensors.out.get(), tensors.lse.get(), qkv.get(), scratch.get(), s});
+  return tensors;
+}
+
 TEST_P(KernelsTest, AttentionForwardIsCausalSoftmax) {
   for (const AttentionShape& s : AttentionShapes()) {
     TestTensor qkv = Random(3).Normal(dtype(), s.B * s.T * s.QkvChannels());
-    TestTensor out = TestTensor::Poisoned(dtype(), s.B * s.T * s.C);
-    TestTensor lse = TestTensor::Poisoned(DType::kF32, s.B * s.H * s.T);
-    TestTensor scratch = TestTensor::Poisoned(DType::kF32, kernels().AttentionScratchBytes(s) / 4);
-    kernels().Run(op::AttentionForward{out.get(), lse.get(), qkv.get(), scratch.get(), s});
+    const auto [out, lse] = RunForward(kernels(), dtype(), qkv, s);
     const AttentionOutput expected = Attention(qkv.Values(), s);
     ExpectClose(out, expected.out, dtype(), Magnitude(dtype(), 500));
     ExpectClose(lse, expected.lse, DType::kF32);
@@ -144,7 +159,7 @@ TEST_P(KernelsTest, AttentionBackwardIsTheDerivative) {
     TestTensor out(dtype(), saved.out);
     TestTensor lse(DType::kF32, saved.lse);
     TestTensor dqkv = TestTensor::Poisoned(dtype(), s.B * s.T * s.QkvChannels());
-    TestTensor scratch = TestTensor::Poisoned(DType::kF32, kernels().AttentionScratchBytes(s) / 4);
+    TestTensor scratch = ScratchFor(kernels(), s);
     kernels().Run(op::AttentionBackward{dqkv.get(), dout.get(), out.get(), qkv.get(), lse.get(),
                                         scratch.get(), s});
     ExpectGradient(dqkv, AttentionGradient(qkv.Values(), dout.Values(), s), dtype(),
@@ -158,11 +173,8 @@ TEST_P(KernelsTest, AttentionTakesAnyNumberOfSequences) {
   constexpr int64_t kC = 4;
   constexpr AttentionShape kMany{.B = 65537, .T = 1, .C = kC, .H = 1};
   TestTensor qkv = Random(7).Normal(dtype(), kMany.B * 3 * kC);
-  TestTensor out = TestTensor::Poisoned(dtype(), kMany.B * kC);
-  TestTensor lse = TestTensor::Poisoned(DType::kF32, kMany.B);
-  TestTensor scratch =
-      TestTensor::Poisoned(DType::kF32, kernels().AttentionScratchBytes(kMany) / 4);
-  kernels().Run(op::AttentionForward{out.get(), lse.get(), qkv.get(), scratch.get(), kMany});
+  auto [out, lse] = RunForward(kernels(), dtype(), qkv, kMany);
+  TestTensor scratch = ScratchFor(kernels(), kMany);
   TestTensor dqkv = TestTensor::Poisoned(dtype(), kMany.B * 3 * kC);
   kernels().Run(op::AttentionBackward{dqkv.get(), out.get(), out.get(), qkv.get(), lse.get(),
                                       scratch.get(), kMany});
@@ -184,11 +196,7 @@ TEST_P(KernelsTest, AttentionOfASequenceIsThatOfItAlone) {
   one.B = 1;
   const auto run = [&](const Doubles& values, const AttentionShape& s) {
     TestTensor qkv(dtype(), values);
-    TestTensor out = TestTensor::Poisoned(dtype(), s.B * s.T * s.C);
-    TestTensor lse = TestTensor::Poisoned(DType::kF32, s.B * s.H * s.T);
-    TestTensor scratch = TestTensor::Poisoned(DType::kF32, kernels().AttentionScratchBytes(s) / 4);
-    kernels().Run(op::AttentionForward{out.get(), lse.get(), qkv.get(), scratch.get(), s});
-    return out.Values();
+    return RunForward(kernels(), dtype(), qkv, s).out.Values();
   };
   const Doubles both = Random(6).Normal(2 * kTwo.T * kTwo.QkvChannels());
   const auto half = static_cast<int64_t>(both.size()) / 2;
@@ -201,10 +209,7 @@ TEST_P(KernelsTest, AttentionOfASequenceIsThatOfItAlone) {
 TEST_P(KernelsTest, AttentionOfHugeScoresIsFinite) {
   const AttentionShape s{.B = 1, .T = 5, .C = 4, .H = 1};
   TestTensor qkv = Random(5).Normal(dtype(), s.T * 3 * s.C, 100);
-  TestTensor out = TestTensor::Poisoned(dtype(), s.T * s.C);
-  TestTensor lse = TestTensor::Poisoned(DType::kF32, s.T);
-  TestTensor scratch = TestTensor::Poisoned(DType::kF32, kernels().AttentionScratchBytes(s) / 4);
-  kernels().Run(op::AttentionForward{out.get(), lse.get(), qkv.get(), scratch.get(), s});
+  const auto [out, lse] = RunForward(kernels(), dtype(), qkv, s);
   for (const double x : out.Values())
     EXPECT_TRUE(std::isfinite(x));
   for (const double x : lse.Values())

@@ -1,8 +1,8 @@
-// Layer normalization against formulas in double; its gradients against numeric derivatives of
-// those formulas.
+// Layer normalization against formulas in double, which numeric derivatives confirm.
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <functional>
+#include <utility>
 
 #include "tests/engine/backend/kernels_testing.h"
 
@@ -37,93 +37,101 @@ LayerNormOutput LayerNorm(const LayerNormInput& in) {
   return out;
 }
 
-class LayerNormTest : public KernelsTest {
- protected:
-  static constexpr int64_t kN = 37;  // More than one partial sum.
-  static constexpr int64_t kC = 21;
-
-  LayerNormTest() {
-    Random random(1);
-    x_ = random.Normal(dtype(), kN * kC, 2);
-    weight_ = random.Normal(dtype(), kC);
-    bias_ = random.Normal(dtype(), kC);
-    dy_ = random.Normal(dtype(), kN * kC);
-    input_ = {x_.Values(), weight_.Values(), bias_.Values()};
-    const LayerNormOutput output = LayerNorm(input_);
-    mean_ = TestTensor(DType::kF32, output.mean);
-    rstd_ = TestTensor(DType::kF32, output.rstd);
+// The gradient of Dot(dy, y) by the formula of the derivative.
+LayerNormInput LayerNormGradient(const LayerNormInput& in, const Doubles& dy) {
+  const size_t C = in.weight.size();
+  const LayerNormOutput out = LayerNorm(in);
+  LayerNormInput gradient{Doubles(in.x.size()), Doubles(C), Doubles(C)};
+  for (size_t row = 0; row < out.mean.size(); ++row) {
+    const auto normed = [&](size_t c) {
+      return (in.x[row * C + c] - out.mean[row]) * out.rstd[row];
+    };
+    double sum = 0, sum_normed = 0;
+    for (size_t c = 0; c < C; ++c) {
+      const double grad = dy[row * C + c];
+      sum += grad * in.weight[c];
+      sum_normed += grad * in.weight[c] * normed(c);
+      gradient.weight[c] += grad * normed(c);
+      gradient.bias[c] += grad;
+    }
+    for (size_t c = 0; c < C; ++c) {
+      const double centered =
+          dy[row * C + c] * in.weight[c] - (sum + normed(c) * sum_normed) / static_cast<double>(C);
+      gradient.x[row * C + c] = centered * out.rstd[row];
+    }
   }
+  return gradient;
+}
 
-  // The numeric gradient of dy . y by one of the inputs.
-  Doubles Gradient(Doubles LayerNormInput::*which) const {
-    const Doubles dy = dy_.Values();
-    return NumericGradient(input_.*which, [&](const Doubles& values) {
-      LayerNormInput in = input_;
+TEST(LayerNormTest, TheFormulaOfTheGradientIsTheNumericDerivative) {
+  Random random(1);
+  const LayerNormInput input{random.Normal(5 * 21, 2), random.Normal(21), random.Normal(21)};
+  const Doubles dy = random.Normal(5 * 21);
+  const LayerNormInput gradient = LayerNormGradient(input, dy);
+  for (Doubles LayerNormInput::*which :
+       {&LayerNormInput::x, &LayerNormInput::weight, &LayerNormInput::bias}) {
+    const Doubles expected = NumericGradient(input.*which, [&](const Doubles& values) {
+      LayerNormInput in = input;
       in.*which = values;
       return Dot(dy, LayerNorm(in).y);
     });
+    for (size_t i = 0; i < expected.size(); ++i)
+      ASSERT_NEAR((gradient.*which)[i], expected[i], 1e-8) << "at " << i;
   }
+}
 
-  TestTensor x_, weight_, bias_, dy_, mean_, rstd_;
-  LayerNormInput input_;
-};
+// More rows than one partial sum; rows that take several warps of a GPU's block, and rows that are
+// too wide for one.
+TEST_P(KernelsTest, LayerNormsFollowTheFormulas) {
+  for (const auto& [N, C] :
+       {std::pair<int64_t, int64_t>{37, 21}, {11, 520}, {11, 523}, {11, 4104}}) {
+    SCOPED_TRACE(C);
+    Random random(1);
+    TestTensor x = random.Normal(dtype(), N * C, 2), weight = random.Normal(dtype(), C);
+    TestTensor bias = random.Normal(dtype(), C), dy = random.Normal(dtype(), N * C);
+    TestTensor y = TestTensor::Poisoned(dtype(), N * C);
+    TestTensor mean = TestTensor::Poisoned(DType::kF32, N);
+    TestTensor rstd = TestTensor::Poisoned(DType::kF32, N);
+    kernels().Run(op::LayerNormForward{y.get(), mean.get(), rstd.get(), x.get(), weight.get(),
+                                       bias.get(), N, C});
+    const LayerNormInput input{x.Values(), weight.Values(), bias.Values()};
+    const LayerNormOutput output = LayerNorm(input);
+    ExpectClose(y, output.y, dtype());
+    ExpectClose(mean, output.mean, DType::kF32);
+    ExpectClose(rstd, output.rstd, DType::kF32);
 
-INSTANTIATE_TEST_SUITE_P(DTypes, LayerNormTest,
-                         testing::Values(DType::kF32, DType::kBF16, DType::kF16),
-                         [](const auto& info) { return DTypeName(info.param); });
-
-TEST_P(LayerNormTest, ForwardSavesItsStatistics) {
-  TestTensor y = TestTensor::Poisoned(dtype(), kN * kC);
-  TestTensor mean = TestTensor::Poisoned(DType::kF32, kN);
-  TestTensor rstd = TestTensor::Poisoned(DType::kF32, kN);
-  kernels().Run(op::LayerNormForward{y.get(), mean.get(), rstd.get(), x_.get(), weight_.get(),
-                                     bias_.get(), kN, kC});
-  const LayerNormOutput expected = LayerNorm(input_);
-  ExpectClose(y, expected.y, dtype());
-  ExpectClose(mean, expected.mean, DType::kF32);
-  ExpectClose(rstd, expected.rstd, DType::kF32);
+    const LayerNormInput gradient = LayerNormGradient(input, dy.Values());
+    for (const bool accumulate : {false, true}) {
+      TestTensor dx =
+          accumulate ? random.Normal(dtype(), N * C) : TestTensor::Poisoned(dtype(), N * C);
+      TestTensor dweight = random.Normal(dtype(), C), dbias = random.Normal(dtype(), C);
+      const Doubles expected_dx =
+          accumulate ? Zip(dx.Values(), gradient.x, std::plus<>()) : gradient.x;
+      const Doubles expected_dweight = Zip(dweight.Values(), gradient.weight, std::plus<>());
+      const Doubles expected_dbias = Zip(dbias.Values(), gradient.bias, std::plus<>());
+      kernels().Run(op::LayerNormBackward{dx.get(), dweight.get(), dbias.get(), dy.get(), x.get(),
+                                          weight.get(), mean.get(), rstd.get(), N, C, accumulate});
+      ExpectClose(dx, expected_dx, dtype(), 4);
+      ExpectClose(dweight, expected_dweight, dtype(), 5);
+      ExpectClose(dbias, expected_dbias, dtype(), 5);
+    }
+  }
 }
 
 // The variance of numbers far from zero is not the difference of two large sums.
-TEST_P(LayerNormTest, ForwardSurvivesALargeMean) {
+TEST_P(KernelsTest, LayerNormsSurviveALargeMean) {
+  constexpr int64_t kC = 21;
   Doubles values(kC);
   for (size_t c = 0; c < kC; ++c)
     values[c] = 4096 + 32.0 * static_cast<double>(c % 3);
-  TestTensor x(dtype(), values);
-  TestTensor y = TestTensor::Poisoned(dtype(), kC);
+  Random random(1);
+  TestTensor x(dtype(), values), y = TestTensor::Poisoned(dtype(), kC);
+  TestTensor weight = random.Normal(dtype(), kC), bias = random.Normal(dtype(), kC);
   TestTensor mean = TestTensor::Poisoned(DType::kF32, 1);
   TestTensor rstd = TestTensor::Poisoned(DType::kF32, 1);
-  kernels().Run(op::LayerNormForward{y.get(), mean.get(), rstd.get(), x.get(), weight_.get(),
-                                     bias_.get(), 1, kC});
-  ExpectClose(y, LayerNorm({x.Values(), input_.weight, input_.bias}).y, dtype(), 4);
-}
-
-TEST_P(LayerNormTest, BackwardIsTheDerivative) {
-  for (const bool accumulate : {false, true}) {
-    Random random(2);
-    TestTensor dx =
-        accumulate ? random.Normal(dtype(), kN * kC) : TestTensor::Poisoned(dtype(), kN * kC);
-    TestTensor dweight = random.Normal(dtype(), kC);
-    TestTensor dbias = random.Normal(dtype(), kC);
-    Doubles expected_dx = Gradient(&LayerNormInput::x);
-    Doubles expected_dweight = Gradient(&LayerNormInput::weight);
-    Doubles expected_dbias = Gradient(&LayerNormInput::bias);
-    const Doubles dx_before = dx.Values();
-    const Doubles dweight_before = dweight.Values();
-    const Doubles dbias_before = dbias.Values();
-    for (size_t i = 0; accumulate && i < expected_dx.size(); ++i)
-      expected_dx[i] += dx_before[i];
-    for (size_t c = 0; c < kC; ++c) {
-      expected_dweight[c] += dweight_before[c];
-      expected_dbias[c] += dbias_before[c];
-    }
-    kernels().Run(op::LayerNormBackward{dx.get(), dweight.get(), dbias.get(), dy_.get(), x_.get(),
-                                        weight_.get(), mean_.get(), rstd_.get(), kN, kC,
-                                        accumulate});
-    ExpectGradient(dx, expected_dx, dtype());
-    ExpectGradient(dweight, expected_dweight, dtype(), 5);
-    ExpectGradient(dbias, expected_dbias, dtype(), 5);
-  }
+  kernels().Run(op::LayerNormForward{y.get(), mean.get(), rstd.get(), x.get(), weight.get(),
+                                     bias.get(), 1, kC});
+  ExpectClose(y, LayerNorm({x.Values(), weight.Values(), bias.Values()}).y, dtype(), 4);
 }
 
 // Where nothing is aligned, a GPU takes other kernels.
@@ -157,57 +165,6 @@ TEST_P(KernelsTest, LayerNormsGiveTheSameBitsWhereverTheirRowsLie) {
     return results;
   };
   EXPECT_EQ(run(1), run(0));
-}
-
-// Rows that take several warps of a GPU's block, and rows that are too wide for one; by the formula
-// of the derivative.
-TEST_P(KernelsTest, LayerNormsOfWideRowsAreRight) {
-  constexpr int64_t kN = 11;
-  for (const int64_t C : {520, 523, 4104}) {
-    SCOPED_TRACE(C);
-    const auto columns = static_cast<size_t>(C);
-    Random random(1);
-    TestTensor x = random.Normal(dtype(), kN * C, 2), weight = random.Normal(dtype(), C);
-    TestTensor bias = random.Normal(dtype(), C), dy = random.Normal(dtype(), kN * C);
-    TestTensor y = TestTensor::Poisoned(dtype(), kN * C);
-    TestTensor mean = TestTensor::Poisoned(DType::kF32, kN);
-    TestTensor rstd = TestTensor::Poisoned(DType::kF32, kN);
-    kernels().Run(op::LayerNormForward{y.get(), mean.get(), rstd.get(), x.get(), weight.get(),
-                                       bias.get(), kN, C});
-    const LayerNormOutput expected = LayerNorm({x.Values(), weight.Values(), bias.Values()});
-    ExpectClose(y, expected.y, dtype());
-    ExpectClose(mean, expected.mean, DType::kF32);
-    ExpectClose(rstd, expected.rstd, DType::kF32);
-
-    TestTensor dx = random.Normal(dtype(), kN * C);
-    TestTensor dweight = TestTensor::Zeros(dtype(), C), dbias = TestTensor::Zeros(dtype(), C);
-    Doubles expected_dx = dx.Values(), expected_dweight(columns), expected_dbias(columns);
-    const Doubles grads = dy.Values(), values = x.Values(), weights = weight.Values();
-    for (size_t row = 0; row < kN; ++row) {
-      const double r = expected.rstd[row];
-      const auto normed = [&](size_t c) {
-        return (values[row * columns + c] - expected.mean[row]) * r;
-      };
-      double sum = 0, sum_normed = 0;
-      for (size_t c = 0; c < columns; ++c) {
-        const double grad = grads[row * columns + c];
-        sum += grad * weights[c];
-        sum_normed += grad * weights[c] * normed(c);
-        expected_dweight[c] += grad * normed(c);
-        expected_dbias[c] += grad;
-      }
-      for (size_t c = 0; c < columns; ++c) {
-        const double centered = grads[row * columns + c] * weights[c] -
-                                (sum + normed(c) * sum_normed) / static_cast<double>(C);
-        expected_dx[row * columns + c] += centered * r;
-      }
-    }
-    kernels().Run(op::LayerNormBackward{dx.get(), dweight.get(), dbias.get(), dy.get(), x.get(),
-                                        weight.get(), mean.get(), rstd.get(), kN, C, true});
-    ExpectClose(dx, expected_dx, dtype(), 4);
-    ExpectClose(dweight, expected_dweight, dtype(), 4);
-    ExpectClose(dbias, expected_dbias, dtype(), 4);
-  }
 }
 
 }  // namespace

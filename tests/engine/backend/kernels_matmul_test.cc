@@ -112,15 +112,13 @@ void CheckProduct(Kernels& kernels, const Product& p) {
       break;
     case Extra::kGeluGradient:
       args.gelu_input = gelu_input.get();
-      std::transform(sums.begin(), sums.end(), inputs.begin(), expected.begin(),
-                     [](double sum, double x) { return sum * GeluSlope(x); });
+      expected = Zip(sums, inputs, [](double sum, double x) { return sum * GeluSlope(x); });
       break;
     case Extra::kColumnSums:
       args.column_sums = column_sums.get();
       for (size_t i = 0; i < b_values.size(); ++i)
         column[i % column.size()] += b_values[i];
-      std::transform(columns.begin(), columns.end(), column.begin(), columns.begin(),
-                     std::plus<>());
+      columns = Zip(columns, column, std::plus<>());
       break;
   }
   kernels.Run(args);
@@ -128,8 +126,7 @@ void CheckProduct(Kernels& kernels, const Product& p) {
   Doubles all_rounded = rounded;
   const bool has_gelu = p.extra == Extra::kGelu || p.extra == Extra::kGeluGradient;
   if (has_gelu) {
-    std::transform(rounded.begin(), rounded.end(), sums.begin(), all_rounded.begin(),
-                   [](double size, double sum) { return size + std::abs(sum); });
+    all_rounded = Zip(rounded, sums, [](double size, double sum) { return size + std::abs(sum); });
   }
   ExpectNear(c, expected, all_rounded, p.c, has_gelu ? magnitude : magnitude / 2);
   if (p.extra == Extra::kGelu) ExpectNear(before_gelu, sums, rounded, p.c, magnitude / 2);

@@ -18,10 +18,7 @@ size_t At(int64_t i) {
 void ExpectAdded(const TestTensor& actual, const Doubles& before, const Doubles& x,
                  const std::function<double(const Doubles&)>& f, DType dtype,
                  double magnitude = 1) {
-  Doubles expected = NumericGradient(x, f);
-  for (size_t i = 0; i < expected.size(); ++i)
-    expected[i] += before[i];
-  ExpectGradient(actual, expected, dtype, magnitude);
+  ExpectGradient(actual, Zip(NumericGradient(x, f), before, std::plus<>()), dtype, magnitude);
 }
 
 // ---- RMS norm. ----

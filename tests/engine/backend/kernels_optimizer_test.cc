@@ -447,8 +447,7 @@ TEST_P(KernelsTest, CompressedSignsAndWhatTheyMiss) {
   kernels().Run(op::CompressSigns{error.get(), signs.data(), &scale, in.get()});
 
   values = in.Values();
-  Doubles sums(values.size());
-  std::transform(values.begin(), values.end(), errors.begin(), sums.begin(), std::plus<>());
+  const Doubles sums = Zip(values, errors, std::plus<>());
   const double expected_scale = std::sqrt(Dot(sums, sums) / static_cast<double>(kEights));
   EXPECT_NEAR(scale, expected_scale, 1e-6);
   Doubles missed;

@@ -14,14 +14,6 @@ namespace {
 // More than one block of work, and a ragged end.
 constexpr int64_t kManyElems = 70001;
 
-// expected[i] = fn(a[i], b[i]).
-template <typename Fn>
-Doubles Zip(const Doubles& a, const Doubles& b, const Fn& fn) {
-  Doubles result(a.size());
-  std::transform(a.begin(), a.end(), b.begin(), result.begin(), fn);
-  return result;
-}
-
 TEST(VecTest, ExpIsAccurateEverywhere) {
   for (float x = -86.9F; x < 88.72F; x += 0.00317F) {
     const double exact = std::exp(static_cast<double>(x));
@@ -54,10 +46,11 @@ TEST(VecTest, Bf16RoundTripsEveryPattern) {
 
 TEST(VecTest, Bf16RoundsToNearestEven) {
   const auto rounded = [](uint32_t bits) { return FromFloat<Bf16>(std::bit_cast<float>(bits)); };
-  EXPECT_EQ(rounded(0x3F808000), 0x3F80);  // Half way: to the even one below...
-  EXPECT_EQ(rounded(0x3F818000), 0x3F82);  // ...or above.
-  EXPECT_EQ(rounded(0x3F808001), 0x3F81);
-  EXPECT_EQ(rounded(0x3F807FFF), 0x3F80);
+  for (uint32_t below = 0; below < 0x7F7F; ++below) {  // Subnormals included.
+    ASSERT_EQ(rounded((below << 16) + 0x8000), below + below % 2);
+    ASSERT_EQ(rounded((below << 16) + 0x7FFF), below);
+    ASSERT_EQ(rounded((below << 16) + 0x8001), below + 1);
+  }
   EXPECT_EQ(rounded(0x7F7FFFFF), 0x7F80);  // The largest f32 is beyond the largest bf16.
   EXPECT_EQ(rounded(0xFF800000), 0xFF80);
   EXPECT_TRUE(std::isnan(ToFloat(rounded(0x7F800001))));  // Its upper half alone says infinity.

@@ -142,44 +142,44 @@ inline double RelativeTolerance(DType dtype, double f32_tolerance) {
 // Every element of `actual` is within the rounding of `dtype` of `expected`; sums of numbers around
 // `magnitude` cancel no further than f32 allows.
 inline void ExpectClose(const TestTensor& actual, const Doubles& expected, DType dtype,
-                        double magnitude = 1) {
+                        double magnitude = 1, double f32_tolerance = 1e-5) {
   const Doubles values = actual.Values();
   ASSERT_EQ(values.size(), expected.size());
-  const double relative = RelativeTolerance(dtype, 1e-5);
+  const double relative = RelativeTolerance(dtype, f32_tolerance);
   for (size_t i = 0; i < values.size(); ++i) {
-    const double tolerance = relative * std::abs(expected[i]) + 1e-5 * magnitude;
+    const double tolerance = relative * std::abs(expected[i]) + f32_tolerance * magnitude;
     ASSERT_NEAR(values[i], expected[i], tolerance) << "at " << i;
   }
 }
 
-// d f / d x[i] at every stride-th i by central differences in double; NaN elsewhere.
-inline Doubles NumericGradient(Doubles x, const std::function<double(const Doubles&)>& f,
-                               size_t stride = 1) {
+// d f / d x by central differences in double.
+inline Doubles NumericGradient(Doubles x, const std::function<double(const Doubles&)>& f) {
   constexpr double kStep = 1e-5;
-  Doubles gradient(x.size(), std::nan(""));
-  for (size_t i = 0; i < x.size(); i += stride) {
-    const double center = x[i];
-    x[i] = center + kStep;
+  Doubles gradient;
+  for (double& value : x) {
+    const double center = value;
+    value = center + kStep;
     const double above = f(x);
-    x[i] = center - kStep;
+    value = center - kStep;
     const double below = f(x);
-    x[i] = center;
-    gradient[i] = (above - below) / (2 * kStep);
+    value = center;
+    gradient.push_back((above - below) / (2 * kStep));
   }
   return gradient;
 }
 
-// ExpectClose where `expected` is a number.
+// ExpectClose to a numeric gradient.
 inline void ExpectGradient(const TestTensor& actual, const Doubles& expected, DType dtype,
                            double magnitude = 1) {
-  const Doubles values = actual.Values();
-  ASSERT_EQ(values.size(), expected.size());
-  const double relative = RelativeTolerance(dtype, 2e-5);
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (std::isnan(expected[i])) continue;
-    const double tolerance = relative * std::abs(expected[i]) + 2e-5 * magnitude;
-    ASSERT_NEAR(values[i], expected[i], tolerance) << "at " << i;
-  }
+  ExpectClose(actual, expected, dtype, magnitude, 2e-5);
+}
+
+// result[i] = fn(a[i], b[i]).
+template <typename Fn>
+Doubles Zip(const Doubles& a, const Doubles& b, const Fn& fn) {
+  Doubles result(a.size());
+  std::transform(a.begin(), a.end(), b.begin(), result.begin(), fn);
+  return result;
 }
 
 inline double Dot(const Doubles& a, const Doubles& b) {

@@ -1,9 +1,7 @@
-// Files of whole parameters: conversion of numbers, collated checkpoints, the model as it trains.
+// Files of whole parameters: collated checkpoints, the model as it trains.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <bit>
-#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -16,7 +14,6 @@
 #include "engine/files/crc32.h"
 #include "engine/files/safetensors.h"
 #include "tests/base/error_code.h"
-#include "tests/engine/backend/kernels_testing.h"
 #include "tests/engine/runtime/training.h"
 #include "tests/temp_folder.h"
 
@@ -25,55 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::HasSubstr;
-
-uint16_t ToBits(float value, DType dtype) {
-  uint16_t bits = 0;
-  ConvertElems({&bits, 1, dtype}, {&value, 1, DType::kF32});
-  return bits;
-}
-
-float FromBits(uint16_t bits, DType dtype) {
-  float value = 0;
-  ConvertElems({&value, 1, DType::kF32}, {&bits, 1, dtype});
-  return value;
-}
-
-TEST(ConvertTest, EveryHalfHasItsValueAndComesBack) {
-  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
-    const auto half = static_cast<uint16_t>(bits);
-    const double expected = FromF16(half);
-    const float value = FromBits(half, DType::kF16);
-    if (std::isnan(expected)) {
-      EXPECT_TRUE(std::isnan(value)) << bits;
-      continue;
-    }
-    EXPECT_EQ(value, expected) << bits;
-    EXPECT_EQ(ToBits(value, DType::kF16), half);
-  }
-}
-
-TEST(ConvertTest, HalvesAndBfloatsRoundToNearestTiesToEven) {
-  for (uint16_t half = 0; half < 0x7BFF; ++half) {  // Neighbors, subnormals included.
-    const auto next = static_cast<uint16_t>(half + 1);
-    const auto middle = static_cast<float>((FromF16(half) + FromF16(next)) / 2);
-    EXPECT_EQ(ToBits(middle, DType::kF16), half % 2 == 0 ? half : next);
-    EXPECT_EQ(ToBits(std::nextafter(middle, 0.0F), DType::kF16), half);
-    EXPECT_EQ(ToBits(std::nextafter(middle, INFINITY), DType::kF16), next);
-  }
-  EXPECT_EQ(ToBits(65520, DType::kF16), 0x7C00);  // Too large: infinite.
-  for (uint32_t bits = 0; bits < 0x7F7F; ++bits) {
-    const auto even = static_cast<uint16_t>(bits), next = static_cast<uint16_t>(bits + 1);
-    const auto middle = std::bit_cast<float>((bits << 16) + 0x8000U);
-    EXPECT_EQ(ToBits(middle, DType::kBF16), bits % 2 == 0 ? even : next);
-    EXPECT_EQ(ToBits(std::nextafter(middle, 0.0F), DType::kBF16), even);
-    EXPECT_EQ(ToBits(std::nextafter(middle, INFINITY), DType::kBF16), next);
-  }
-  for (const uint32_t nan : {0x7F800001U, 0xFFFFFFFFU}) {
-    const float value = std::bit_cast<float>(nan);
-    EXPECT_TRUE(std::isnan(FromBits(ToBits(value, DType::kBF16), DType::kBF16)));
-    EXPECT_TRUE(std::isnan(FromBits(ToBits(value, DType::kF16), DType::kF16)));
-  }
-}
 
 TEST(Crc32Test, IsTheStandardsAndCanBeContinued) {
   EXPECT_EQ(Crc32(0, "123456789"), 0xCBF43926U);  // The check value of IEEE 802.3's.

@@ -19,13 +19,7 @@ namespace dsat::engine {
 namespace {
 
 TEST(EngineTest, LossFallsOnTextInBf16OnTwoRanksWithShardedState) {
-  const Model model = MakeModel({{"type", "gpt2"},
-                                 {"n_layer", 1},
-                                 {"n_embd", 32},
-                                 {"n_head", 2},
-                                 {"n_positions", 16},
-                                 {"vocab_size", 256}},
-                                "/model");
+  const Model model = Gpt2(1, 32, 256);
   const auto data = OpenDataset({{"type", "text"}, {"path", "engine/plan"}, {"seq_len", kSeqLen}},
                                 DSAT_SOURCE_DIR, 3, "/data");
   DsConfig config = TinyConfig(3, 2, 1);
@@ -414,18 +408,7 @@ TEST(EngineTest, ATrainingThatContinuesWithAnotherBatchReadsTheNextSample) {
 
 // A layer that is not trained keeps its bits, and has neither gradients nor optimizer state.
 TEST(EngineTest, FrozenLayersStayAndCostNoState) {
-  const auto model_with = [](const Json& frozen) {
-    return MakeModel({{"type", "gpt2"},
-                      {"n_layer", 2},
-                      {"n_embd", 24},
-                      {"n_head", 2},
-                      {"n_positions", 16},
-                      {"vocab_size", 61},
-                      {"frozen", frozen}},
-                     "/model");
-  };
-  const Model all = model_with(Json::array());
-  const Model frozen = model_with({"wte*", "wpe*", "h.0.*"});
+  const Model all = Gpt2(2, 24, 61), frozen = Gpt2(2, 24, 61, {"wte*", "wpe*", "h.0.*"});
   for (int stage = 0; stage <= 3; ++stage) {
     SCOPED_TRACE(stage);
     const DsConfig config = TinyConfig(stage, 2, 2);

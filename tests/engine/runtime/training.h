@@ -21,16 +21,17 @@ namespace dsat::engine {
 
 constexpr int64_t kSeqLen = 16;
 
+inline Model Gpt2(int n_layer, int n_embd, int vocab_size, const Json& frozen = Json::array()) {
+  Json json = {{"type", "gpt2"}, {"n_layer", n_layer},     {"n_embd", n_embd},
+               {"n_head", 2},    {"n_positions", kSeqLen}, {"vocab_size", vocab_size}};
+  if (!frozen.empty()) json["frozen"] = frozen;
+  return MakeModel(json, "/model");
+}
+
 // Tied embeddings with a padded vocabulary, a unit of small parameters, sizes that do not divide by
 // the ranks.
 inline Model TinyGpt2() {
-  return MakeModel({{"type", "gpt2"},
-                    {"n_layer", 2},
-                    {"n_embd", 24},
-                    {"n_head", 2},
-                    {"n_positions", 16},
-                    {"vocab_size", 127}},
-                   "/model");
+  return Gpt2(2, 24, 127);
 }
 
 // Grouped queries, an output embedding of its own, with a padded vocabulary.
@@ -64,6 +65,20 @@ inline Model TinyMlp() {
 // The length of sequences in batches of the model: images are sequences of one.
 inline int64_t SeqLenOf(const Model& model) {
   return model.image.NumElems() > 0 ? 1 : kSeqLen;
+}
+
+// All elements of parameters, with the padding to equal shares of the ranks.
+inline int64_t PaddedElems(const Model& model, int world_size) {
+  int64_t sum = 0;
+  for (const auto& layer : model.layers)
+    sum += LayoutOf(*layer, world_size).num_elems;
+  return sum;
+}
+
+// The prediction for a rank of `world_size`.
+inline Prediction Predicted(const Model& model, const DsConfig& config, int world_size,
+                            int rank = 0) {
+  return Predict(model, config, SeqLenOf(model), rank, world_size, 1);
 }
 
 // Micro-batches of 12 / (world_size * accumulation_steps) samples: the same 12 samples every way.

@@ -17,13 +17,7 @@ namespace {
 
 // Five layers: embedding, three blocks, the head, which borrows the embedding.
 Model ThreeBlocks() {
-  return MakeModel({{"type", "gpt2"},
-                    {"n_layer", 3},
-                    {"n_embd", 24},
-                    {"n_head", 2},
-                    {"n_positions", 16},
-                    {"vocab_size", 61}},
-                   "/model");
+  return Gpt2(3, 24, 61);
 }
 
 TEST(PartitionTest, LayersAreDividedByNumberByParametersOrByName) {
@@ -196,7 +190,7 @@ TEST(PipelineTest, AFrozenTiedEmbeddingNeedsNoBucket) {
     model.frozen[0] = frozen;
     DsConfig config = PipelineConfig(0, 2, 1, 3);
     config.bf16 = true;
-    const auto state_bytes = [&] { return Predict(model, config, kSeqLen, 1, 2, 1).state_bytes; };
+    const auto state_bytes = [&] { return Predicted(model, config, 2, 1).state_bytes; };
     const int64_t before = state_bytes();
     config.grad_accum_type = DType::kF32;
     EXPECT_EQ(state_bytes() > before, !frozen);

@@ -146,18 +146,15 @@ TEST(MovementTest, AnOffloadedOptimizerMovesGradientsDownAndParametersUp) {
   const Model model = TinyGpt2();
   DsConfig config = ConfigOf(2, 2, 1, true);
   OptimizerOn(config, Tier::kHost);
-  const Prediction predicted = Predict(model, config, kSeqLen, 0, 2, 1);
-  int64_t psi = 0;
-  for (const auto& layer : model.layers)
-    psi += LayoutOf(*layer, 2).num_elems;
+  const Prediction predicted = Predicted(model, config, 2);
+  const int64_t psi = PaddedElems(model, 2);
   // ZeRO-Offload, Ren et al. 2021, section 4: 2 bytes of each element of the slice, both ways.
   EXPECT_EQ(predicted.tier_traffic.to_host_bytes, 2 * psi / 2);
   EXPECT_EQ(predicted.tier_traffic.to_device_bytes, 2 * psi / 2);
   // Master and two moments.
   EXPECT_GE(predicted.host_state_bytes, 12 * psi / 2);
   config.zero.offload_optimizer.tier = Tier::kDevice;
-  EXPECT_LE(predicted.state_bytes + 12 * psi / 2,
-            Predict(model, config, kSeqLen, 0, 2, 1).state_bytes);
+  EXPECT_LE(predicted.state_bytes + 12 * psi / 2, Predicted(model, config, 2).state_bytes);
 }
 
 TEST(MovementTest, StateOnDiskIsReadAndWrittenOnceAStep) {
@@ -170,7 +167,7 @@ TEST(MovementTest, StateOnDiskIsReadAndWrittenOnceAStep) {
     const int64_t elems = LayoutOf(*layer, 1).num_elems;
     bytes += (12 * elems + 4095) / 4096 * 4096;
   }
-  const Prediction predicted = Predict(model, config, kSeqLen, 0, 1, 1);
+  const Prediction predicted = Predicted(model, config, 1);
   EXPECT_EQ(predicted.disk_traffic.read_bytes, bytes);
   EXPECT_EQ(predicted.disk_traffic.written_bytes, bytes);
   EXPECT_EQ(predicted.host_state_bytes, 0);
@@ -186,7 +183,7 @@ TEST(MovementTest, TheRatioIsTheShareOfTheOptimizerThatLeavesTheDevice) {
     DsConfig config = ConfigOf(3, 2, 1, false);
     OptimizerOn(config, Tier::kHost);
     config.zero.offload_optimizer.ratio = ratio;
-    return Predict(model, config, kSeqLen, 0, 2, 1).host_state_bytes;
+    return Predicted(model, config, 2).host_state_bytes;
   };
   const int64_t all = host_bytes(1);
   EXPECT_EQ(host_bytes(0), 0);
@@ -198,21 +195,15 @@ TEST(MovementTest, TheRatioIsTheShareOfTheOptimizerThatLeavesTheDevice) {
 }
 
 TEST(MovementTest, AModelLargerThanDeviceAndHostMemoryTrainsFromDisk) {
-  const Model model = MakeModel({{"type", "gpt2"},
-                                 {"n_layer", 12},
-                                 {"n_embd", 64},
-                                 {"n_head", 2},
-                                 {"n_positions", 16},
-                                 {"vocab_size", 61}},
-                                "/model");
+  const Model model = Gpt2(12, 64, 61);
   DsConfig config = ConfigOf(3, 1, 1, true);
-  const Prediction plain = Predict(model, config, kSeqLen, 0, 1, 1);
+  const Prediction plain = Predicted(model, config, 1);
   OptimizerOn(config, Tier::kNvme);
   ParamsOn(config, Tier::kNvme);
   config.zero.offload_param.max_in_cpu = 0;
   config.zero.reduce_bucket_size = config.zero.allgather_bucket_size = 10'000;
   config.activation.checkpoint_interval = 1;
-  const Prediction on_disk = Predict(model, config, kSeqLen, 0, 1, 1);
+  const Prediction on_disk = Predicted(model, config, 1);
   // Gradients rest in host memory: 2 of the 16 bytes per parameter.
   ASSERT_LT(on_disk.peak_bytes + on_disk.host_peak_bytes, plain.state_bytes / 2);
 
@@ -234,26 +225,20 @@ TEST(MovementTest, PipelinedReadsHoldMoreSubGroupsInHostMemory) {
   const Model model = TinyGpt2();
   DsConfig config = ConfigOf(1, 1, 1, false);
   OptimizerOn(config, Tier::kNvme);
-  const int64_t one = Predict(model, config, kSeqLen, 0, 1, 1).host_peak_bytes;
+  const int64_t one = Predicted(model, config, 1).host_peak_bytes;
   config.zero.offload_optimizer.pipeline_read = true;
-  const int64_t two = Predict(model, config, kSeqLen, 0, 1, 1).host_peak_bytes;
+  const int64_t two = Predicted(model, config, 1).host_peak_bytes;
   config.zero.offload_optimizer.buffer_count = 16;
   EXPECT_LT(one, two);
-  EXPECT_LT(two, Predict(model, config, kSeqLen, 0, 1, 1).host_peak_bytes);
+  EXPECT_LT(two, Predicted(model, config, 1).host_peak_bytes);
 }
 
 TEST(MovementTest, CheckpointingKeepsFewerActivationsForMoreComputing) {
-  const Model model = MakeModel({{"type", "gpt2"},
-                                 {"n_layer", 12},
-                                 {"n_embd", 24},
-                                 {"n_head", 2},
-                                 {"n_positions", 16},
-                                 {"vocab_size", 61}},
-                                "/model");
+  const Model model = Gpt2(12, 24, 61);
   const auto activation_bytes = [&](ActivationConfig activation) {
     DsConfig config = ConfigOf(0, 1, 1, false);
     config.activation = activation;
-    return Predict(model, config, kSeqLen, 0, 1, 1).activation_bytes_per_sample;
+    return Predicted(model, config, 1).activation_bytes_per_sample;
   };
   const int64_t all = activation_bytes({});
   const int64_t inputs = activation_bytes({.checkpoint_interval = 1});
@@ -270,21 +255,21 @@ TEST(MovementTest, CheckpointingKeepsFewerActivationsForMoreComputing) {
 TEST(MovementTest, ReuseHoldsMoreParametersAndSendsLess) {
   const Model model = TinyGpt2();
   DsConfig config = ConfigOf(3, 2, 1, false);
-  const Prediction released = Predict(model, config, kSeqLen, 0, 2, 1);
+  const Prediction released = Predicted(model, config, 2);
   config.zero.stage3_max_reuse_distance = 1'000'000;
-  const Prediction kept = Predict(model, config, kSeqLen, 0, 2, 1);
+  const Prediction kept = Predicted(model, config, 2);
   EXPECT_GT(kept.peak_bytes, released.peak_bytes);
   EXPECT_LT(kept.step_traffic.sent_bytes, released.step_traffic.sent_bytes);
   config.zero.stage3_max_live_parameters = 1;  // Reuse beyond the next layer is given up.
-  EXPECT_EQ(Predict(model, config, kSeqLen, 0, 2, 1).step_traffic, released.step_traffic);
+  EXPECT_EQ(Predicted(model, config, 2).step_traffic, released.step_traffic);
 }
 
 TEST(MovementTest, BroadcastsSendTheSameInMoreCalls) {
   const Model model = TinyGpt2();
   DsConfig config = ConfigOf(1, 4, 1, false);
-  const Prediction gathered = Predict(model, config, kSeqLen, 0, 4, 1);
+  const Prediction gathered = Predicted(model, config, 4);
   config.zero.allgather_partitions = false;
-  const Prediction broadcast = Predict(model, config, kSeqLen, 0, 4, 1);
+  const Prediction broadcast = Predicted(model, config, 4);
   EXPECT_EQ(broadcast.step_traffic.num_collectives, gathered.step_traffic.num_collectives + 3);
 }
 
@@ -354,10 +339,10 @@ TEST(MovementTest, RanksCopyEqualShares) {
   const Model model = TinyGpt2();
   DsConfig config = ConfigOf(2, 4, 1, true);
   OptimizerOn(config, Tier::kHost);
-  const TierTraffic first = Predict(model, config, kSeqLen, 0, 4, 1).tier_traffic;
+  const TierTraffic first = Predicted(model, config, 4).tier_traffic;
   EXPECT_GT(first.to_host_bytes, 0);
   for (const int rank : {1, 2, 3})
-    EXPECT_EQ(Predict(model, config, kSeqLen, rank, 4, 1).tier_traffic, first) << rank;
+    EXPECT_EQ(Predicted(model, config, 4, rank).tier_traffic, first) << rank;
 }
 
 // The sum over four ranks overflows in f16 where a quarter of it does not.
