@@ -285,9 +285,26 @@ def check_resnet(comparison, program):
     check_gradients(comparison, "resnet", printed, logits, torch.arange(5) * 3 % 7, params)
 
 
+def check_mlp(comparison, program):
+    config = {"type": "mlp", "context": 3, "embedding": 4, "hidden": [10, 7], "vocab_size": 11}
+    shapes = {"wte.weight": (11, 4), "hidden.0.weight": (12, 10), "hidden.0.bias": (10,), "hidden.1.weight": (10, 7),
+              "hidden.1.bias": (7,), "head.weight": (7, 11), "head.bias": (11,)}
+    tokens = torch.arange(18).reshape(3, 6) * 5 % 11
+    with tempfile.TemporaryDirectory() as folder:
+        printed = run(program, folder, {"model": config, "tokens": tokens.tolist()})
+    p = {name: (0.3 * values(k + 1, *shape)).requires_grad_() for k, (name, shape) in enumerate(shapes.items())}
+    # Before the first token there are tokens 0.
+    x = p["wte.weight"][F.pad(tokens[:, :-1], (2, 0)).unfold(1, 3, 1)].flatten(2)
+    for layer in ("hidden.0", "hidden.1"):
+        x = (x @ p[layer + ".weight"] + p[layer + ".bias"]).relu()
+    logits = x @ p["head.weight"] + p["head.bias"]
+    comparison.check("mlp logits", printed["logits"], logits[:, -1])
+    check_gradients(comparison, "mlp", printed, logits, tokens[:, 1:], p)
+
+
 def main():
     comparison, program = Comparison(), sys.argv[1]
-    gpt2_config = {"n_layer": 2, "n_embd": 24, "n_head": 3, "n_positions": 16, "vocab_size": 61}
+    gpt2_config = {"n_layer": 2, "n_embd": 24, "n_head": 3, "n_positions": 16, "vocab_size": 127}
     llama_config = {"num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 40, "num_attention_heads": 4,
                     "num_key_value_heads": 2, "max_position_embeddings": 16, "rms_norm_eps": 1e-5,
                     "rope_theta": 10000.0, "tie_word_embeddings": False, "vocab_size": 61}
@@ -302,6 +319,7 @@ def main():
     ]:
         check_language_model(comparison, program, kind, config, dtype, write, title)
     check_resnet(comparison, program)
+    check_mlp(comparison, program)
     sys.exit(1 if comparison.failed else 0)
 
 
