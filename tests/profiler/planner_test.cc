@@ -165,14 +165,6 @@ TEST(DocumentedFiguresTest, TwoTrillionFit512DevicesOnlyWithOffload) {
   EXPECT_GT(16.0 * static_cast<double>(NumParams(planner.model())) / 512, 32e9);
 }
 
-TEST(PlannerTest, TheLargestMicroBatchFitsAndOneMoreDoesNot) {
-  const Planner planner = PlannerFor({{"type", "gpt2"}, {"preset", "1558M"}}, Of("v100", 8));
-  const int64_t largest = planner.LargestMicroBatch(Config("stage_2"));
-  EXPECT_GT(largest, 1);
-  EXPECT_TRUE(planner.Of(Config("stage_2", largest)).fits());
-  EXPECT_FALSE(planner.Of(Config("stage_2", largest + 1)).fits());
-}
-
 TEST(PlannerTest, ChangesOfWhatDoesNotFitDoFit) {
   const Planner planner = PlannerFor({{"type", "gpt2"}, {"preset", "1558M"}}, Of("v100", 8));
   const auto changes = planner.NearestChanges(Config("stage_2", 1000));

@@ -187,23 +187,6 @@ TEST_P(ProcessGroupTest, AllToAllTransposesRowsAndRanks) {
   });
 }
 
-TEST_P(ProcessGroupTest, ReduceScatterThenAllGatherIsAllReduce) {
-  constexpr int64_t kRowElems = 3001;
-  RunGroups(GetParam(), [](ProcessGroup& group) {
-    for (const DType dtype : kDTypes) {
-      const int64_t bytes = group.size() * kRowElems * BytesPerElem(dtype);
-      const CommBuffer once = group.Allocate(bytes);
-      const CommBuffer twice = group.Allocate(bytes);
-      FillInput(group, once, 5, dtype, kRowElems);
-      FillInput(group, twice, 5, dtype, kRowElems);
-      group.AllReduce(once, dtype, kRowElems);
-      group.ReduceScatter(twice, dtype, kRowElems);
-      group.AllGather(twice, kRowElems * BytesPerElem(dtype));
-      EXPECT_EQ(std::memcmp(once.data, twice.data, static_cast<size_t>(bytes)), 0);
-    }
-  });
-}
-
 TEST_P(ProcessGroupTest, BuffersStartZeroAndDoNotOverlap) {
   RunGroups(GetParam(), [](ProcessGroup& group) {
     std::vector<CommBuffer> buffers;

@@ -139,16 +139,6 @@ TEST(TcpGroupTest, WhatWasSentBeforeTheSenderLeftIsReceived) {
   });
 }
 
-TEST(TcpGroupTest, OnePlaceServesOneGroupAfterAnother) {
-  const TcpPlace place;
-  RunThreads(3, [&](int rank) {
-    for (int again = 0; again < 5; ++again) {
-      const auto group = place.Join(rank, 3, kTestTimeout);
-      EXPECT_EQ(group->SumScalar(rank), 3);
-    }
-  });
-}
-
 TEST(TcpGroupTest, WorksBetweenProcesses) {
   const TcpPlace place;
   const auto check = [&](int rank) {
@@ -200,17 +190,6 @@ TEST(TcpGroupTest, OneRankNeedsNoPlace) {
   EXPECT_EQ(MakeTcpGroup(TcpGroupArgs())->SumScalar(3), 3);
 }
 
-TEST(TcpGroupTest, ASubgroupOutlivesItsParent) {
-  const TcpPlace place;
-  RunThreads(3, [&](int rank) {
-    auto group = place.Join(rank, 3, kTestTimeout);
-    const auto subgroup = group->Split(std::vector<int>{1, -1, 1});
-    group.reset();
-    if (rank == 1) return;
-    EXPECT_EQ(subgroup->SumScalar(1 << rank), 0b101);
-  });
-}
-
 TEST(TcpGroupTest, GroupsAreUsedByTwoThreadsAtOnce) {
   RunTcp(2, [](ProcessGroup& group) {
     const auto beside = group.Split(std::vector<int>{0, 0});
@@ -249,15 +228,6 @@ TEST(TcpGroupTest, WithoutSocketsASplitIsRefusedAndTheGroupGoesOn) {
     EXPECT_EQ(error.code(), ErrorCode::kResourceExhausted);
     EXPECT_THAT(error.what(), HasSubstr("connections for subgroups: listening at 127.0.0.1:0"));
     EXPECT_EQ(group.Split(colors)->SumScalar(1), 2);
-  });
-}
-
-TEST(TcpGroupTest, WithoutMemoryAnAllocationIsRefusedAndTheGroupGoesOn) {
-  RunTcp(2, [](ProcessGroup& group) {
-    const Error error = ErrorOf([&] { (void)group.Allocate(int64_t{1} << 50); });
-    EXPECT_EQ(error.code(), ErrorCode::kResourceExhausted);
-    EXPECT_THAT(error.what(), HasSubstr("1125899906842624 bytes on each of 2 ranks"));
-    EXPECT_EQ(group.SumScalar(1), 2);
   });
 }
 

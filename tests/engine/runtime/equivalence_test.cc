@@ -4,7 +4,6 @@
 
 #include "engine/files/safetensors.h"
 #include "tests/engine/backend/relative_distance.h"
-#include "tests/engine/comm/tcp_ranks.h"
 #include "tests/engine/runtime/expect_same_bits.h"
 #include "tests/engine/runtime/training.h"
 #include "tests/sanitizers.h"
@@ -110,29 +109,6 @@ TEST(EquivalenceTest, OutputsThatAreKeptHaveTheBitsOfThoseThatAreComputedAgain) 
         const auto kept = WholeParams(model, Train(model, config, 2, kSteps));
         EXPECT_LE(RelativeDistance(kept, again), most) << interval;
       }
-    }
-  }
-}
-
-// As between hosts.
-TEST(EquivalenceTest, RanksOverTcpGiveTheBitsOfSharedMemory) {
-  const Model model = TinyGpt2();
-  const auto data = SyntheticFor(model);
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    for (int stage = 0; stage <= 3; ++stage) {
-      ZeroConfig zero = TinyConfig(stage, 1, 1).zero;
-      zero.overlap_comm = stage % 2 == 1;
-      zero.reduce_bucket_size = kSmallBucket;
-      zero.allgather_bucket_size = kSmallBucket;
-      const DsConfig config = ConfigOf({dtype, 4, 1}, zero);
-      std::vector<RankRun> over_tcp(4);
-      const TcpPlace place;
-      RunThreads(4, [&](int rank) {
-        const auto group = place.Join(rank, 4, kTestTimeout);
-        over_tcp[static_cast<size_t>(rank)] = RunRank(model, config, kSteps, *data, *group);
-      });
-      EXPECT_EQ(WholeParams(model, over_tcp), WholeParams(model, Train(model, config, 4, kSteps)))
-          << Describe({dtype, 4, 1}, zero);
     }
   }
 }

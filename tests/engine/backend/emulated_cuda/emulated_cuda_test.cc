@@ -8,12 +8,7 @@
 #include <numeric>
 #include <vector>
 
-#include "base/error.h"
-#include "engine/backend/cost.h"
-#include "engine/backend/device.h"
-#include "tests/engine/backend/emulated_cuda/memory.h"
 #include "tests/engine/backend/emulated_cuda/test_kernels.h"
-#include "tests/engine/backend/test_device.h"
 
 namespace emulated_cuda {
 namespace {
@@ -185,19 +180,6 @@ TEST(EmulatedCudaTest, CopiesOfTheWrongKindAreRefused) {
   EXPECT_EQ(cudaMemcpy(host, numbers.data(), 12, cudaMemcpyDeviceToHost), cudaErrorInvalidValue);
   EXPECT_EQ(cudaMemcpy(host, numbers.data(), 8, cudaMemcpyDeviceToHost), cudaSuccess);
   EXPECT_EQ(host[1], 2);
-}
-
-TEST(EmulatedCudaTest, MemoryThatRunsOutIsAnOutcomeOfTheEngine) {
-  const auto device = dsat::engine::MakeTestDevice("emulated-cuda");
-  const size_t limit = Memory::Get().limit();
-  constexpr int64_t kGranule = dsat::engine::kCudaGranuleBytes;
-  Memory::Get().set_limit(Memory::Get().used() + kGranule);
-  dsat::engine::Arena arena("device memory", dsat::engine::Arena::Kind::kReal, 0,
-                            &device->memory());
-  const dsat::engine::Buffer fits = arena.Allocate(512, "a small buffer");
-  EXPECT_THROW(arena.Allocate(kGranule, "a large buffer"), dsat::engine::OutOfMemory);
-  Memory::Get().set_limit(limit);
-  EXPECT_NO_THROW(arena.Allocate(kGranule, "a large buffer"));
 }
 
 }  // namespace
