@@ -8,11 +8,11 @@
 #include <optional>
 #include <string>
 #include <thread>
-#include <tuple>
 #include <vector>
 
 #include "engine/backend/stream.h"
 #include "tests/engine/backend/emulated_cuda/gpu.h"
+#include "tests/engine/core/trace_events.h"
 #include "tests/engine/runtime/training.h"
 
 namespace dsat::engine {
@@ -25,18 +25,6 @@ using TimePoint = TraceEvent::Clock::time_point;
 
 int64_t Ticks() {
   return emulated_cuda::Gpu::Get().ticks();
-}
-
-// By their begin; an event before those that lie in it.
-std::vector<TraceEvent> On(const Trace& trace, const std::string& lane) {
-  const std::vector<std::string> lanes = trace.lanes();
-  const auto number = std::ranges::find(lanes, lane) - lanes.begin();
-  std::vector<TraceEvent> events = trace.events();
-  std::erase_if(events, [&](const TraceEvent& event) { return event.lane != number; });
-  std::ranges::stable_sort(events, [](const TraceEvent& a, const TraceEvent& b) {
-    return std::tuple(a.begin, b.end) < std::tuple(b.begin, a.end);
-  });
-  return events;
 }
 
 // 64 numbers of a GPU.
@@ -339,8 +327,9 @@ TEST(GpuLanesTest, AnEventLiesWhereItsStreamWorkedNotWhereItWasAskedTo) {
   std::jthread([&] { numbers.Copy({.lane = copies, .name = "beside"}, &trace); }).join();
   numbers.kernels().stream().set_trace(nullptr);
 
-  const std::vector<TraceEvent> asked = On(trace, "compute"), compute = On(trace, "gpu compute"),
-                                copy = On(trace, "gpu copies");
+  const std::vector<TraceEvent> asked = EventsOn(trace, "compute"),
+                                compute = EventsOn(trace, "gpu compute"),
+                                copy = EventsOn(trace, "gpu copies");
   ASSERT_EQ(compute.size(), 2U);
   ASSERT_EQ(copy.size(), 1U);
   // The copy ran first: nobody had waited for the fills.
@@ -365,7 +354,7 @@ TEST(GpuLanesTest, ALongTraceUsesTheEventsOfPassedSpansAgainAndKeepsEverySpan) {
     numbers.Fill(&trace, "fill");
   numbers.kernels().stream().set_trace(nullptr);
   EXPECT_LT(CountEvents().num_timed - before, 1500);
-  const std::vector<TraceEvent> events = On(trace, "gpu compute");
+  const std::vector<TraceEvent> events = EventsOn(trace, "gpu compute");
   ASSERT_EQ(std::ssize(events), num_spans);
   EXPECT_EQ(events.back().end - events.front().begin, milliseconds(num_spans));
 }
@@ -387,12 +376,6 @@ INSTANTIATE_TEST_SUITE_P(Ways, GpuLanesOfTest,
                                          Case{"emulated-nccl", 2, 3, true, Tier::kHost}),
                          NameOf);
 
-// Does one thing at a time.
-void ExpectInOrder(const std::vector<TraceEvent>& events) {
-  for (size_t i = 1; i < events.size(); ++i)
-    EXPECT_LE(events[i - 1].end, events[i].begin) << events[i].name;
-}
-
 // One thing at a time, and what is a part of it.
 void ExpectInOrderOrInside(const std::vector<TraceEvent>& events) {
   std::vector<TraceEvent> around;
@@ -407,7 +390,7 @@ void ExpectInOrderOrInside(const std::vector<TraceEvent>& events) {
 TEST_P(GpuLanesOfTest, AStreamDoesOneThingAtATimeInTheOrderOfThePlan) {
   const Case& c = GetParam();
   for (const TracedRank& run : Train(c, 2, 2)) {
-    const std::vector<TraceEvent> compute = On(run.trace, "gpu compute");
+    const std::vector<TraceEvent> compute = EventsOn(run.trace, "gpu compute");
     ExpectInOrderOrInside(compute);
     std::vector<std::string> expected, seen;
     for (const Instruction& i : run.plan.instructions) {
@@ -422,12 +405,12 @@ TEST_P(GpuLanesOfTest, AStreamDoesOneThingAtATimeInTheOrderOfThePlan) {
     }
     EXPECT_EQ(seen, expected);
     for (const std::string lane : {"communication", "copies", "copies for communication"}) {
-      const std::vector<TraceEvent> on_gpu = On(run.trace, "gpu " + lane);
-      EXPECT_EQ(on_gpu.size(), On(run.trace, lane).size()) << lane;
+      const std::vector<TraceEvent> on_gpu = EventsOn(run.trace, "gpu " + lane);
+      EXPECT_EQ(on_gpu.size(), EventsOn(run.trace, lane).size()) << lane;
       ExpectInOrder(on_gpu);
     }
-    EXPECT_EQ(On(run.trace, "gpu communication").empty(), !c.overlap);
-    EXPECT_EQ(On(run.trace, "gpu copies").empty(), c.optimizer == Tier::kDevice);
+    EXPECT_EQ(EventsOn(run.trace, "gpu communication").empty(), !c.overlap);
+    EXPECT_EQ(EventsOn(run.trace, "gpu copies").empty(), c.optimizer == Tier::kDevice);
   }
 }
 
@@ -436,7 +419,7 @@ TraceEvent::Clock::duration Covered(const Trace& trace) {
   std::vector<TraceEvent> events;
   for (const std::string& lane : trace.lanes()) {
     if (!lane.starts_with("gpu ")) continue;
-    const std::vector<TraceEvent> more = On(trace, lane);
+    const std::vector<TraceEvent> more = EventsOn(trace, lane);
     events.insert(events.end(), more.begin(), more.end());
   }
   std::ranges::sort(events, {}, &TraceEvent::begin);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -25,8 +26,7 @@ using Doubles = std::vector<double>;
 // bf16 by way of the definition: of the two neighbors, the nearer; the even one of a tie.
 inline uint16_t RoundToBf16(double value) {
   const auto exact = static_cast<float>(value);
-  uint32_t bits = 0;
-  std::memcpy(&bits, &exact, 4);
+  const auto bits = std::bit_cast<uint32_t>(exact);
   if (std::isnan(exact)) return 0x7FC0;
   const uint32_t low = bits & 0xFFFFU;
   uint32_t high = bits >> 16;
@@ -57,6 +57,23 @@ inline double FromF16(uint16_t bits) {
   return sign * std::ldexp(1024 + mantissa, exponent - 25);
 }
 
+// Element i of numbers of `dtype`.
+inline double LoadElem(const void* data, DType dtype, int64_t i) {
+  const auto bytes = BytesPerElem(dtype);
+  uint32_t bits = 0;
+  std::memcpy(&bits, static_cast<const char*>(data) + i * bytes, static_cast<size_t>(bytes));
+  if (dtype == DType::kF16) return FromF16(static_cast<uint16_t>(bits));
+  return std::bit_cast<float>(dtype == DType::kBF16 ? bits << 16 : bits);
+}
+// Rounds to `dtype`.
+inline void StoreElem(void* data, DType dtype, int64_t i, double value) {
+  const uint32_t bits = dtype == DType::kF32   ? std::bit_cast<uint32_t>(static_cast<float>(value))
+                        : dtype == DType::kF16 ? RoundToF16(value)
+                                               : RoundToBf16(value);
+  const auto bytes = BytesPerElem(dtype);
+  std::memcpy(static_cast<char*>(data) + i * bytes, &bits, static_cast<size_t>(bytes));
+}
+
 // A tensor that owns its elements.
 class TestTensor {
  public:
@@ -64,15 +81,8 @@ class TestTensor {
   // Rounds `values` to `dtype`.
   TestTensor(DType dtype, const Doubles& values)
       : dtype_(dtype), bytes_(values.size() * static_cast<size_t>(BytesPerElem(dtype))) {
-    for (size_t i = 0; i < values.size(); ++i) {
-      if (dtype == DType::kF32) {
-        const auto x = static_cast<float>(values[i]);
-        std::memcpy(&bytes_[4 * i], &x, 4);
-      } else {
-        const uint16_t x = dtype == DType::kF16 ? RoundToF16(values[i]) : RoundToBf16(values[i]);
-        std::memcpy(&bytes_[2 * i], &x, 2);
-      }
-    }
+    for (int64_t i = 0; i < std::ssize(values); ++i)
+      StoreElem(bytes_.data(), dtype, i, values[static_cast<size_t>(i)]);
   }
   // Elements that must be written before they are read.
   static TestTensor Poisoned(DType dtype, int64_t num_elems) {
@@ -87,19 +97,8 @@ class TestTensor {
   }
   Doubles Values() const {
     Doubles values(bytes_.size() / static_cast<size_t>(BytesPerElem(dtype_)));
-    for (size_t i = 0; i < values.size(); ++i) {
-      uint32_t bits = 0;
-      std::memcpy(&bits, &bytes_[i * static_cast<size_t>(BytesPerElem(dtype_))],
-                  static_cast<size_t>(BytesPerElem(dtype_)));
-      if (dtype_ == DType::kF16) {
-        values[i] = FromF16(static_cast<uint16_t>(bits));
-        continue;
-      }
-      if (dtype_ == DType::kBF16) bits <<= 16;
-      float x = 0;
-      std::memcpy(&x, &bits, 4);
-      values[i] = x;
-    }
+    for (int64_t i = 0; i < std::ssize(values); ++i)
+      values[static_cast<size_t>(i)] = LoadElem(bytes_.data(), dtype_, i);
     return values;
   }
   const std::vector<char>& bytes() const { return bytes_; }

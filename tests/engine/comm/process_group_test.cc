@@ -11,45 +11,22 @@
 
 #include "base/rng.h"
 #include "engine/comm/counting_group.h"
+#include "tests/engine/backend/kernels_testing.h"
 #include "tests/engine/comm/test_group.h"
 #include "tests/engine/runtime/run_ranks.h"
 
 namespace dsat::engine {
 namespace {
 
-// The bf16 nearest to x, ties to even, by arithmetic instead of by bits.
-uint16_t NearestBf16(float x) {
-  int exponent = 0;
-  const double fraction = std::frexp(static_cast<double>(x), &exponent);
-  const double rounded = std::ldexp(std::nearbyint(std::ldexp(fraction, 8)), exponent - 8);
-  return static_cast<uint16_t>(std::bit_cast<uint32_t>(static_cast<float>(rounded)) >> 16);
-}
-
-float FromBf16(uint16_t x) {
-  return std::bit_cast<float>(static_cast<uint32_t>(x) << 16);
-}
-
-// The number of `dtype` nearest to x. The compiler's own half precision is the reference for f16.
-float Nearest(DType dtype, float x) {
-  if (dtype == DType::kF32) return x;
-  return dtype == DType::kF16 ? static_cast<float>(static_cast<_Float16>(x))
-                              : FromBf16(NearestBf16(x));
-}
-
 float Get(const void* data, DType dtype, int64_t i) {
-  if (dtype == DType::kF32) return static_cast<const float*>(data)[i];
-  return dtype == DType::kF16 ? static_cast<float>(static_cast<const _Float16*>(data)[i])
-                              : FromBf16(static_cast<const uint16_t*>(data)[i]);
+  return static_cast<float>(LoadElem(data, dtype, i));
 }
 
-void Set(void* data, DType dtype, int64_t i, float value) {
-  if (dtype == DType::kF32) {
-    static_cast<float*>(data)[i] = value;
-  } else if (dtype == DType::kF16) {
-    static_cast<_Float16*>(data)[i] = static_cast<_Float16>(value);
-  } else {
-    static_cast<uint16_t*>(data)[i] = NearestBf16(value);
-  }
+// The number of `dtype` nearest to x.
+float Nearest(DType dtype, float x) {
+  float stored = 0;
+  StoreElem(&stored, dtype, 0, x);
+  return Get(&stored, dtype, 0);
 }
 
 constexpr DType kDTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
@@ -71,7 +48,7 @@ float Sum(int size, int round, DType dtype, int64_t i) {
 void FillInput(const ProcessGroup& group, const CommBuffer& buffer, int round, DType dtype,
                int64_t row_elems) {
   for (int64_t i = 0; i < group.size() * row_elems; ++i) {
-    Set(buffer.data, dtype, i, Input(group.rank(), round, dtype, i));
+    StoreElem(buffer.data, dtype, i, Input(group.rank(), round, dtype, i));
   }
 }
 
@@ -124,8 +101,8 @@ TEST_P(ProcessGroupTest, SumsOfF16OverflowToInfinityAndReachTheSmallestNumber) {
   RunGroups(GetParam(), [](ProcessGroup& group) {
     const CommBuffer buffer = group.Allocate(group.size() * 2 * 2);
     for (int64_t i = 0; i < group.size() * 2; i += 2) {
-      Set(buffer.data, DType::kF16, i, 65504.0F);
-      Set(buffer.data, DType::kF16, i + 1, group.rank() == 0 ? 0x1p-24F : 0.0F);
+      StoreElem(buffer.data, DType::kF16, i, 65504.0F);
+      StoreElem(buffer.data, DType::kF16, i + 1, group.rank() == 0 ? 0x1p-24F : 0.0F);
     }
     group.AllReduce(buffer, DType::kF16, 2);
     EXPECT_EQ(Get(buffer.data, DType::kF16, 0), group.size() == 1 ? 65504.0F : HUGE_VALF);

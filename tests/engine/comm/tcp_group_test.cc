@@ -6,7 +6,6 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -16,6 +15,7 @@
 #include "base/rng.h"
 #include "engine/comm/process_group.h"
 #include "tests/base/error_code.h"
+#include "tests/engine/backend/kernels_testing.h"
 #include "tests/engine/comm/tcp_ranks.h"
 #include "tests/engine/runtime/checkpoint/child.h"
 #include "tests/engine/runtime/run_ranks.h"
@@ -33,20 +33,11 @@ void RunTcp(int size, const std::function<void(ProcessGroup& group)>& fn) {
 
 // Numbers of either sign and several magnitudes, whose sum depends on the order.
 std::vector<char> RandomNumbers(DType dtype, int64_t num_elems, int rank) {
-  std::vector<char> numbers(static_cast<size_t>(num_elems * BytesPerElem(dtype)));
   Rng rng(17, static_cast<uint64_t>(rank), "input");
-  for (int64_t i = 0; i < num_elems; ++i) {
-    const auto x = static_cast<float>((2 * rng.Uniform() - 1) * (1 << i % 7));
-    const auto bits = std::bit_cast<uint32_t>(x);
-    if (dtype == DType::kF32) {
-      std::memcpy(numbers.data() + 4 * i, &bits, 4);
-    } else {
-      const auto half = std::bit_cast<uint16_t>(static_cast<_Float16>(x));
-      const auto number = dtype == DType::kF16 ? half : static_cast<uint16_t>(bits >> 16);
-      std::memcpy(numbers.data() + 2 * i, &number, 2);
-    }
-  }
-  return numbers;
+  Doubles numbers;
+  for (int64_t i = 0; i < num_elems; ++i)
+    numbers.push_back((2 * rng.Uniform() - 1) * (1 << i % 7));
+  return TestTensor(dtype, numbers).bytes();
 }
 
 // Both groups do `call` with the same numbers, the bytes of all rows; afterwards bytes [begin, end)

@@ -7,11 +7,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <optional>
-#include <tuple>
 
 #include "base/json.h"
 #include "engine/runtime/write_trace.h"
+#include "tests/engine/core/trace_events.h"
 #include "tests/engine/runtime/training.h"
 
 namespace dsat::engine {
@@ -28,23 +27,6 @@ struct TracedRank {
   std::vector<double> losses;
   std::string text;  // GatherTraces.
 
-  // The number of a lane, -1 if there is none.
-  int Lane(const std::string& name) const {
-    const std::vector<std::string> lanes = trace.lanes();
-    const auto found = std::ranges::find(lanes, name);
-    return found == lanes.end() ? -1 : static_cast<int>(found - lanes.begin());
-  }
-  // By their begin; an event before those that lie in it.
-  std::vector<TraceEvent> On(int lane) const {
-    std::vector<TraceEvent> events;
-    for (const TraceEvent& event : trace.events()) {
-      if (event.lane == lane) events.push_back(event);
-    }
-    std::ranges::stable_sort(events, [](const TraceEvent& a, const TraceEvent& b) {
-      return std::tuple(a.begin, b.end) < std::tuple(b.begin, a.end);
-    });
-    return events;
-  }
   // As they were recorded.
   std::vector<TraceEvent> Instructions() const {
     std::vector<TraceEvent> events = trace.events();
@@ -107,15 +89,6 @@ DsConfig InPipeline() {
   return config;
 }
 
-// Does one thing at a time.
-void ExpectInOrder(const std::vector<TraceEvent>& events) {
-  for (size_t i = 0; i < events.size(); ++i) {
-    EXPECT_LE(events[i].begin, events[i].end) << events[i].name;
-    if (i == 0) continue;
-    EXPECT_LE(events[i - 1].end, events[i].begin) << events[i].name;
-  }
-}
-
 class TraceOfTest : public testing::TestWithParam<int> {
  protected:
   static DsConfig Config() {
@@ -128,7 +101,7 @@ class TraceOfTest : public testing::TestWithParam<int> {
 
 TEST_P(TraceOfTest, EveryInstructionOfThePlanIsThereOnceInItsOrderAndInItsStep) {
   for (const TracedRank& rank : TrainTraced(Config(), 2)) {
-    const std::vector<TraceEvent> steps = rank.On(Trace::kSteps);
+    const std::vector<TraceEvent> steps = EventsOn(rank.trace, "steps");
     ASSERT_EQ(steps.size(), 1U);
     EXPECT_EQ(steps[0].step, kTracedStep);
     const std::vector<TraceEvent> events = rank.Instructions();
@@ -193,12 +166,10 @@ TEST(TraceTest, EveryInstructionOfStepsAndEvaluationsIsHeardOf) {
 
 TEST(TraceTest, WithOverlapCollectivesHaveALaneOfTheirOwnBesideBackward) {
   for (const TracedRank& rank : TrainTraced(Overlapping(2), 2)) {
-    const int lane = rank.Lane("communication");
-    ASSERT_GE(lane, 0);
-    const std::vector<TraceEvent> collectives = rank.On(lane);
+    const std::vector<TraceEvent> collectives = EventsOn(rank.trace, "communication");
     ExpectInOrder(collectives);
     EXPECT_EQ(Collectives(collectives), CollectivesOf(rank.plan));
-    EXPECT_EQ(Collectives(rank.On(Trace::kCompute)).size(), 0U);
+    EXPECT_EQ(Collectives(EventsOn(rank.trace, "compute")).size(), 0U);
 
     // A collective lies between its start and its wait; some have a backward between these.
     const std::vector<TraceEvent> events = rank.Instructions();
@@ -226,7 +197,7 @@ TEST(TraceTest, WithOverlapCollectivesHaveALaneOfTheirOwnBesideBackward) {
 TEST(TraceTest, WithOverlapTheWaitsOfTheComputeLaneAreEvents) {
   for (const TracedRank& rank : TrainTraced(Overlapping(2), 2)) {
     std::vector<TraceEvent> waits;
-    for (const TraceEvent& event : rank.On(Trace::kCompute)) {
+    for (const TraceEvent& event : EventsOn(rank.trace, "compute")) {
       if (event.name == std::string("wait for communication")) waits.push_back(event);
     }
     std::vector<TraceEvent> instructions = rank.Instructions();
@@ -245,8 +216,8 @@ TEST(TraceTest, WithoutOverlapCollectivesAreOnTheComputeLaneInTheirStarts) {
   DsConfig config = Overlapping(2);
   config.zero.overlap_comm = false;
   for (const TracedRank& rank : TrainTraced(config, 2)) {
-    EXPECT_EQ(rank.Lane("communication"), -1);
-    const std::vector<TraceEvent> events = rank.On(Trace::kCompute);
+    EXPECT_THAT(rank.trace.lanes(), testing::Not(testing::Contains("communication")));
+    const std::vector<TraceEvent> events = EventsOn(rank.trace, "compute");
     EXPECT_EQ(Collectives(events), CollectivesOf(rank.plan));
     for (size_t i = 0; i < events.size(); ++i) {
       if (events[i].phase != nullptr) continue;
@@ -267,15 +238,14 @@ int64_t BytesOf(const std::vector<TraceEvent>& events, const std::string& name) 
 
 TEST(TraceTest, CopiesAndDiskRequestsCarryTheBytesThatWereCounted) {
   for (const TracedRank& rank : TrainTraced(OnDisk(), 2)) {
-    const std::vector<TraceEvent> copies = rank.On(rank.Lane("copies"));
+    const std::vector<TraceEvent> copies = EventsOn(rank.trace, "copies");
     ExpectInOrder(copies);
     EXPECT_GT(rank.copied.to_host_bytes, 0);
     EXPECT_EQ(BytesOf(copies, "to host"), rank.copied.to_host_bytes);
     EXPECT_EQ(BytesOf(copies, "to device"), rank.copied.to_device_bytes);
     int64_t read_bytes = 0, written_bytes = 0;
     for (const char* disk : {"disk, optimizer state", "disk, parameters"}) {
-      ASSERT_GE(rank.Lane(disk), 0);
-      const std::vector<TraceEvent> requests = rank.On(rank.Lane(disk));
+      const std::vector<TraceEvent> requests = EventsOn(rank.trace, disk);
       ExpectInOrder(requests);
       EXPECT_GT(BytesOf(requests, "read"), 0);
       read_bytes += BytesOf(requests, "read");
@@ -283,9 +253,9 @@ TEST(TraceTest, CopiesAndDiskRequestsCarryTheBytesThatWereCounted) {
     }
     EXPECT_EQ(read_bytes, rank.disk.read_bytes);
     EXPECT_EQ(written_bytes, rank.disk.written_bytes);
-    for (const TraceEvent& request : rank.On(rank.Lane("disk, parameters")))
+    for (const TraceEvent& request : EventsOn(rank.trace, "disk, parameters"))
       EXPECT_GE(request.unit, 0);
-    for (const TraceEvent& request : rank.On(rank.Lane("disk, optimizer state")))
+    for (const TraceEvent& request : EventsOn(rank.trace, "disk, optimizer state"))
       EXPECT_GE(request.sub_group, 0);
   }
 }
