@@ -37,6 +37,12 @@ void ParamsOn(DsConfig& config, Tier tier) {
 
 constexpr Row kRows[] = {
     {"sub-groups", 0, [](DsConfig& c) { c.zero.sub_group_size = 500; }},
+    {"small buckets, overlapped, prefetched", 0,
+     [](DsConfig& c) {
+       c.zero.reduce_bucket_size = c.zero.allgather_bucket_size = 1000;
+       c.zero.overlap_comm = true;
+       c.zero.stage3_prefetch_bucket_size = 10'000;
+     }},
     {"broadcasts", 1, [](DsConfig& c) { c.zero.allgather_partitions = false; }},
     {"reuse", 3, [](DsConfig& c) { c.zero.stage3_max_reuse_distance = 1'000'000; }},
     {"some reuse", 3, [](DsConfig& c) { c.zero.stage3_max_reuse_distance = 9000; }},
@@ -108,6 +114,7 @@ TEST_P(MovementTest, EveryRowTrainsToTheSameBitsAndMovesWhatWasPredicted) {
     EXPECT_EQ(skips.front(), dtype == DType::kF16 ? 'x' : '.');
     EXPECT_THAT(skips, testing::EndsWith(".."));
     ExpectSkips(plain_runs, skips);
+    ExpectPredicted(model, plain, plain_runs);
     // Gradients of several micro-batches that rest sharded are summed apart: other bits, but all
     // alike.
     std::vector<float> expected_apart;
