@@ -62,13 +62,6 @@ Sums SumsOf(const Product& p, const Doubles& a, const Doubles& b, const Doubles&
   return sums;
 }
 
-double Gelu(double x) {
-  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-}
-double GeluSlope(double x) {
-  return (Gelu(x + 1e-6) - Gelu(x - 1e-6)) / 2e-6;
-}
-
 // As ExpectClose, where a number of the size `rounded` was rounded to `dtype` on the way; GELU,
 // whose slope is below 1.13, may have followed.
 void ExpectNear(const TestTensor& actual, const Doubles& expected, const Doubles& rounded,

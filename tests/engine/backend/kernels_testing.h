@@ -181,6 +181,14 @@ Doubles Zip(const Doubles& a, const Doubles& b, const Fn& fn) {
   return result;
 }
 
+// With the tanh approximation.
+inline double Gelu(double x) {
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+inline double GeluSlope(double x) {
+  return (Gelu(x + 1e-6) - Gelu(x - 1e-6)) / 2e-6;
+}
+
 inline double Dot(const Doubles& a, const Doubles& b) {
   double sum = 0;
   for (size_t i = 0; i < a.size(); ++i)

@@ -22,17 +22,7 @@ using testing::HasSubstr;
 
 class TrainingRecordsTest : public TrialProcessTest {
  protected:
-  TrainingRecordsTest() {
-    task_.mode = TrialTask::Mode::kTrain;
-    task_.checkpoint_dir = folder_ / "checkpoint";
-    task_.history_path = folder_ / "metrics.jsonl";
-    task_.train_steps = 8;
-  }
-  void Train() {
-    const auto exits = Run(2);
-    ASSERT_EQ(exits[0].code, kExitOk) << exits[0].log;
-    ASSERT_EQ(exits[1].code, kExitOk) << exits[1].log;
-  }
+  TrainingRecordsTest() { ToTrain(8); }
   std::set<std::string> Saved() const {
     std::set<std::string> names;
     for (const auto& entry : fs::directory_iterator(task_.checkpoint_dir))
@@ -42,33 +32,24 @@ class TrainingRecordsTest : public TrialProcessTest {
   // Step and loss of the lowest validation loss in metrics.jsonl.
   std::pair<int64_t, double> LowestValidation() const {
     std::pair<int64_t, double> lowest = {0, HUGE_VAL};
-    std::ifstream file(task_.history_path);
-    for (std::string line; std::getline(file, line);) {
-      const Json json = Json::parse(line);
+    for (const Json& json : History()) {
       if (const double loss = json.value("validation_loss", HUGE_VAL); loss < lowest.second)
         lowest = {json.at("step"), loss};
     }
     return lowest;
-  }
-  std::vector<std::string> Lines(const std::string& name) const {
-    std::vector<std::string> lines;
-    std::ifstream file(folder_ / name);
-    for (std::string line; std::getline(file, line);)
-      lines.push_back(line);
-    return lines;
   }
 };
 
 TEST_F(TrainingRecordsTest, TheNewestCheckpointsStayAlsoThoseOfEarlierRuns) {
   task_.training = {.checkpoint_interval = 1, .keep = 3};
   task_.train_steps = 4;
-  Train();
+  RunWell(2);
   EXPECT_THAT(Saved(), ElementsAre("global_step2", "global_step3", "global_step4"));
   fs::create_directories(task_.checkpoint_dir + "/mine");
   fs::create_directories(task_.checkpoint_dir + "/global_step99");  // It is another training's.
   task_.train_steps = 5;
   task_.training.keep = 2;
-  Train();
+  RunWell(2);
   EXPECT_THAT(Saved(), ElementsAre("global_step4", "global_step5", "global_step99", "mine"));
 }
 
@@ -76,7 +57,7 @@ TEST_F(TrainingRecordsTest, TheCheckpointWithTheLowestValidationLossStays) {
   task_.training = {.checkpoint_interval = 8, .keep_best = true, .eval_interval = 1};
   task_.data["validation"] = {{"samples", 5}};
   task_.ds_config["optimizer"]["params"]["lr"] = 0.3;  // The loss rises again.
-  Train();
+  RunWell(2);
   const auto [step, loss] = LowestValidation();
   ASSERT_LT(step, 8);
   const std::string best = fmt::format("global_step{}", step);
@@ -85,7 +66,7 @@ TEST_F(TrainingRecordsTest, TheCheckpointWithTheLowestValidationLossStays) {
 
   // A run that continues has no reason to call another one the best.
   task_.train_steps = 9;
-  Train();
+  RunWell(2);
   EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/best"),
             fmt::format("global_step{}", LowestValidation().first));
 
@@ -100,18 +81,18 @@ TEST_F(TrainingRecordsTest, TheBestIsThatOfTheValidationsForWhichOneCouldBeKept)
   task_.training = {.checkpoint_interval = 8, .eval_interval = 1};
   task_.data["validation"] = {{"samples", 5}};
   task_.ds_config["optimizer"]["params"]["lr"] = 0.3;  // The loss rises again.
-  Train();
+  RunWell(2);
   ASSERT_LT(LowestValidation().first, 8);
   task_.training.keep_best = true;
   task_.train_steps = 9;
-  Train();
+  RunWell(2);
   EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/best"), "global_step9");
 }
 
 TEST_F(TrainingRecordsTest, ACheckpointThatIsTheBestNoLongerDoesNotStay) {
   task_.training = {.checkpoint_interval = 8, .keep_best = true, .eval_interval = 2};
   task_.data["validation"] = {{"samples", 5}};
-  Train();
+  RunWell(2);
   ASSERT_EQ(LowestValidation().first, 8);
   EXPECT_THAT(Saved(), ElementsAre("global_step8"));
 }
@@ -120,20 +101,19 @@ TEST_F(TrainingRecordsTest, ThePeakIsThatOfTheStageThatNeedsMost) {
   task_.model["n_layer"] = 3;
   task_.ds_config["pipeline"] = {{"stages", 2}};
   task_.ds_config["zero_optimization"]["stage"] = 1;
-  Train();
-  const Json line = Json::parse(Lines("metrics.jsonl").at(0));
+  RunWell(2);
   int64_t most = 0;
   const Model model = MakeModel(task_.model, "model", task_.base_dir);
   const DsConfig config = ParseDsConfig(task_.ds_config, "ds_config", 2, nullptr);
   for (const int rank : {0, 1})
     most = std::max(most, Predict(model, config, 16, rank, 2, 1).run_peak_bytes);
-  EXPECT_EQ(line.at("peak_bytes"), most);
+  EXPECT_EQ(History().at(0).at("peak_bytes"), most);
 }
 
 TEST_F(TrainingRecordsTest, AValidationCanTakeAPartOfTheData) {
   task_.training = {.eval_interval = 8, .eval_batches = 1};
   task_.data["validation"] = {{"samples", 40}};
-  Train();
+  RunWell(2);
   const double of_a_part = LowestValidation().second;
   task_.mode = TrialTask::Mode::kEvaluate;
   task_.json = true;
@@ -148,16 +128,16 @@ TEST_F(TrainingRecordsTest, CsvFilesHaveEveryStepOnceAcrossRuns) {
   task_.data["validation"] = {{"samples", 5}};
   task_.training = {.checkpoint_interval = 1, .keep = 8, .eval_interval = 4};
   task_.train_steps = 4;
-  Train();
+  RunWell(2);
   // Continued from the second step, as after a crash.
   WriteFileAtomic(task_.checkpoint_dir + "/latest", "global_step2");
-  Train();
+  RunWell(2);
   const std::vector<std::string> losses = Lines("scalars/Train_Samples_train_loss.csv");
   ASSERT_EQ(losses.size(), 5U);
   EXPECT_EQ(losses[0], "step,train_loss");
-  const std::vector<std::string> history = Lines("metrics.jsonl");
+  const std::vector<Json> history = History();
   for (size_t i = 1; i <= 4; ++i) {
-    const double loss = Json::parse(history[i - 1]).at("loss");
+    const double loss = history[i - 1].at("loss");
     EXPECT_EQ(losses[i], fmt::format("{},{}", 8 * i, loss));
   }
   EXPECT_EQ(Lines("scalars/Train_Samples_lr.csv").size(), 5U);

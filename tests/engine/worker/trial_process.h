@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -64,10 +65,27 @@ class TrialProcessTest : public testing::Test {
     return pid;
   }
 
-  // Makes the task a training, instead of a trial that measures.
+  // Makes the task a training with checkpoints and a history, instead of a trial that measures.
   void ToTrain(int64_t num_steps) {
     task_.mode = TrialTask::Mode::kTrain;
     task_.train_steps = num_steps;
+    task_.checkpoint_dir = folder_ / "checkpoint";
+    task_.history_path = folder_ / "metrics.jsonl";
+  }
+
+  // The lines of a file in the folder; none if there is no such file.
+  std::vector<std::string> Lines(const std::string& name) const {
+    std::vector<std::string> lines;
+    std::ifstream file(folder_ / name);
+    for (std::string line; std::getline(file, line);)
+      lines.push_back(line);
+    return lines;
+  }
+  std::vector<Json> History() const {
+    std::vector<Json> history;
+    for (const std::string& line : Lines("metrics.jsonl"))
+      history.push_back(Json::parse(line));
+    return history;
   }
 
   std::vector<RankExit> Run(int size) {

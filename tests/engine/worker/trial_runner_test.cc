@@ -192,7 +192,6 @@ TEST_F(TrialRunnerTest, WhereOneRankAloneRunsOutOfMemoryAllEndWell) {
 
 TEST_F(TrialRunnerTest, WhenOneIsToldToStopAllRanksSaveACheckpointAndEnd) {
   ToTrain(1'000'000);
-  task_.checkpoint_dir = folder_ / "checkpoint";
   on_progress_ = [this] {
     if (progress_.back().step > 0) server_.Dismiss(kAttempt);
   };

@@ -146,7 +146,6 @@ TEST_F(TrialTest, AModelWithTooFewWordsForTheDataOrItsValidationIsAnError) {
 
 TEST_F(TrialTest, TrainingSavesACheckpointAndContinuesFromIt) {
   ToTrain(4);
-  task_.checkpoint_dir = folder_ / "checkpoint";
   task_.ds_config["steps_per_print"] = 2;
   auto exits = RunWell(2);
   EXPECT_THAT(exits[0].log, testing::HasSubstr("step=2 loss="));
@@ -174,24 +173,13 @@ TEST_F(TrialTest, TrainingSavesACheckpointAndContinuesFromIt) {
   EXPECT_THAT(exits[0].log, testing::HasSubstr("/global_step8 step=8"));
 }
 
-// The lines of the task's history.
-std::vector<Json> History(const TrialTask& task) {
-  std::vector<Json> lines;
-  std::ifstream file(task.history_path);
-  for (std::string line; std::getline(file, line);)
-    lines.push_back(Json::parse(line));
-  return lines;
-}
-
 TEST_F(TrialTest, EveryStepAndValidationIsInTheHistoryOnceAcrossRuns) {
   ToTrain(7);
-  task_.checkpoint_dir = folder_ / "checkpoint";
-  task_.history_path = folder_ / "metrics.jsonl";
   task_.data["validation"] = {{"samples", 5}};
   task_.training.eval_interval = 2;
   task_.training.checkpoint_interval = 2;
   RunWell(2);
-  const std::vector<Json> whole = History(task_);
+  const std::vector<Json> whole = History();
 
   std::filesystem::remove_all(task_.checkpoint_dir);
   std::filesystem::remove(task_.history_path);
@@ -199,7 +187,7 @@ TEST_F(TrialTest, EveryStepAndValidationIsInTheHistoryOnceAcrossRuns) {
   RunWell(2);
   // As a run leaves it that was killed after its checkpoint: steps that will be trained again, an
   // incomplete line, and no validation of the last step.
-  std::vector<Json> lines = History(task_);
+  std::vector<Json> lines = History();
   ASSERT_TRUE(lines.back().contains("validation_loss"));
   lines.pop_back();
   std::ofstream file(task_.history_path);
@@ -211,7 +199,7 @@ TEST_F(TrialTest, EveryStepAndValidationIsInTheHistoryOnceAcrossRuns) {
   task_.train_steps = 7;
   RunWell(2);
 
-  const std::vector<Json> both = History(task_);
+  const std::vector<Json> both = History();
   ASSERT_EQ(both.size(), 7u + 4);  // Validations after steps 2, 4, 6 and 7.
   ASSERT_EQ(whole.size(), both.size());
   for (size_t i = 0; i < whole.size(); ++i) {
@@ -226,7 +214,6 @@ TEST_F(TrialTest, EveryStepAndValidationIsInTheHistoryOnceAcrossRuns) {
 
 TEST_F(TrialTest, AHistoryOfAnotherProgramIsLeftAlone) {
   ToTrain(2);
-  task_.history_path = folder_ / "metrics.jsonl";
   const std::string theirs = "{\"epoch\": 1, \"loss\": 0.5}\n";
   WriteFileAtomic(task_.history_path, theirs);
   ExpectEnd(kExitError, "it has a line that no training of dsat has written");
@@ -235,7 +222,6 @@ TEST_F(TrialTest, AHistoryOfAnotherProgramIsLeftAlone) {
 
 TEST_F(TrialTest, AValidationThatCannotRunIsRefusedBeforeTheFirstStep) {
   ToTrain(4);
-  task_.history_path = folder_ / "metrics.jsonl";
   task_.training.eval_interval = 2;
   ExpectEnd(kExitInfeasible, "/hyperparameters/data has no ");
   EXPECT_FALSE(std::filesystem::exists(task_.history_path));
@@ -255,8 +241,6 @@ TEST_F(TrialTest, DataThatDoNotFitTheModelEndATrainingForGood) {
 
 TEST_F(TrialTest, ATrainingThatDivergesEndsWithTheReasonAndKeepsItsLastGoodCheckpoint) {
   ToTrain(3);
-  task_.checkpoint_dir = folder_ / "checkpoint";
-  task_.history_path = folder_ / "metrics.jsonl";
   task_.training.checkpoint_interval = 1;
   RunWell(2);
   task_.train_steps = 50;
@@ -266,7 +250,7 @@ TEST_F(TrialTest, ATrainingThatDivergesEndsWithTheReasonAndKeepsItsLastGoodCheck
   EXPECT_EQ(exits[1].code, kExitInfeasible);
   EXPECT_THAT(exits[0].log,
               testing::HasSubstr("diverged: the losses of the last 10 steps, up to step 14, "));
-  EXPECT_EQ(History(task_).size(), 14u);
+  EXPECT_EQ(History().size(), 14u);
   // The loss of step 4 is still finite, but not that of the parameters that it leaves.
   EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/latest"), "global_step3");
   task_.train_steps = 7;  // Too few to see ten.
@@ -288,7 +272,6 @@ TEST_F(TrialTest, ATrainingWhoseLossesExplodeDiverges) {
 
 TEST_F(TrialTest, FilesOfOthersInTheFolderOfCheckpointsStay) {
   ToTrain(3);
-  task_.checkpoint_dir = folder_ / "checkpoint";
   const std::string other = task_.checkpoint_dir + "/global_step1";
   std::filesystem::create_directories(other);
   WriteFileAtomic(other + "/mp_rank_00_model_states.pt", "DeepSpeed's");
@@ -311,10 +294,9 @@ TEST_F(TrialTest, FilesOfOthersInTheFolderOfCheckpointsStay) {
 
 TEST_F(TrialTest, ATrainingThatSkipsNearlyAllStepsIsNoSuccess) {
   ToTrain(12);
-  task_.history_path = folder_ / "metrics.jsonl";
   task_.ds_config["fp16"] = {{"enabled", true}, {"initial_scale_power", 60}};
   ExpectEnd(kExitInfeasible, "diverged: 12 of 12 steps were skipped");
-  const std::vector<Json> lines = History(task_);
+  const std::vector<Json> lines = History();
   ASSERT_EQ(lines.size(), 12u);
   EXPECT_TRUE(lines[0].at("skipped").get<bool>());
   EXPECT_EQ(lines[0].at("loss_scale").get<double>(), std::exp2(60));
@@ -332,7 +314,6 @@ TEST_F(TrialTest, AnOverflowAtTheSmallestLossScaleIsFinal) {
 
 TEST_F(TrialTest, CheckpointsOnTheWayReplaceEachOther) {
   ToTrain(5);
-  task_.checkpoint_dir = folder_ / "checkpoint";
   task_.training.checkpoint_interval = 2;
   RunWell(2);
   EXPECT_EQ(ReadFile(task_.checkpoint_dir + "/latest"), "global_step5");
@@ -342,7 +323,6 @@ TEST_F(TrialTest, CheckpointsOnTheWayReplaceEachOther) {
 
 TEST_F(TrialTest, WhereTokensAreNoBytesTheirNumbersAreReadAndWritten) {
   ToTrain(1);
-  task_.checkpoint_dir = folder_ / "checkpoint";
   RunWell(1);
   task_.mode = TrialTask::Mode::kGenerate;
   task_.generate = {.prompt = "3 63", .max_new_tokens = 4};
