@@ -31,9 +31,8 @@ class AskTellTest : public testing::Test {
   }
 
   void Create(const std::string& method, const std::string& max_trials) const {
-    const Finished run = work.Dsat({"create", method, "deepspeed.yaml", "--profile", "profile.json",
-                                    "--metric", "throughput", "--max-trials", max_trials});
-    ASSERT_EQ(run.exit_code, 0) << run.err;
+    work.Succeed({"create", method, "deepspeed.yaml", "--profile", "profile.json", "--metric",
+                  "throughput", "--max-trials", max_trials});
   }
   Finished Tell(int trial, const Json& metrics) const {
     return work.Dsat({"tell", "1", "--trial", std::to_string(trial), "--metrics", "-", "--json"},
@@ -41,8 +40,8 @@ class AskTellTest : public testing::Test {
   }
   // Asks for the trial of this number and tells that it has run.
   void RunTrial(int trial) const {
-    ASSERT_EQ(work.Dsat({"ask", "1"}).exit_code, 0);
-    ASSERT_EQ(Tell(trial, {{"throughput", 10 + trial}}).exit_code, 0);
+    work.Succeed({"ask", "1"});
+    EXPECT_EQ(Tell(trial, {{"throughput", 10 + trial}}).exit_code, 0);
   }
 
   Workspace work;
@@ -66,11 +65,7 @@ TEST_F(AskTellTest, RaisedLimitsGiveMoreTrials) {
   for (const std::vector<std::string>& limits : {std::vector<std::string>{},
                                                  {"--max-time", "1h"},
                                                  {"--max-trials", "9", "--max-time", "1h"}}) {
-    std::vector<std::string> args = {"resume", "1"};
-    args.insert(args.end(), limits.begin(), limits.end());
-    const Finished refused = work.Dsat(args);
-    EXPECT_EQ(refused.exit_code, 1);
-    EXPECT_THAT(refused.err, HasSubstr("only its --max-trials can be raised"));
+    work.Fail(Joined({"resume", "1"}, limits), "only its --max-trials can be raised");
   }
   EXPECT_EQ(work.Dsat({"resume", "1", "--max-trials", "3"}).err,
             "experiment 1: up to 3 trials; asked for so far: 2\n");
@@ -79,22 +74,20 @@ TEST_F(AskTellTest, RaisedLimitsGiveMoreTrials) {
 }
 
 TEST_F(AskTellTest, TheEndOfAnExperimentIsToldWithItsReason) {
-  ASSERT_EQ(work.Dsat({"create", "random", "deepspeed.yaml"}).exit_code, 0);
-  ASSERT_EQ(work.Dsat({"ask", "1"}).exit_code, 0);  // The profiling trial.
-  const Finished told = work.Dsat({"tell", "1", "--trial", "0", "--failed", "oops", "--json"});
-  const Json answer = Json::parse(told.out);
+  work.Succeed({"create", "random", "deepspeed.yaml"});
+  work.Succeed({"ask", "1"});  // The profiling trial.
+  const Json answer = work.DsatJson({"tell", "1", "--trial", "0", "--failed", "oops", "--json"});
   EXPECT_EQ(answer["experiment_state"], "failed");
   EXPECT_THAT(answer["reason"].get<std::string>(), HasSubstr("oops"));
-  EXPECT_EQ(work.Dsat({"ask", "1"}).exit_code, 1);
-  const Finished asked = work.Dsat({"ask", "1", "--json"});
-  EXPECT_EQ(asked.exit_code, 1);
-  EXPECT_THAT(asked.err, HasSubstr("experiment failed: "));
+  EXPECT_THAT(work.Fail({"ask", "1"}, "experiment failed: ").err, HasSubstr("oops"));
+  const Finished asked = work.Fail({"ask", "1", "--json"}, "experiment failed: ");
   EXPECT_EQ(Json::parse(asked.out)["state"], "failed");
+  EXPECT_EQ(Json::parse(asked.out)["finished"], true);
 }
 
 TEST_F(AskTellTest, WrongResultsAreRefusedWithWhatWouldBeRight) {
   Create("random", "5");
-  ASSERT_EQ(work.Dsat({"ask", "1"}).exit_code, 0);
+  work.Succeed({"ask", "1"});
   EXPECT_THAT(Tell(0, {{"latency", 3}, {"peak_bytes", 7}}).err,
               HasSubstr("without measuring throughput; told: latency, peak_bytes"));
   EXPECT_THAT(Tell(0, {{"speed", 3}}).err,
@@ -110,9 +103,8 @@ TEST_F(AskTellTest, TheBestConfigIsPrintedAsItIsWritten) {
   Create("random", "2");
   RunTrial(0);
   // The experiment's name is a number, too.
-  const Finished printed = work.Dsat({"best", "2024", "--out", "best"});
-  ASSERT_EQ(printed.exit_code, 0) << printed.err;
-  EXPECT_EQ(Json::parse(printed.out), ReadJsonFile(work.Path("best/ds_config.json")));
+  EXPECT_EQ(work.DsatJson({"best", "2024", "--out", "best"}),
+            ReadJsonFile(work.Path("best/ds_config.json")));
 }
 
 }  // namespace

@@ -45,7 +45,7 @@ class CheckTest : public testing::Test {
   Finished Search(const std::string& trials, const std::string& rounds) {
     work.Write("deepspeed.yaml", ExperimentFile("6MiB"));
     work.Write("ds_config.json", DsConfig(1, ""));
-    return work.Dsat(
+    return work.Succeed(
         {"binary", "deepspeed.yaml", "--max-trials", trials, "--confirm", rounds, "--out", "out"});
   }
   Workspace work;
@@ -55,22 +55,16 @@ TEST_F(CheckTest, WhatIsWrongOrIgnoredIsNamedWithItsFile) {
   work.Write("deepspeed.yaml", ExperimentFile("6MiB"));
   work.Write("ds_config.json", DsConfig(1, ""));
   work.Write("other.json", DsConfig(7, ""));
-  const Finished wrong = work.Dsat(
-      {"check", "ds_config.json", "--config", "deepspeed.yaml", "--against", "other.json"});
-  EXPECT_EQ(wrong.exit_code, 2);
-  EXPECT_THAT(wrong.err, HasSubstr("other.json: /zero_optimization/stage is 7"));
+  work.Fail({"check", "ds_config.json", "--config", "deepspeed.yaml", "--against", "other.json"},
+            "other.json: /zero_optimization/stage is 7", 2);
   work.Write("other.json", DsConfig(1, R"("unknown": 1, )"));
-  const Finished ignored = work.Dsat({"check", "other.json", "--config", "deepspeed.yaml", "--out",
-                                      "deepspeed.yaml"});  // No folder: nothing runs.
-  EXPECT_EQ(ignored.exit_code, 2);
-  EXPECT_THAT(
-      ignored.err,
-      HasSubstr("other.json: not a key of DeepSpeed, which ignores unknown keys: /unknown"));
+  // It is no folder: nothing runs.
+  work.Fail({"check", "other.json", "--config", "deepspeed.yaml", "--out", "deepspeed.yaml"},
+            "other.json: not a key of DeepSpeed, which ignores unknown keys: /unknown", 2);
 }
 
 TEST_F(CheckTest, ASearchIsConfirmedAndItsResultCanBeCheckedAgain) {
   const Finished search = Search("4", "2");
-  ASSERT_EQ(search.exit_code, 0) << search.err;
   const Json metrics = ReadJsonFile(work.Path("out/metrics.json"));
   EXPECT_EQ(metrics["verdict"]["confirm_rounds"], 2);
   // Two rounds on a busy machine may prove nothing; then the summary states a probability.
@@ -82,10 +76,8 @@ TEST_F(CheckTest, ASearchIsConfirmedAndItsResultCanBeCheckedAgain) {
                                                         work.Path("out/ds_config.json") + "\n");
 
   // Any speed is within a tolerance of 99 %; none is as fast as this record.
-  const Finished check =
-      work.Dsat({"check", "out/ds_config.json", "--confirm", "2", "--tolerance", "99%", "--json"});
-  ASSERT_EQ(check.exit_code, 0) << check.err;
-  const Json result = Json::parse(check.out);
+  const Json result = work.DsatJson(
+      {"check", "out/ds_config.json", "--confirm", "2", "--tolerance", "99%", "--json"});
   EXPECT_EQ(result["rounds"], 2);
   EXPECT_LE(result["factor"]["low"], result["factor"]["value"]);
   EXPECT_GT(result["part_of_recorded"]["value"], 0.01);
@@ -100,23 +92,18 @@ TEST_F(CheckTest, ASearchIsConfirmedAndItsResultCanBeCheckedAgain) {
   EXPECT_THAT(slower.out, HasSubstr("the speed of the submitted configuration is "));
   // Nothing is recorded of another model, and a check does not continue.
   work.Write("deepspeed.yaml", ExperimentFile("6MiB", 3));
-  const Finished other = work.Dsat({"check", "out/ds_config.json", "--confirm", "1"});
-  EXPECT_EQ(other.exit_code, 0) << other.err;
-  EXPECT_THAT(other.err, HasSubstr("its hyperparameters have changed since the search"));
-  const Finished resumed = work.Dsat({"resume", "2"});
-  EXPECT_EQ(resumed.exit_code, 1);
-  EXPECT_THAT(resumed.err, HasSubstr("is a check, which does not continue"));
+  const std::vector<std::string> check = {"check", "out/ds_config.json", "--confirm", "1"};
+  EXPECT_THAT(work.Succeed(check).err,
+              HasSubstr("its hyperparameters have changed since the search"));
+  work.Fail({"resume", "2"}, "is a check, which does not continue");
   work.Write("deepspeed.yaml", ExperimentFile("6MiB"));
   record["machine"] = "another";
   WriteJsonFile(work.Path("out/metrics.json"), record);
-  const Finished elsewhere = work.Dsat({"check", "out/ds_config.json", "--confirm", "1"});
-  EXPECT_EQ(elsewhere.exit_code, 0) << elsewhere.err;
-  EXPECT_THAT(elsewhere.out, HasSubstr("was recorded on this machine"));
+  EXPECT_THAT(work.Succeed(check).out, HasSubstr("was recorded on this machine"));
 }
 
 TEST_F(CheckTest, ARecordIsComparedOnlyWithWhatItIsOf) {
-  const Finished search = Search("3", "1");
-  ASSERT_EQ(search.exit_code, 0) << search.err;
+  Search("3", "1");
   const Json metrics = ReadJsonFile(work.Path("out/metrics.json"));
   Json record = metrics;
   // Another configuration was submitted then.
@@ -161,19 +148,14 @@ TEST_F(CheckTest, ARecordIsComparedOnlyWithWhatItIsOf) {
 TEST_F(CheckTest, WhereTheSubmittedConfigurationDoesNotFitThePickIsComparedWithItsRecord) {
   work.Write("deepspeed.yaml", ExperimentFile("19MiB", 6, 128));
   work.Write("ds_config.json", DsConfig(0, ""));
-  const Finished search =
-      work.Dsat({"auto", "deepspeed.yaml", "--max-trials", "3", "--confirm", "1", "--out", "out"});
-  ASSERT_EQ(search.exit_code, 0) << search.err;
+  work.Succeed({"auto", "deepspeed.yaml", "--max-trials", "3", "--confirm", "1", "--out", "out"});
   const Finished check =
-      work.Dsat({"check", "out/ds_config.json", "--confirm", "2", "--tolerance", "99%"});
-  EXPECT_EQ(check.exit_code, 0) << check.err;
+      work.Succeed({"check", "out/ds_config.json", "--confirm", "2", "--tolerance", "99%"});
   EXPECT_THAT(check.out, HasSubstr("the submitted configuration does not fit: rank "));
   EXPECT_THAT(check.out, HasSubstr(" %), measured in 2 rounds\n"));
   // --against asks for a comparison.
-  const Finished against =
-      work.Dsat({"check", "out/ds_config.json", "--against", "ds_config.json"});
-  EXPECT_EQ(against.exit_code, 2);
-  EXPECT_THAT(against.err, HasSubstr("the two could not be compared"));
+  work.Fail({"check", "out/ds_config.json", "--against", "ds_config.json"},
+            "the two could not be compared", 2);
 }
 
 TEST_F(CheckTest, ASubmittedConfigurationThatFailsLaterIsNoMisfit) {
@@ -195,48 +177,37 @@ json.dump(report, open(os.environ["DSAT_TRIAL_DIR"] + "/hook-rank0.json", "w"))
   work.Write("ds_config.json", R"({"train_micro_batch_size_per_gpu": 1})");
   work.Write("other.json", R"({"train_micro_batch_size_per_gpu": 2})");
   const Finished check =
-      work.Dsat({"check", "other.json", "--config", "deepspeed.yaml", "--metric", "throughput"});
-  EXPECT_EQ(check.exit_code, 2) << check.out;
-  EXPECT_THAT(check.err, HasSubstr("the two could not be compared: trial 0 dropped out: failed: "));
+      work.Fail({"check", "other.json", "--config", "deepspeed.yaml", "--metric", "throughput"},
+                "the two could not be compared: trial 0 dropped out: failed: ", 2);
   EXPECT_THAT(check.err, HasSubstr("boom"));
 }
 
 TEST_F(CheckTest, ACheckThatCannotStartSaysWhatIsMissing) {
   work.Write("alone.json", DsConfig(1, ""));
-  const Finished check = work.Dsat({"check", "alone.json"});
-  EXPECT_EQ(check.exit_code, 2);
-  EXPECT_THAT(check.err, HasSubstr("no metrics.json beside it"));
+  const Finished check = work.Fail({"check", "alone.json"}, "no metrics.json beside it", 2);
   EXPECT_THAT(check.err, HasSubstr("--config FILE"));
-  const Finished percent = work.Dsat({"check", "alone.json", "--tolerance", "3"});
-  EXPECT_EQ(percent.exit_code, 2);
-  EXPECT_THAT(percent.err,
-              HasSubstr("expected a percentage below 100% such as 3%, or 0.03, got 3"));
+  work.Fail({"check", "alone.json", "--tolerance", "3"},
+            "expected a percentage below 100% such as 3%, or 0.03, got 3", 2);
   work.Write("deepspeed.yaml", ExperimentFile("6MiB"));
   work.Write("ds_config.json", DsConfig(1, ""));
   work.Write("wrong.json", "{\"steps\": 3}");
-  const Finished wrong = work.Dsat({"check", "wrong.json", "--config", "deepspeed.yaml"});
-  EXPECT_EQ(wrong.exit_code, 2);
-  EXPECT_THAT(wrong.err, HasSubstr("wrong.json: "));
+  work.Fail({"check", "wrong.json", "--config", "deepspeed.yaml"}, "wrong.json: ", 2);
   EXPECT_FALSE(std::filesystem::exists(work.Path("dsat.db")));  // Nothing was measured.
 }
 
 TEST_F(CheckTest, TheMetricCanBeGiven) {
   work.Write("deepspeed.yaml", ExperimentFile("6MiB"));
   work.Write("ds_config.json", DsConfig(1, ""));
-  const Finished check =
-      work.Dsat({"check", "ds_config.json", "--config", "deepspeed.yaml", "--metric", "latency",
-                 "--confirm", "1", "--out", "out", "--json"});
-  ASSERT_EQ(check.exit_code, 0) << check.err;
+  work.Succeed({"check", "ds_config.json", "--config", "deepspeed.yaml", "--metric", "latency",
+                "--confirm", "1", "--out", "out", "--json"});
   EXPECT_EQ(ReadJsonFile(work.Path("out/metrics.json"))["experiment"]["metric"], "latency");
 }
 
 TEST_F(CheckTest, AModelThatDoesNotFitAsSubmittedIsTunedAllTheSame) {
   work.Write("deepspeed.yaml", ExperimentFile("19MiB", 6, 128));
   work.Write("ds_config.json", DsConfig(0, ""));
-  const Finished search = work.Dsat({"binary", "deepspeed.yaml", "--max-trials", "5", "--confirm",
-                                     "0", "--out", "out", "--json"});
-  ASSERT_EQ(search.exit_code, 0) << search.err;
-  const Json summary = Json::parse(search.out);
+  const Json summary = work.DsatJson({"binary", "deepspeed.yaml", "--max-trials", "5", "--confirm",
+                                      "0", "--out", "out", "--json"});
   EXPECT_EQ(summary["trials"][0]["kind"], "profile");
   EXPECT_EQ(summary["trials"][0]["state"], "infeasible");
   EXPECT_EQ(summary["trials"][1]["kind"], "profile");
@@ -248,11 +219,9 @@ TEST_F(CheckTest, AModelThatDoesNotFitAsSubmittedIsTunedAllTheSame) {
 TEST_F(CheckTest, AFixedGlobalBatchStaysInEveryTrial) {
   work.Write("deepspeed.yaml", ExperimentFile("6MiB"));
   work.Write("ds_config.json", DsConfig(1, R"("train_batch_size": 16, )"));
-  const Finished search = work.Dsat({"binary", "deepspeed.yaml", "--max-trials", "6", "--confirm",
-                                     "0", "--out", "out", "--json"});
-  ASSERT_EQ(search.exit_code, 0) << search.err;
+  const Json summary = work.DsatJson({"binary", "deepspeed.yaml", "--max-trials", "6", "--confirm",
+                                      "0", "--out", "out", "--json"});
   int num_sizes = 0;
-  const Json summary = Json::parse(search.out);
   for (const Json& trial : summary["trials"]) {
     if (trial["kind"] != "search") continue;
     EXPECT_EQ(trial["ds_config"]["train_batch_size"], 16);

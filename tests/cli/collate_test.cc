@@ -27,8 +27,7 @@ searcher: {name: single, max_length: {batches: 2}})") +
     work.Write("ds_config.json", R"({
   "train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "zero_optimization": {"stage": 3}
 })");
-    const Finished train = work.Dsat({"train", "deepspeed.yaml", "--out", "run"});
-    ASSERT_EQ(train.exit_code, 0) << train.err;
+    work.Succeed({"train", "deepspeed.yaml", "--out", "run"});
   }
 
   Workspace work;
@@ -38,17 +37,15 @@ searcher: {name: single, max_length: {batches: 2}})") +
 constexpr int64_t kNumElems = 256 * 64 + 32 * 64 + 2 * (12 * 64 * 64 + 13 * 64) + 2 * 64;
 
 TEST_F(CollateCommandTest, WritesOneFileAndSaysWhatIsInIt) {
-  const Finished text = work.Dsat({"collate", "run/checkpoint", "model.safetensors"});
-  ASSERT_EQ(text.exit_code, 0) << text.err;
+  const Finished text = work.Succeed({"collate", "run/checkpoint", "model.safetensors"});
   EXPECT_EQ(text.err, "");
   EXPECT_THAT(text.out, HasSubstr("model.safetensors: 28 tensors"));
   EXPECT_THAT(text.out, HasSubstr("global_step2"));
   const std::string content = ReadFile(work.Path("model.safetensors"));
   EXPECT_THAT(content.substr(0, 4000), HasSubstr("\"h.1.attn.c_attn.weight\""));
 
-  const Finished json = work.Dsat({"collate", "run/checkpoint", "half.safetensors", "--dtype",
+  const Json said = work.DsatJson({"collate", "run/checkpoint", "half.safetensors", "--dtype",
                                    "fp16", "--tag", "global_step2", "--json"});
-  ASSERT_EQ(json.exit_code, 0) << json.err;
   const Json expected = {{"out", "half.safetensors"},
                          {"tag", "global_step2"},
                          {"format", "safetensors"},
@@ -56,7 +53,7 @@ TEST_F(CollateCommandTest, WritesOneFileAndSaysWhatIsInIt) {
                          {"tensors", 28},
                          {"elements", kNumElems},
                          {"bytes", std::filesystem::file_size(work.Path("half.safetensors"))}};
-  EXPECT_EQ(Json::parse(json.out), expected);
+  EXPECT_EQ(said, expected);
   EXPECT_GT(std::filesystem::file_size(work.Path("half.safetensors")), 2 * kNumElems);
   EXPECT_LT(std::filesystem::file_size(work.Path("half.safetensors")), 2 * kNumElems + 20'000);
 }
@@ -64,30 +61,24 @@ TEST_F(CollateCommandTest, WritesOneFileAndSaysWhatIsInIt) {
 TEST_F(CollateCommandTest, RefusesInOneLineAndLeavesNothing) {
   work.Write("mine.safetensors", "mine");
   const std::string rank_file = work.Path("run/checkpoint/global_step2/rank_00001.safetensors");
-  const auto error = [&](const std::vector<std::string>& args, int exit_code) {
-    const Finished finished = work.Dsat(args);
-    EXPECT_EQ(finished.exit_code, exit_code) << finished.err;
-    EXPECT_EQ(CountLines(finished.err), 1) << finished.err;
-    EXPECT_EQ(finished.out, "");
-    return finished.err;
-  };
-  EXPECT_THAT(error({"collate", "run/checkpoint", "mine.safetensors"}, 1), HasSubstr("--force"));
-  EXPECT_THAT(error({"collate", "run", "half.safetensors"}, 1),
-              HasSubstr("run/latest: no such file"));
-  EXPECT_THAT(error({"collate", "run/checkpoint", "model"}, 1), HasSubstr("ends in .safetensors"));
-  EXPECT_THAT(error({"collate", "run/checkpoint", "half.safetensors", "--tag", "../x"}, 1),
-              HasSubstr("checkpoint tag \"../x\""));
-  EXPECT_THAT(error({"collate", "run/checkpoint", "half.safetensors", "--dtype", "int8"}, 2),
-              HasSubstr("--dtype"));
+  work.ExpectRefused({"collate", "run/checkpoint", "mine.safetensors"}, "--force");
+  work.ExpectRefused({"collate", "run", "half.safetensors"}, "run/latest: no such file");
+  work.ExpectRefused({"collate", "run/checkpoint", "model"}, "ends in .safetensors");
+  work.ExpectRefused({"collate", "run/checkpoint", "half.safetensors", "--tag", "../x"},
+                     "checkpoint tag \"../x\"");
+  work.ExpectRefused({"collate", "run/checkpoint", "half.safetensors", "--dtype", "int8"},
+                     "--dtype", 2);
   std::fstream(rank_file, std::ios::in | std::ios::out | std::ios::binary).seekp(5000).put('\x7f');
-  EXPECT_THAT(error({"collate", "run/checkpoint", "half.safetensors"}, 1),
+  const std::vector<std::string> damaged = {"collate", "run/checkpoint", "half.safetensors"};
+  work.ExpectRefused(damaged, "rank_00001");
+  EXPECT_THAT(work.Dsat(damaged).err,
               testing::ContainsRegex("rank_00001.*CRC-32 [0-9a-f]{8}.*says [0-9a-f]{8}"));
-  EXPECT_THAT(error({"collate", "run/checkpoint/global_step2", "half.safetensors"}, 1),
-              HasSubstr("global_step2: this is one checkpoint; expected " +
-                        work.Path("run/checkpoint") + " with --tag global_step2"));
+  work.ExpectRefused({"collate", "run/checkpoint/global_step2", "half.safetensors"},
+                     "global_step2: this is one checkpoint; expected " +
+                         work.Path("run/checkpoint") + " with --tag global_step2");
   mkfifo(work.Path("pipe.safetensors").c_str(), 0600);
-  EXPECT_THAT(error({"collate", "run/checkpoint", "pipe.safetensors", "--force"}, 1),
-              HasSubstr("pipe.safetensors: is not a regular file"));
+  work.ExpectRefused({"collate", "run/checkpoint", "pipe.safetensors", "--force"},
+                     "pipe.safetensors: is not a regular file");
   EXPECT_EQ(ReadFile(work.Path("mine.safetensors")), "mine");
   EXPECT_FALSE(std::filesystem::exists(work.Path("half.safetensors")));
 }

@@ -20,9 +20,7 @@ using testing::HasSubstr;
 
 TEST(DoctorTest, JsonHasWhatTrainingDependsOn) {
   const Workspace work;
-  const Finished run = work.Dsat({"doctor", "--json"});
-  ASSERT_EQ(run.exit_code, 0) << run.err;
-  const Json json = Json::parse(run.out);
+  const Json json = work.DsatJson({"doctor", "--json"});
   EXPECT_GE(json["cpu"]["cores"], 1);
   EXPECT_THAT(json["cpu"]["onednn"].get<std::string>(), ContainsRegex("^[0-9]+\\.[0-9]+"));
   EXPECT_GT(json["memory"]["bytes"], json["memory"]["available_bytes"]);
@@ -42,8 +40,7 @@ TEST(DoctorTest, JsonHasWhatTrainingDependsOn) {
 TEST(DoctorTest, TextSaysWhatIsMissingAndWhatRunsWillUse) {
   const Workspace work;
   const Json json = Json::parse(work.Dsat({"doctor", "--json"}).out);
-  const Finished run = work.Dsat({"doctor"});
-  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const Finished run = work.Succeed({"doctor"});
   EXPECT_THAT(run.out, HasSubstr(json["cpu"]["model"].get<std::string>()));
   const bool multiplies_bf16 = json["cpu"]["multiplies_bf16"];
   const Json& sets = json["cpu"]["instruction_sets"];
@@ -115,12 +112,8 @@ hyperparameters:
   data: {type: synthetic, vocab_size: 61}
 )");
   for (const char* command : {"asha", "train"}) {
-    const Finished run = work.Dsat({command, "gpu.yaml"});
-    EXPECT_EQ(run.exit_code, 1) << command;
-    EXPECT_EQ(run.out, "");
-    EXPECT_EQ(CountLines(run.err), 1) << run.err;
-    EXPECT_THAT(run.err, HasSubstr("gpu.yaml: /resources/device is \"cuda\": " +
-                                   problem.get<std::string>()));
+    work.ExpectRefused({command, "gpu.yaml"},
+                       "gpu.yaml: /resources/device is \"cuda\": " + problem.get<std::string>());
   }
 }
 

@@ -23,19 +23,15 @@ class EstimateTest : public testing::Test {
  protected:
   Finished Estimate(std::vector<std::string> args) const {
     args.insert(args.begin(), "estimate");
-    return work.Dsat(args);
+    return work.Succeed(args);
   }
   Json EstimateJson(std::vector<std::string> args) const {
     args.emplace_back("--json");
-    const Finished run = Estimate(std::move(args));
-    EXPECT_EQ(run.exit_code, 0) << run.err;
-    return Json::parse(run.out);
+    return Json::parse(Estimate(std::move(args)).out);
   }
-  void ExpectRefused(const std::vector<std::string>& args, const std::string& what) const {
-    const Finished run = Estimate(args);
-    EXPECT_EQ(run.exit_code, 1);
-    EXPECT_EQ(run.out, "");
-    EXPECT_THAT(run.err, HasSubstr(what));
+  void ExpectRefused(std::vector<std::string> args, const std::string& what) const {
+    args.insert(args.begin(), "estimate");
+    EXPECT_EQ(work.Fail(args, what).out, "");
   }
   void WriteExperiment(const std::string& ds_config) const {
     work.Write("deepspeed.yaml",
@@ -61,7 +57,6 @@ TEST_F(EstimateTest, TheExampleForAGpuFitsOne) {
 
 TEST_F(EstimateTest, SaysWhatIsNeededWhereTimeGoesAndThatItFits) {
   const Finished run = Estimate({"--model", "124M", "--device", "v100", "--ranks", "8"});
-  ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.out, AllOf(HasSubstr("gpt2 12 layers"), HasSubstr("8 ranks of v100 on 1 node"),
                              HasSubstr("device, per rank"), HasSubstr("host, per node"),
                              HasSubstr("collectives: "), HasSubstr("forward and backward"),
@@ -71,7 +66,6 @@ TEST_F(EstimateTest, SaysWhatIsNeededWhereTimeGoesAndThatItFits) {
 TEST_F(EstimateTest, SaysWhatDoesNotFitAndWhatWould) {
   const Finished run =
       Estimate({"--model", "1558M", "--device", "v100", "--ranks", "8", "--micro-batch", "64"});
-  ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.out,
               AllOf(HasSubstr("It does not fit: a device needs "), HasSubstr(" of 32.0 GiB"),
                     HasSubstr("It would fit with any one of\n  /train_micro_batch_size_per_gpu ")));
@@ -83,10 +77,8 @@ TEST_F(EstimateTest, WhatItSuggestsCanBeFollowed) {
       "zero_optimization": {"stage": 1}})");
   const std::vector<std::string> args = {"--model", "124M", "--ds-config",    "batch.json",
                                          "--ranks", "2",    "--device-memory"};
-  const auto with = [&](std::vector<std::string> more) {
-    std::vector<std::string> all = args;
-    all.insert(all.end(), more.begin(), more.end());
-    return EstimateJson(all);
+  const auto with = [&](const std::vector<std::string>& more) {
+    return EstimateJson(Joined(args, more));
   };
   const Json tight = with({"4GiB"});
   ASSERT_FALSE(tight["estimate"]["fits"].get<bool>());
@@ -123,7 +115,6 @@ TEST_F(EstimateTest, OtherRanksKeepTheMicroBatchSize) {
 
 TEST_F(EstimateTest, StagesAreRowsWithDeepSpeedsEstimateBesideThem) {
   const Finished run = Estimate({"--model", "1B", "--ranks", "4", "--stages", "all"});
-  ASSERT_EQ(run.exit_code, 0) << run.err;
   for (const char* name : {"stage_0 ", "stage_1 ", "stage_2 ", "stage_2_offload ", "stage_3 ",
                            "stage_3_offload_optimizer ", "stage_3_offload ", "stage_3_nvme "})
     EXPECT_THAT(run.out, HasSubstr(std::string("\n") + name));
@@ -185,16 +176,13 @@ TEST_F(EstimateTest, WhatItCannotUnderstandIsRefusedByName) {
 TEST_F(EstimateTest, AStrategyOnAMissingDiskIsEstimatedButNotRun) {
   WriteExperiment("stage_3_nvme");
   EXPECT_GT(EstimateJson({"deepspeed.yaml"})["estimate"]["disk"]["peak_bytes"], 0);
-  const Finished run = work.Dsat({"train", "deepspeed.yaml", "--steps", "1"});
-  EXPECT_EQ(run.exit_code, 1);
-  EXPECT_THAT(run.err, HasSubstr("nvme_path is \"/local_nvme\": no such folder"));
+  work.Fail({"train", "deepspeed.yaml", "--steps", "1"},
+            "nvme_path is \"/local_nvme\": no such folder");
   work.Write("relative.json", R"({"train_batch_size": 4, "optimizer": {"type": "AdamW"},
       "zero_optimization": {
           "stage": 1, "offload_optimizer": {"device": "nvme", "nvme_path": "."}}})");
-  const Finished relative =
-      work.Dsat({"train", "deepspeed.yaml", "--steps", "1", "--ds-config", "relative.json"});
-  EXPECT_EQ(relative.exit_code, 1);
-  EXPECT_THAT(relative.err, HasSubstr("nvme_path is \".\"; expected an absolute path"));
+  work.Fail({"train", "deepspeed.yaml", "--steps", "1", "--ds-config", "relative.json"},
+            "nvme_path is \".\"; expected an absolute path");
 }
 
 // The buffers of offloaded parameters hold a rank's part of a layer.
@@ -203,9 +191,7 @@ TEST_F(EstimateTest, APartOfALayerOnEachRankFitsASmallerBuffer) {
                                          "8",           "--device",     "a100",
                                          "--ds-config", "stage_3_nvme", "--set"};
   const auto with_buffer = [&](const std::string& elems) {
-    std::vector<std::string> all = args;
-    all.push_back("/zero_optimization/offload_param/buffer_size=" + elems);
-    return all;
+    return Joined(args, {"/zero_optimization/offload_param/buffer_size=" + elems});
   };
   EXPECT_GT(EstimateJson(with_buffer("4000000"))["estimate"]["disk"]["peak_bytes"], 0);
   ExpectRefused(with_buffer("1000"),
@@ -236,7 +222,6 @@ TEST_F(EstimateTest, AScriptIsRunOnFakeTensors) {
     GTEST_SKIP() << "DSAT_TEST_PYTHON has no torch";
   const std::string script = DSAT_SOURCE_DIR "/tests/python/scripts/plain_loop.py";
   const Finished run = Estimate({"--device-memory", "64KiB", "--", python, script});
-  ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.out,
               AllOf(HasSubstr("4096 parameters, 4096 of them trained"),
                     HasSubstr("1 rank of a GPU, micro-batch 4, accumulation 1, without DeepSpeed"),
@@ -275,21 +260,18 @@ TEST_F(EstimateTest, ASpaceOfAScriptIsForADeviceThatIsNotHere) {
     GTEST_SKIP() << "DSAT_TEST_PYTHON has no deepspeed";
   work.Write("ds.json", R"({"train_micro_batch_size_per_gpu": 4,
                             "zero_optimization": {"stage": 1}})");
-  const Finished run =
-      work.Dsat({"space", "--device", "h100", "--json", "--", python, "-m", "torch.distributed.run",
-                 "--nproc_per_node", "8", DSAT_SOURCE_DIR "/tests/python/scripts/own_optimizer.py",
-                 "--deepspeed_config", "ds.json"});
-  ASSERT_EQ(run.exit_code, 0) << run.err;
-  const Json space = Json::parse(run.out);
+  const Json space = work.DsatJson({"space", "--device", "h100", "--json", "--", python, "-m",
+                                    "torch.distributed.run", "--nproc_per_node", "8",
+                                    DSAT_SOURCE_DIR "/tests/python/scripts/own_optimizer.py",
+                                    "--deepspeed_config", "ds.json"});
   EXPECT_EQ(space["profile"]["device_memory_bytes"], int64_t{80} << 30);
   EXPECT_EQ(space["profile"]["device"], "cuda");
   EXPECT_GT(space["best"][0]["step_ms"], 0);
-  const Finished on_cpu =
-      work.Dsat({"space", "--device", "cpu", "--json", "--", python, "-m", "torch.distributed.run",
-                 "--nproc_per_node", "2", DSAT_SOURCE_DIR "/tests/python/scripts/own_optimizer.py",
-                 "--deepspeed_config", "ds.json"});
-  ASSERT_EQ(on_cpu.exit_code, 0) << on_cpu.err;
-  EXPECT_GT(Json::parse(on_cpu.out)["profile"]["device_memory_bytes"], 0);
+  EXPECT_GT(work.DsatJson({"space", "--device", "cpu", "--json", "--", python, "-m",
+                           "torch.distributed.run", "--nproc_per_node", "2",
+                           DSAT_SOURCE_DIR "/tests/python/scripts/own_optimizer.py",
+                           "--deepspeed_config", "ds.json"})["profile"]["device_memory_bytes"],
+            0);
 }
 
 }  // namespace

@@ -88,9 +88,7 @@ TEST_F(HostsFlagsTest, AWrongHostfileLeavesNothingBehind) {
   for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
            {"asha", "x.yaml", "-i", "bad"}, {"resume", "1"}, {"train", "x.yaml"}}) {
     const auto with = [&command](const std::vector<std::string>& more) {
-      std::vector<std::string> args = command;
-      args.insert(args.end(), more.begin(), more.end());
-      return args;
+      return Joined(command, more);
     };
     ExpectRefused({with({"-H", "nowhere"}), "cannot read nowhere: No such file"}, 1);
     ExpectRefused({with({"--hostfile", "bad"}), "bad:2: \"b slots = 2\" is not a valid entry"}, 1);

@@ -41,22 +41,18 @@ class IncludeTest : public testing::Test {
   }
   // Arguments of a search, with `more` appended to the command line.
   static std::vector<std::string> Arguments(const std::vector<std::string>& more) {
-    std::vector<std::string> args = {"grid", "model/deepspeed.yaml"};
-    for (const char* arg :
-         {"--max-trials", "3", "--confirm", "0", "--end-profile-step", "8", "--zero-stages", "1"})
-      args.emplace_back(arg);
-    args.insert(args.end(), more.begin(), more.end());
-    return args;
+    return Joined({"grid", "model/deepspeed.yaml", "--max-trials", "3", "--confirm", "0",
+                   "--end-profile-step", "8", "--zero-stages", "1"},
+                  more);
   }
-  Finished Search(const std::vector<std::string>& more) const { return work.Dsat(Arguments(more)); }
+  void Search(const std::vector<std::string>& more) const { work.Succeed(Arguments(more)); }
 
   Workspace work;
 };
 
 TEST_F(IncludeTest, TrialsAndTheFullRunFindWhatWasIncluded) {
-  const Finished search = Search({"-i", "elsewhere/words", "--include", kFakeDeepSpeed, "--out",
-                                  "out", "--run-full-experiment"});
-  ASSERT_EQ(search.exit_code, 0) << search.err;
+  Search({"-i", "elsewhere/words", "--include", kFakeDeepSpeed, "--out", "out",
+          "--run-full-experiment"});
   const std::string context = work.Path("out/context");
   for (const char* log : {"out/trials/1/attempt0/rank0.log", "out/full/rank0.log"}) {
     const std::string text = ReadFile(work.Path(log));
@@ -76,16 +72,14 @@ TEST_F(IncludeTest, AnInterruptedSearchGoesOnInTheSameFolder) {
   kill(pid, SIGKILL);
   EXPECT_EQ(WaitFor(pid), 128 + SIGKILL);
   fs::remove(work.Path("elsewhere/words/wait"));
-  const Finished resumed = work.Dsat({"resume", "1"});
-  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  work.Succeed({"resume", "1"});
   EXPECT_THAT(ReadFile(work.Path("out/trials/2/attempt0/rank0.log")),
               HasSubstr("'" + work.Path("out/context") + "'"));
 }
 
 TEST_F(IncludeTest, WithoutOutTheContextLiesBesideTheExperiments) {
   for (const char* name : {"context-1", "context-2"}) {
-    const Finished search = Search({"-i", "elsewhere/words", "-i", kFakeDeepSpeed});
-    ASSERT_EQ(search.exit_code, 0) << search.err;
+    Search({"-i", "elsewhere/words", "-i", kFakeDeepSpeed});
     EXPECT_TRUE(fs::exists(work.Path(std::string("dsat-out/") + name + "/words/list.txt")));
   }
 }
@@ -96,15 +90,13 @@ TEST_F(IncludeTest, WhatCannotBeIncludedIsRefusedAndNothingIsLeft) {
            {"elsewhere/none", "--include elsewhere/none: no such file"},
            {"elsewhere/train.py", work.Path("model/train.py") + " has the same name"},
            {"/", "it has no name"}}) {
-    const Finished search = Search({"--include", path, "--out", "out"});
-    EXPECT_EQ(search.exit_code, 1);
-    EXPECT_THAT(search.err, HasSubstr(what));
+    const Finished search = work.Fail(Arguments({"--include", path, "--out", "out"}), what);
     EXPECT_EQ(CountLines(search.err), 1) << search.err;
     EXPECT_FALSE(fs::exists(work.Path("out")));
   }
   // The experiment is refused after the context was made.
   work.Write("model/ds_config.json", R"({"zero_optimization": {"stage": 4}})");
-  EXPECT_EQ(Search({"-i", "elsewhere/words", "--out", "out"}).exit_code, 1);
+  EXPECT_EQ(work.Dsat(Arguments({"-i", "elsewhere/words", "--out", "out"})).exit_code, 1);
   EXPECT_FALSE(fs::exists(work.Path("out/context")));
 }
 

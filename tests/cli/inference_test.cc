@@ -28,8 +28,7 @@ using testing::Not;
 void TrainOneStep(const Workspace& work) {
   work.Write("deepspeed.yaml", std::string("entrypoint: builtin") + kSmallTraining);
   work.Write("ds_config.json", R"({"train_batch_size": 2, "optimizer": {"type": "SGD"}})");
-  const Finished trained = work.Dsat({"train", "deepspeed.yaml", "--steps", "1"});
-  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  work.Succeed({"train", "deepspeed.yaml", "--steps", "1"});
 }
 
 TEST(InferenceTest, TextThatCannotBeWrittenIsAnErrorUnlessItsReaderHasGone) {
@@ -174,9 +173,8 @@ TEST(TrainingStartTest, FilesOfOthersAreNotReplaced) {
   const auto expect_refused = [&](const std::string& option, const std::string& value,
                                   const std::string& file) {
     work.Write(file, "{\"mine\": 1}");
-    const Finished refused = work.Dsat({"train", "deepspeed.yaml", option, value});
-    EXPECT_EQ(refused.exit_code, 1);
-    EXPECT_THAT(refused.err, HasSubstr(option + ": " + work.Path(file) + " is a file, and not "));
+    work.Fail({"train", "deepspeed.yaml", option, value},
+              option + ": " + work.Path(file) + " is a file, and not ");
     EXPECT_EQ(ReadFile(work.Path(file)), "{\"mine\": 1}");
   };
   expect_refused("--trace", "dsat.db", "dsat.db");
@@ -190,8 +188,7 @@ TEST(TrainingStartTest, AScriptHasNoResultsOfATrainingThatWasInItsFolder) {
              "entrypoint: python3 train.py --deepspeed_config ds_config.json\n"
              "hyperparameters: {deepspeed_config: ds_config.json}\n");
   work.Write("train.py", "");
-  const Finished trained = work.Dsat({"train", "script.yaml", "--json"});
-  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  const Finished trained = work.Succeed({"train", "script.yaml", "--json"});
   EXPECT_TRUE(Json::parse(trained.out).at("last_step").is_null()) << trained.out;
 }
 
@@ -219,10 +216,9 @@ hyperparameters:
 )");
   work.Write("text.txt", "some bytes");
   work.Write("ds_config.json", R"({"train_batch_size": 2, "optimizer": {"type": "SGD"}})");
-  const Finished refused = work.Dsat({"train", "deepspeed.yaml", "--steps", "1"});
-  EXPECT_EQ(refused.exit_code, 1);
-  EXPECT_THAT(refused.err,
-              HasSubstr("/hyperparameters/model: the model takes images of 32 x 32 x 3, but "));
+  const Finished refused =
+      work.Fail({"train", "deepspeed.yaml", "--steps", "1"},
+                "/hyperparameters/model: the model takes images of 32 x 32 x 3, but ");
   EXPECT_THAT(refused.err, HasSubstr("/hyperparameters/data has tokens; change one of them"));
 }
 

@@ -13,9 +13,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <optional>
-#include <sstream>
 #include <thread>
 
 #include "base/files.h"
@@ -52,12 +50,6 @@ int FreePort() {
   EXPECT_EQ(bind(fd.get(), any, size), 0);
   EXPECT_EQ(getsockname(fd.get(), any, &size), 0);
   return ntohs(address.sin_port);
-}
-
-std::string TextOf(const fs::path& path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
 }
 
 class RealSshTest : public testing::Test {
@@ -108,24 +100,9 @@ class RealSshTest : public testing::Test {
   }
 
   std::vector<std::string> Train(const std::vector<std::string>& more) const {
-    std::vector<std::string> args = {
-        "train",      "deepspeed.yaml",
-        "--out",      "out",
-        "--hostfile", "hosts",
-        "--ssh",      "ssh -o BatchMode=yes -F " + work.Path("ssh_config")};
-    args.insert(args.end(), more.begin(), more.end());
-    return args;
-  }
-
-  // Processes (no zombies) whose command line has both texts; an argument ends with '\0'.
-  static std::vector<pid_t> ProcessesWith(const std::string& one, const std::string& other) {
-    std::vector<pid_t> found;
-    for (const fs::directory_entry& entry : fs::directory_iterator("/proc")) {
-      const std::string text = TextOf(entry.path() / "cmdline");
-      if (text.find(one) == std::string::npos || text.find(other) == std::string::npos) continue;
-      found.push_back(std::stoi(entry.path().filename()));
-    }
-    return found;
+    return Joined({"train", "deepspeed.yaml", "--out", "out", "--hostfile", "hosts", "--ssh",
+                   "ssh -o BatchMode=yes -F " + work.Path("ssh_config")},
+                  more);
   }
 
   Workspace work;
@@ -133,9 +110,7 @@ class RealSshTest : public testing::Test {
 };
 
 TEST_F(RealSshTest, ATrainingRunsOnBothHosts) {
-  const Finished run = work.Dsat(Train({}));
-  EXPECT_EQ(run.exit_code, 0) << run.err;
-  EXPECT_THAT(run.out, HasSubstr("4/4"));
+  EXPECT_THAT(work.Succeed(Train({})).out, HasSubstr("4/4"));
   EXPECT_TRUE(fs::exists(work.Path("out/checkpoint/latest")));
 }
 
@@ -146,7 +121,7 @@ TEST_F(RealSshTest, AConnectionThatBreaksEndsTheTrainingOnBothHosts) {
   ASSERT_EQ(lines.size(), 1u);
   kill(lines[0], SIGKILL);
   EXPECT_EQ(WaitFor(pid), 1);
-  EXPECT_THAT(TextOf(work.Path("train.err")), HasSubstr("host w1: the connection ended"));
+  EXPECT_THAT(ReadFile(work.Path("train.err")), HasSubstr("host w1: the connection ended"));
   // The other side notices it a moment later.
   for (int i = 0; i < 200 && !ProcessesWith("dsat-trial", work.Path("")).empty(); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -155,9 +130,7 @@ TEST_F(RealSshTest, AConnectionThatBreaksEndsTheTrainingOnBothHosts) {
 
 TEST_F(RealSshTest, AHostWithoutAServerIsNamedInSshsWords) {
   work.Write("hosts", "w0 slots=1\n127.0.0.9 slots=1\n");
-  const Finished run = work.Dsat(Train({}));
-  EXPECT_EQ(run.exit_code, 1);
-  EXPECT_THAT(run.err, HasSubstr("host 127.0.0.9: ssh: connect to host 127.0.0.9 port"));
+  const Finished run = work.Fail(Train({}), "host 127.0.0.9: ssh: connect to host 127.0.0.9 port");
   EXPECT_THAT(run.err, HasSubstr("Connection refused"));
 }
 

@@ -33,12 +33,17 @@ class ResumeTest : public testing::Test {
         "optimizer": {"type": "AdamW"}, "zero_optimization": {"stage": 1}})");
   }
   Json Listed() const { return Json::parse(work.Dsat({"list", "--json"}).out).at(0); }
+  int64_t NumTrials(const std::string& where) const {
+    return work.DsatJson({"query", "--json", "SELECT count(*) AS n FROM trials WHERE " + where})
+        .at(0)
+        .at("n");
+  }
   // An option of the newest experiment.
   Json Option(const std::string& name) const {
-    return Json::parse(work.Dsat({"query", "--json",
-                                  "SELECT spec ->> '$.options." + name +
-                                      "' AS value FROM experiments ORDER BY id DESC LIMIT 1"})
-                           .out)
+    return work
+        .DsatJson({"query", "--json",
+                   "SELECT spec ->> '$.options." + name +
+                       "' AS value FROM experiments ORDER BY id DESC LIMIT 1"})
         .at(0)
         .at("value");
   }
@@ -47,17 +52,19 @@ class ResumeTest : public testing::Test {
 };
 
 TEST_F(ResumeTest, AnInterruptedSearchSaysSoAndShowsItsBestSoFar) {
-  const pid_t pid = work.StartDsat({"grid", "deepspeed.yaml", "--max-trials", "40",
-                                    "--max-concurrent-trials", "1", "--out", "out"},
-                                   "search");
+  const pid_t pid =
+      work.StartDsat({"grid", "deepspeed.yaml", "--max-trials", "40", "--out", "out"}, "search");
   EXPECT_TRUE(work.WaitUntilSaid("search.err", "trial   1"));
   EXPECT_THAT(work.Dsat({"list"}).out, HasSubstr(" active "));
-  const auto shown = [this] { return Json::parse(work.Dsat({"show", "1", "--json"}).out); };
+  const auto shown = [this] { return work.DsatJson({"show", "1", "--json"}); };
   EXPECT_EQ(Listed()["running"], true);
   EXPECT_EQ(shown()["running"], true);
   kill(pid, SIGINT);
   EXPECT_EQ(WaitFor(pid), 130);
+  // No process of this search is left: their command lines name the task files in this folder.
+  EXPECT_THAT(ProcessesWith(work.Path("")), testing::IsEmpty());
   const std::string said = ReadFile(work.Path("search.err"));
+  EXPECT_THAT(said, HasSubstr("dsat resume 1"));
   EXPECT_THAT(said, testing::ContainsRegex("\n(keep the submitted|up to [0-9.]+ times as fast)"));
   EXPECT_THAT(said, HasSubstr("next: sh out/command.txt   dsat check out/ds_config.json\n"));
   EXPECT_THAT(said, HasSubstr("\n      report: out/report.html\n"));
@@ -81,20 +88,15 @@ TEST_F(ResumeTest, WhatTrialsNeedIsCheckedBeforeTheyRun) {
   work.Write("deepspeed.yaml",
              std::regex_replace(kExperimentFile, std::regex("path: [^,]*"), "path: text.txt"));
   work.Write("text.txt", std::string(4096, 'x'));
-  const Finished search =
-      work.Dsat({"grid", "deepspeed.yaml", "--max-trials", "3", "--confirm", "0"});
-  ASSERT_EQ(search.exit_code, 0) << search.err;
+  work.Succeed({"grid", "deepspeed.yaml", "--max-trials", "3", "--confirm", "0"});
   std::filesystem::remove(work.Path("text.txt"));
-  const Finished resumed = work.Dsat({"resume", "1", "--max-trials", "5"});
-  EXPECT_EQ(resumed.exit_code, 1);
-  EXPECT_THAT(resumed.err, HasSubstr("text.txt: no such file"));
+  work.Fail({"resume", "1", "--max-trials", "5"}, "text.txt: no such file");
   EXPECT_EQ(Listed()["trials"], 3);
   EXPECT_EQ(Option("max_trials"), 3);
 }
 
 TEST_F(ResumeTest, AnotherMachineThanBeforeIsSaid) {
-  ASSERT_EQ(work.Dsat({"grid", "deepspeed.yaml", "--max-trials", "2", "--confirm", "0"}).exit_code,
-            0);
+  work.Succeed({"grid", "deepspeed.yaml", "--max-trials", "2", "--confirm", "0"});
   EXPECT_THAT(work.Dsat({"resume", "1"}).err, Not(HasSubstr("another machine")));
   cpu_set_t all, one;
   ASSERT_EQ(sched_getaffinity(0, sizeof(all), &all), 0);
@@ -111,33 +113,16 @@ TEST_F(ResumeTest, AnotherMachineThanBeforeIsSaid) {
 }
 
 TEST_F(ResumeTest, ATrainingOfAnotherPickIsNotContinued) {
-  const Finished search = work.Dsat({"grid", "deepspeed.yaml", "--max-trials", "2", "--confirm",
-                                     "0", "--run-full-experiment", "--out", "out"});
-  ASSERT_EQ(search.exit_code, 0) << search.err;
-  const Finished same = work.Dsat({"resume", "1", "--json"});
-  EXPECT_EQ(same.exit_code, 0) << same.err;
+  work.Succeed({"grid", "deepspeed.yaml", "--max-trials", "2", "--confirm", "0",
+                "--run-full-experiment", "--out", "out"});
+  const Finished same = work.Succeed({"resume", "1", "--json"});
   EXPECT_THAT(same.err, HasSubstr("there is nothing left to train"));
   EXPECT_EQ(Json::parse(same.out)["full_run"]["last_step"], 6);
   EXPECT_TRUE(Json::parse(same.out)["full_run"]["loss"].is_number());
   Json task = ReadJsonFile(work.Path("out/full/task.json"));
   task["ds_config"]["zero_optimization"]["stage"] = 3;
   WriteJsonFile(work.Path("out/full/task.json"), task);
-  const Finished other = work.Dsat({"resume", "1"});
-  EXPECT_EQ(other.exit_code, 1);
-  EXPECT_THAT(other.err, HasSubstr("/out/full: this training was begun with another "));
-}
-
-TEST_F(ResumeTest, AskSaysThatTheExperimentHasFailed) {
-  ASSERT_EQ(work.Dsat({"create", "grid", "deepspeed.yaml", "--max-trials", "4"}).exit_code, 0);
-  ASSERT_EQ(work.Dsat({"ask", "1"}).exit_code, 0);
-  ASSERT_EQ(work.Dsat({"tell", "1", "--trial", "0", "--failed", "node 7 rebooted"}).exit_code, 0);
-  const Finished asked = work.Dsat({"ask", "1"});
-  EXPECT_EQ(asked.exit_code, 1);
-  EXPECT_THAT(asked.err, HasSubstr("experiment failed: "));
-  EXPECT_THAT(asked.err, HasSubstr("node 7 rebooted"));
-  const Json json = Json::parse(work.Dsat({"ask", "1", "--json"}).out);
-  EXPECT_EQ(json["state"], "failed");
-  EXPECT_EQ(json["finished"], true);
+  work.Fail({"resume", "1"}, "/out/full: this training was begun with another ");
 }
 
 TEST_F(ResumeTest, ASearchGoesOnWithoutItsTerminal) {
@@ -163,37 +148,29 @@ TEST_F(ResumeTest, ATrainingWhoseOutputCannotBeWrittenEndsAndSaysSo) {
 
 TEST_F(ResumeTest, TwoDatabasesInOneFolderDoNotShareResults) {
   for (const std::string db : {"a.db", "b.db"}) {
-    const Finished search =
-        work.Dsat({"grid", "deepspeed.yaml", "--max-trials", "3", "--confirm", "0", "--db", db});
-    ASSERT_EQ(search.exit_code, 0) << search.err;
+    work.Succeed({"grid", "deepspeed.yaml", "--max-trials", "3", "--confirm", "0", "--db", db});
   }
   const Json a = ReadJsonFile(work.Path("dsat-out/1/experiment.json"));
   const Json b = ReadJsonFile(work.Path("dsat-out/1-2/experiment.json"));
   EXPECT_EQ(a["database"], std::filesystem::canonical(work.Path("a.db")).string());
   EXPECT_EQ(b["database"], std::filesystem::canonical(work.Path("b.db")).string());
-  const Finished refused =
-      work.Dsat({"grid", "deepspeed.yaml", "--db", "b.db", "--out", "dsat-out/1"});
-  EXPECT_EQ(refused.exit_code, 1);
-  EXPECT_THAT(refused.err, HasSubstr("this folder has the results of experiment 1 of"));
+  work.Fail({"grid", "deepspeed.yaml", "--db", "b.db", "--out", "dsat-out/1"},
+            "this folder has the results of experiment 1 of");
 }
 
 TEST_F(ResumeTest, AnExperimentOfAnotherProgramIsWaitingAndCanBeRunHere) {
-  ASSERT_EQ(work.Dsat({"create", "grid", "deepspeed.yaml", "--max-trials", "2"}).exit_code, 0);
+  work.Succeed({"create", "grid", "deepspeed.yaml", "--max-trials", "2"});
   EXPECT_EQ(Option("confirm_rounds"), 0);
   EXPECT_THAT(work.Dsat({"list"}).out, Not(HasSubstr("interrupted")));
-  const Finished resumed = work.Dsat({"resume", "1"});
-  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  work.Succeed({"resume", "1"});
   EXPECT_TRUE(std::filesystem::exists(work.Path("dsat-out/1/ds_config.json")));
 }
 
 TEST_F(ResumeTest, TrialsThatAnotherProgramHasAskedForAreNotOurs) {
-  ASSERT_EQ(work.Dsat({"create", "grid", "deepspeed.yaml", "--max-trials", "2"}).exit_code, 0);
-  ASSERT_EQ(work.Dsat({"ask", "1"}).exit_code, 0);
-  const Finished resumed = work.Dsat({"resume", "1"});
-  EXPECT_EQ(resumed.exit_code, 1);
-  EXPECT_THAT(resumed.err, HasSubstr("the program that has asked for its trials runs them"));
-  ASSERT_EQ(work.Dsat({"grid", "deepspeed.yaml", "--max-trials", "2", "--confirm", "0"}).exit_code,
-            0);
+  work.Succeed({"create", "grid", "deepspeed.yaml", "--max-trials", "2"});
+  work.Succeed({"ask", "1"});
+  work.Fail({"resume", "1"}, "the program that has asked for its trials runs them");
+  work.Succeed({"grid", "deepspeed.yaml", "--max-trials", "2", "--confirm", "0"});
   for (const Finished& other :
        {work.Dsat({"ask", "2"}), work.Dsat({"tell", "2", "--trial", "0", "--failed", "x"})}) {
     EXPECT_EQ(other.exit_code, 1);
@@ -202,88 +179,58 @@ TEST_F(ResumeTest, TrialsThatAnotherProgramHasAskedForAreNotOurs) {
 }
 
 TEST_F(ResumeTest, ALimitThatIsUsedUpEndsAResumedSearchAtOnce) {
-  ASSERT_EQ(work.Dsat({"grid", "deepspeed.yaml", "--max-trials", "4", "--confirm", "1"}).exit_code,
-            0);
+  work.Succeed({"grid", "deepspeed.yaml", "--max-trials", "4", "--confirm", "1"});
   const auto num_trials = [this] { return Listed()["num_trials"]; };
   const Json before = num_trials();
-  const Finished resumed = work.Dsat({"resume", "1", "--max-trials", "40", "--max-time", "0.01s"});
-  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  work.Succeed({"resume", "1", "--max-trials", "40", "--max-time", "0.01s"});
   EXPECT_EQ(num_trials(), before);
 }
 
 TEST_F(ResumeTest, WhatKeepsNothingOrIsEmptyIsRefused) {
-  const Finished memory = work.Dsat({"grid", "deepspeed.yaml", "--db", ":memory:"});
-  EXPECT_EQ(memory.exit_code, 2);
-  EXPECT_THAT(memory.err, HasSubstr("is :memory:, which would keep nothing"));
-  const Finished empty = work.Dsat({"train", "deepspeed.yaml", "--ds-config", ""});
-  EXPECT_EQ(empty.exit_code, 2);
-  EXPECT_THAT(empty.err, HasSubstr("--ds-config: it is empty"));
+  work.Fail({"grid", "deepspeed.yaml", "--db", ":memory:"}, "is :memory:, which would keep nothing",
+            2);
+  work.Fail({"train", "deepspeed.yaml", "--ds-config", ""}, "--ds-config: it is empty", 2);
 }
 
 TEST_F(ResumeTest, ASearchThatHasEndedGoesOnWithNewLimits) {
-  ASSERT_EQ(work.Dsat({"grid", "deepspeed.yaml", "--max-trials", "3", "--confirm", "1"}).exit_code,
-            0);
-  const auto searched = [this] {
-    return Json::parse(work.Dsat({"query", "--json",
-                                  "SELECT count(*) AS n FROM trials WHERE confirms IS NULL"})
-                           .out)
-        .at(0)
-        .at("n");
-  };
-  EXPECT_EQ(searched(), 3);
-  const Finished resumed = work.Dsat(
+  work.Succeed({"grid", "deepspeed.yaml", "--max-trials", "3", "--confirm", "1"});
+  EXPECT_EQ(NumTrials("confirms IS NULL"), 3);
+  work.Succeed(
       {"resume", "1", "--max-trials", "5", "--max-time", "90m", "--max-device-hours", "9"});
-  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
-  EXPECT_EQ(searched(), 5);
+  EXPECT_EQ(NumTrials("confirms IS NULL"), 5);
   EXPECT_EQ(Option("max_trials"), 5);
   EXPECT_EQ(Option("max_time_s"), 5400);
   EXPECT_EQ(Option("max_device_hours"), 9);
-  EXPECT_EQ(work.Dsat({"show", "1"}).exit_code, 0);  // Its log replays.
+  work.Succeed({"show", "1"});  // Its log replays.
 }
 
 TEST_F(ResumeTest, ASearchWithTimeForItsProfileOnlyMeasuresTheSubmittedConfiguration) {
   const Finished search =
-      work.Dsat({"auto", "deepspeed.yaml", "--max-time", "0.3s", "--out", "out"});
-  EXPECT_EQ(search.exit_code, 0) << search.err;
+      work.Succeed({"auto", "deepspeed.yaml", "--max-time", "0.3s", "--out", "out"});
   EXPECT_THAT(search.err, HasSubstr("the search ends: --max-time: the search has run for "));
   EXPECT_THAT(search.out, HasSubstr("no other configuration was measured to be"));
-  EXPECT_EQ(work.Dsat({"train", "deepspeed.yaml", "--ds-config", "out/ds_config.json", "--steps",
-                       "1", "--out", "trained"})
-                .exit_code,
-            0);
+  work.Succeed({"train", "deepspeed.yaml", "--ds-config", "out/ds_config.json", "--steps", "1",
+                "--out", "trained"});
 }
 
 TEST_F(ResumeTest, RoundsThatAreMissingAreRunAndNothingElse) {
-  ASSERT_EQ(work.Dsat({"grid", "deepspeed.yaml", "--max-trials", "3", "--confirm", "1"}).exit_code,
-            0);
-  const auto count = [this](const std::string& where) {
-    return Json::parse(
-               work.Dsat({"query", "--json", "SELECT count(*) AS n FROM trials WHERE " + where})
-                   .out)
-        .at(0)
-        .at("n")
-        .get<int64_t>();
-  };
-  EXPECT_EQ(count("kind = 'confirm' AND confirms = 1"), 1);
-  const Finished resumed = work.Dsat({"resume", "1", "--confirm", "3"});
-  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  work.Succeed({"grid", "deepspeed.yaml", "--max-trials", "3", "--confirm", "1"});
+  EXPECT_EQ(NumTrials("kind = 'confirm' AND confirms = 1"), 1);
+  work.Succeed({"resume", "1", "--confirm", "3"});
   EXPECT_EQ(Option("confirm_rounds"), 3);
-  EXPECT_EQ(count("confirms IS NULL"), 3);
-  EXPECT_GE(count("kind = 'confirm' AND confirms = 1"), 2);
-  EXPECT_LE(count("kind = 'confirm' AND confirms = 1"), 3);
+  EXPECT_EQ(NumTrials("confirms IS NULL"), 3);
+  EXPECT_GE(NumTrials("kind = 'confirm' AND confirms = 1"), 2);
+  EXPECT_LE(NumTrials("kind = 'confirm' AND confirms = 1"), 3);
   const Json shown = Json::parse(work.Dsat({"show", "1", "--json"}).out);  // Its log replays.
   EXPECT_GE(shown["verdict"]["confirm_rounds"], 2);
   EXPECT_TRUE(shown["factor_over_submitted"]["low"].is_number());
 }
 
 TEST_F(ResumeTest, TrialsThatShareCoresAreWarnedOf) {
-  const auto errors = [this](std::vector<std::string> more) {
-    std::vector<std::string> args = {"grid", "deepspeed.yaml", "--max-trials",
-                                     "2",    "--confirm",      "0"};
-    args.insert(args.end(), more.begin(), more.end());
-    const Finished run = work.Dsat(args);
-    EXPECT_EQ(run.exit_code, 0) << run.err;
-    return run.err;
+  const auto errors = [this](const std::vector<std::string>& more) {
+    return work
+        .Succeed(Joined({"grid", "deepspeed.yaml", "--max-trials", "2", "--confirm", "0"}, more))
+        .err;
   };
   EXPECT_THAT(errors({"--slots", "4096"}), HasSubstr("--slots 4096: this machine has "));
   for (const std::vector<std::string>& fine : std::vector<std::vector<std::string>>{
@@ -294,8 +241,7 @@ TEST_F(ResumeTest, TrialsThatShareCoresAreWarnedOf) {
 TEST_F(ResumeTest, TheOptionsOfASearchAreRecorded) {
   const auto search = [this](std::vector<std::string> args) {
     args.insert(args.begin() + 1, {"deepspeed.yaml", "--max-trials", "2"});
-    const Finished run = work.Dsat(args);
-    EXPECT_EQ(run.exit_code, 0) << run.err;
+    work.Succeed(args);
   };
   search({"asha", "--train-batch-size", "8", "--divisible-by", "2", "--max-time", "2h",
           "--max-device-hours", "1.5"});
@@ -315,8 +261,8 @@ TEST_F(ResumeTest, TheOptionsOfASearchAreRecorded) {
   EXPECT_EQ(Option("prior.experiment"), 3);  // The newest of those with the same model.
   search({"auto", "--confirm", "0", "--warm-start", "off"});
   EXPECT_EQ(Option("prior"), Json());
-  const Json machine = Json::parse(
-      work.Dsat({"query", "--json", "SELECT spec -> '$.machine' AS value FROM experiments"}).out);
+  const Json machine =
+      work.DsatJson({"query", "--json", "SELECT spec -> '$.machine' AS value FROM experiments"});
   ASSERT_EQ(machine.size(), 5U);
   for (const char* key : {"dsat", "host", "cpu", "cores"})
     EXPECT_THAT(machine[0]["value"].get<std::string>(), HasSubstr(std::string("\"") + key + "\":"));
@@ -327,11 +273,9 @@ TEST_F(ResumeTest, TheSpeedsOfADiskForOffloadAreRecorded) {
       "optimizer": {"type": "AdamW"},
       "zero_optimization": {"stage": 1,
                             "offload_optimizer": {"device": "none", "nvme_path": "."}}})");
-  ASSERT_EQ(work.Dsat({"grid", "deepspeed.yaml", "--max-trials", "2", "--confirm", "0"}).exit_code,
-            0);
-  const Json disk = Json::parse(
-      work.Dsat({"query", "--json", "SELECT spec -> '$.machine.disk' AS value FROM experiments"})
-          .out);
+  work.Succeed({"grid", "deepspeed.yaml", "--max-trials", "2", "--confirm", "0"});
+  const Json disk = work.DsatJson(
+      {"query", "--json", "SELECT spec -> '$.machine.disk' AS value FROM experiments"});
   const Json speeds = Json::parse(disk[0]["value"].get<std::string>());
   EXPECT_GT(speeds.at("read_bytes_per_s"), 0);
   EXPECT_GT(speeds.at("write_bytes_per_s"), 0);

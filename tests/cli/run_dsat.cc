@@ -2,6 +2,9 @@
 #include "tests/cli/run_dsat.h"
 
 #include <fcntl.h>
+#include <fmt/ranges.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 #include <pty.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -13,6 +16,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <thread>
 
 #include "base/error.h"
@@ -73,6 +77,32 @@ Finished Workspace::Dsat(const std::vector<std::string>& args, const std::string
   return {exit_code, ReadFile(Path("out.txt")), ReadFile(Path("err.txt"))};
 }
 
+Finished Workspace::Succeed(const std::vector<std::string>& args, const std::string& input) const {
+  Finished run = Dsat(args, input);
+  EXPECT_EQ(run.exit_code, 0) << fmt::format("dsat {}\n{}", fmt::join(args, " "), run.err);
+  return run;
+}
+
+Json Workspace::DsatJson(const std::vector<std::string>& args) const {
+  return Json::parse(Succeed(args).out);
+}
+
+Finished Workspace::Fail(const std::vector<std::string>& args, const std::string& what,
+                         int exit_code) const {
+  SCOPED_TRACE(fmt::format("dsat {}", fmt::join(args, " ")));
+  Finished run = Dsat(args);
+  EXPECT_EQ(run.exit_code, exit_code) << run.err;
+  EXPECT_THAT(run.err, testing::HasSubstr(what));
+  return run;
+}
+
+void Workspace::ExpectRefused(const std::vector<std::string>& args, const std::string& what,
+                              int exit_code) const {
+  const Finished run = Fail(args, what, exit_code);
+  EXPECT_EQ(CountLines(run.err), 1) << run.err;
+  EXPECT_EQ(run.out, "");
+}
+
 std::string Workspace::DsatOnTerminal(const std::vector<std::string>& args, int columns,
                                       const std::string& term) const {
   winsize size{};
@@ -113,6 +143,24 @@ int WaitFor(pid_t pid) {
   int status = 0;
   waitpid(pid, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+std::vector<std::string> Joined(std::vector<std::string> args,
+                                const std::vector<std::string>& more) {
+  args.insert(args.end(), more.begin(), more.end());
+  return args;
+}
+
+std::vector<pid_t> ProcessesWith(const std::string& one, const std::string& other) {
+  std::vector<pid_t> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::ostringstream text;
+    text << std::ifstream(entry.path() / "cmdline").rdbuf();
+    if (text.str().find(one) == std::string::npos || text.str().find(other) == std::string::npos)
+      continue;
+    found.push_back(std::stoi(entry.path().filename()));
+  }
+  return found;
 }
 
 int CountLines(const std::string& text) {

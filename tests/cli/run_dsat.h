@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json.h"
 #include "tests/temp_folder.h"
 
 namespace dsat {
@@ -36,6 +37,16 @@ class Workspace {
   void Write(const std::string& name, const std::string& content) const;
   // Runs `dsat args...` there to its end, with `input` as its standard input.
   Finished Dsat(const std::vector<std::string>& args, const std::string& input = "") const;
+  // The same of a command that must succeed.
+  Finished Succeed(const std::vector<std::string>& args, const std::string& input = "") const;
+  // The JSON that it prints.
+  Json DsatJson(const std::vector<std::string>& args) const;
+  // The same of a command that must end with `exit_code` and errors that say `what`.
+  Finished Fail(const std::vector<std::string>& args, const std::string& what,
+                int exit_code = 1) const;
+  // The same of one that prints nothing but a line of error.
+  void ExpectRefused(const std::vector<std::string>& args, const std::string& what,
+                     int exit_code = 1) const;
   // Runs it with a terminal of `columns` columns as its standard error, and returns its content.
   std::string DsatOnTerminal(const std::vector<std::string>& args, int columns,
                              const std::string& term = "xterm") const;
@@ -51,6 +62,13 @@ class Workspace {
 
 // Waits for a process started with StartDsat; its exit code, 128 + signal if it was killed.
 int WaitFor(pid_t pid);
+
+// `args` with `more` behind them.
+std::vector<std::string> Joined(std::vector<std::string> args,
+                                const std::vector<std::string>& more);
+
+// Processes (no zombies) whose command line has both texts; an argument ends with '\0'.
+std::vector<pid_t> ProcessesWith(const std::string& one, const std::string& other = "");
 
 // Lines of a text.
 int CountLines(const std::string& text);

@@ -54,25 +54,13 @@ class SeveralHostsTest : public testing::Test {
                           "echo 'ssh: No route to host' >&2; exit 255\n");
     fs::permissions(work.Path("ssh"), fs::perms::owner_all);
   }
-  // Processes (no zombies) whose command line names this test's folder.
-  std::vector<std::string> Survivors() const {
-    std::vector<std::string> found;
-    for (const fs::directory_entry& entry : fs::directory_iterator("/proc")) {
-      std::ostringstream text;
-      text << std::ifstream(entry.path() / "cmdline").rdbuf();
-      if (text.str().find(work.Path("")) != std::string::npos) found.push_back(text.str());
-    }
-    return found;
-  }
 
   Workspace work;
 };
 
 TEST_F(SeveralHostsTest, ATrainingEndsWithTheSameCheckpointAsOnOneHost) {
-  const Finished here = work.Dsat({"train", "deepspeed.yaml", "--out", "here"});
-  ASSERT_EQ(here.exit_code, 0) << here.err;
-  const Finished there = work.Dsat(OnHosts({"train", "deepspeed.yaml", "--out", "there"}));
-  ASSERT_EQ(there.exit_code, 0) << there.err;
+  work.Succeed({"train", "deepspeed.yaml", "--out", "here"});
+  work.Succeed(OnHosts({"train", "deepspeed.yaml", "--out", "there"}));
   int num_files = 0;
   for (const auto& entry : fs::recursive_directory_iterator(work.Path("here/checkpoint"))) {
     if (!entry.path().string().ends_with(".safetensors")) continue;
@@ -85,9 +73,7 @@ TEST_F(SeveralHostsTest, ATrainingEndsWithTheSameCheckpointAsOnOneHost) {
 }
 
 TEST_F(SeveralHostsTest, ATraceHasTheRanksOfAllHostsAndLiesHere) {
-  const Finished run =
-      work.Dsat(OnHosts({"train", "deepspeed.yaml", "--out", "out", "--trace", "trace.json"}));
-  ASSERT_EQ(run.exit_code, 0) << run.err;
+  work.Succeed(OnHosts({"train", "deepspeed.yaml", "--out", "out", "--trace", "trace.json"}));
   std::set<int> ranks;
   const Json trace = ReadJsonFile(work.Path("trace.json"));
   for (const Json& event : trace.at("traceEvents"))
@@ -98,9 +84,8 @@ TEST_F(SeveralHostsTest, ATraceHasTheRanksOfAllHostsAndLiesHere) {
 
 TEST_F(SeveralHostsTest, ASearchRunsEveryTrialThere) {
   const Finished run =
-      work.Dsat(OnHosts({"asha", "deepspeed.yaml", "--max-trials", "3", "--confirm", "1", "--soak",
-                         "4", "--out", "out", "--json"}));
-  ASSERT_EQ(run.exit_code, 0) << run.err;
+      work.Succeed(OnHosts({"asha", "deepspeed.yaml", "--max-trials", "3", "--confirm", "1",
+                            "--soak", "4", "--out", "out", "--json"}));
   const Json trials = Json::parse(run.out).at("trials");
   for (const Json& trial : trials)
     EXPECT_EQ(trial.at("state"), "succeeded") << trial;
@@ -115,23 +100,19 @@ TEST_F(SeveralHostsTest, ASearchRunsEveryTrialThere) {
 }
 
 TEST_F(SeveralHostsTest, AnExperimentStaysOnItsMachines) {
-  ASSERT_EQ(work.Dsat(OnHosts({"random", "deepspeed.yaml", "--max-trials", "2", "--confirm", "0"}))
-                .exit_code,
-            0);
+  work.Succeed(OnHosts({"random", "deepspeed.yaml", "--max-trials", "2", "--confirm", "0"}));
   EXPECT_THAT(work.Dsat({"resume", "1", "--max-trials", "3"}).err,
               HasSubstr("the trials of this experiment ran on other hosts (w0, w1); pass "
                         "--hostfile or --launcher"));
-  ASSERT_EQ(
-      work.Dsat({"random", "deepspeed.yaml", "--max-trials", "2", "--confirm", "0"}).exit_code, 0);
+  work.Succeed({"random", "deepspeed.yaml", "--max-trials", "2", "--confirm", "0"});
   EXPECT_THAT(work.Dsat(OnHosts({"resume", "2", "--max-trials", "3"})).err,
               HasSubstr("leave --hostfile and --launcher out"));
 }
 
 TEST_F(SeveralHostsTest, TheSpaceIsProfiledThere) {
   for (int run = 0; run < 2; ++run) {  // The folder belongs to no experiment.
-    const Finished space = work.Dsat(OnHosts({"space", "deepspeed.yaml"}));
-    ASSERT_EQ(space.exit_code, 0) << space.err;
-    EXPECT_THAT(space.out, HasSubstr("best configurations as predicted"));
+    EXPECT_THAT(work.Succeed(OnHosts({"space", "deepspeed.yaml"})).out,
+                HasSubstr("best configurations as predicted"));
     EXPECT_TRUE(fs::exists(work.Path("dsat-out/space/trials/0/attempt0/rank2.log")));
   }
 }
@@ -140,10 +121,11 @@ TEST_F(SeveralHostsTest, TrialsThatFitOnAHostRunSideBySide) {
   std::string file = kExperimentFile;
   file.replace(file.find("slots_per_trial: 3"), 18, "slots_per_trial: 1");
   work.Write("deepspeed.yaml", file);
-  const Finished run = work.Dsat(OnHosts({"random", "deepspeed.yaml", "--max-trials", "5",
-                                          "--confirm", "0", "--out", "out", "--json"}));
-  ASSERT_EQ(run.exit_code, 0) << run.err;
-  EXPECT_EQ(Json::parse(run.out).at("trials").size(), 5u);
+  EXPECT_EQ(work.DsatJson(OnHosts({"random", "deepspeed.yaml", "--max-trials", "5", "--confirm",
+                                   "0", "--out", "out", "--json"}))
+                .at("trials")
+                .size(),
+            5u);
   const std::string overlaps =
       work.Dsat({"query",
                  "SELECT COUNT(*) FROM attempts a JOIN attempts b ON a.trial < b.trial "
@@ -160,9 +142,8 @@ TEST_F(SeveralHostsTest, ALostHostGetsNoTrialsAndCostsNone) {
   // w1 answers the first question and runs one trial.
   WriteSsh(R"sh([ $1 = w0 ] || { echo call >> calls; [ $(wc -l < calls) -le 2 ]; })sh");
   const Finished run =
-      work.Dsat({"random", "deepspeed.yaml", "--max-trials", "8", "--confirm", "0", "--hostfile",
-                 "hosts", "--ssh", work.Path("ssh"), "--out", "out", "--json"});
-  ASSERT_EQ(run.exit_code, 0) << run.err;
+      work.Succeed({"random", "deepspeed.yaml", "--max-trials", "8", "--confirm", "0", "--hostfile",
+                    "hosts", "--ssh", work.Path("ssh"), "--out", "out", "--json"});
   EXPECT_THAT(run.err, AllOf(HasSubstr("host w1 does not start trials and gets none for 10 s"),
                              HasSubstr("is tried again: "), HasSubstr("No route to host")));
   const Json trials = Json::parse(run.out).at("trials");
@@ -200,7 +181,7 @@ TEST_F(SeveralHostsTest, ARankThatIsKilledEndsTheTrainingOnAllHosts) {
   }
   EXPECT_EQ(WaitFor(pid), 1);
   EXPECT_THAT(ReadFile(work.Path("train.err")), HasSubstr("training failed: rank 2 was killed"));
-  EXPECT_THAT(Survivors(), IsEmpty());
+  EXPECT_THAT(ProcessesWith(work.Path("")), IsEmpty());
 }
 
 TEST_F(SeveralHostsTest, AnInterruptSavesACheckpointAndLeavesNothing) {
@@ -210,15 +191,14 @@ TEST_F(SeveralHostsTest, AnInterruptSavesACheckpointAndLeavesNothing) {
   kill(pid, SIGINT);
   EXPECT_EQ(WaitFor(pid), 130);
   EXPECT_TRUE(fs::exists(work.Path("out/checkpoint/latest")));
-  EXPECT_THAT(Survivors(), IsEmpty());
+  EXPECT_THAT(ProcessesWith(work.Path("")), IsEmpty());
 }
 
 TEST_F(SeveralHostsTest, AHostThatCannotBeReachedLeavesNoExperiment) {
   work.Write("hosts", "w0 slots=2\ngone slots=2\n");
-  const Finished run = work.Dsat(OnHosts({"asha", "deepspeed.yaml"}));
-  EXPECT_EQ(run.exit_code, 1);
-  EXPECT_THAT(run.err, AllOf(HasSubstr("host gone: ssh: Could not resolve hostname gone"),
-                             HasSubstr("reaches without a password")));
+  const Finished run = work.Fail(OnHosts({"asha", "deepspeed.yaml"}),
+                                 "host gone: ssh: Could not resolve hostname gone");
+  EXPECT_THAT(run.err, HasSubstr("reaches without a password"));
   EXPECT_FALSE(fs::exists(work.Path("dsat.db")));
 }
 
@@ -236,9 +216,8 @@ TEST_F(SeveralHostsTest, WhetherAHostHasGpusIsForItsRanksToSay) {
 TEST_F(SeveralHostsTest, TooFewSlotsAreRefusedByNameAndLeaveNoExperiment) {
   work.Write("hosts", "w0 slots=1\nw1 slots=1\n");
   for (const char* command : {"train", "asha"}) {
-    const Finished run = work.Dsat(OnHosts({command, "deepspeed.yaml"}));
-    EXPECT_EQ(run.exit_code, 1);
-    EXPECT_THAT(run.err, HasSubstr("resources.slots_per_trial: 3; the hosts have fewer slots"));
+    const Finished run = work.Fail(OnHosts({command, "deepspeed.yaml"}),
+                                   "resources.slots_per_trial: 3; the hosts have fewer slots");
     EXPECT_THAT(run.err, testing::Not(HasSubstr("training")));
   }
   EXPECT_FALSE(fs::exists(work.Path("dsat-out")));
@@ -247,11 +226,8 @@ TEST_F(SeveralHostsTest, TooFewSlotsAreRefusedByNameAndLeaveNoExperiment) {
 
 TEST_F(SeveralHostsTest, AnUnknownMasterAddressIsRefused) {
   work.Write("hosts", "localhost slots=2\nw1 slots=2\n");
-  std::vector<std::string> args =
-      OnHosts({"train", "deepspeed.yaml", "--master_addr", "no.invalid"});
-  const Finished run = work.Dsat(args);
-  EXPECT_EQ(run.exit_code, 1);
-  EXPECT_THAT(run.err, HasSubstr("--master_addr no.invalid: this machine finds no address for it"));
+  work.Fail(OnHosts({"train", "deepspeed.yaml", "--master_addr", "no.invalid"}),
+            "--master_addr no.invalid: this machine finds no address for it");
 }
 
 TEST_F(SeveralHostsTest, ATrialInSlurmsQueueIsGivenBackWhenTheTimeIsOver) {
@@ -268,7 +244,7 @@ TEST_F(SeveralHostsTest, ATrialInSlurmsQueueIsGivenBackWhenTheTimeIsOver) {
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_THAT(run.err, HasSubstr("it waited in Slurm's queue when the search ended: --max-time"));
   EXPECT_TRUE(fs::exists(work.Path("returned")));  // The job.
-  EXPECT_THAT(Survivors(), IsEmpty());
+  EXPECT_THAT(ProcessesWith(work.Path("")), IsEmpty());
 }
 
 }  // namespace

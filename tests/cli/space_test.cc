@@ -12,7 +12,6 @@ namespace dsat {
 namespace {
 
 using testing::AllOf;
-using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
@@ -48,11 +47,8 @@ class SpaceTest : public testing::Test {
                "hyperparameters: {deepspeed_config: ds_config.json}\n" +
                    more);
   }
-  Json SpaceJson(std::vector<std::string> args) const {
-    args.insert(args.begin(), {"space", "deepspeed.yaml", "--json"});
-    const Finished run = work.Dsat(args);
-    EXPECT_EQ(run.exit_code, 0) << run.err;
-    return Json::parse(run.out);
+  Json SpaceJson(const std::vector<std::string>& args) const {
+    return work.DsatJson(Joined({"space", "deepspeed.yaml", "--json"}, args));
   }
 
   // More than a million combinations at every stage.
@@ -72,9 +68,8 @@ TEST_F(SpaceTest, ASearchOfASpaceThatDoesNotFitSaysSo) {
   WriteBuiltin("search_space:\n  /train_micro_batch_size_per_gpu: {min: 100000, max: 100100}\n");
   EXPECT_THAT(work.Dsat({"space", "deepspeed.yaml"}).out,
               HasSubstr("No configuration of the space is predicted to fit.\n"));
-  const Finished run =
-      work.Dsat({"auto", "deepspeed.yaml", "--max-trials", "4", "--confirm", "1", "--out", "out"});
-  EXPECT_EQ(run.exit_code, 0) << run.err;
+  const Finished run = work.Succeed(
+      {"auto", "deepspeed.yaml", "--max-trials", "4", "--confirm", "1", "--out", "out"});
   EXPECT_THAT(run.out, HasSubstr("nothing was compared: no other configuration of the space is "));
   EXPECT_THAT(run.out, Not(HasSubstr("is expected to be more than")));
 }
@@ -83,13 +78,9 @@ TEST_F(SpaceTest, ACommandTakesThePlaceOfTheExperimentFile) {
   work.Write("train.py", "");
   const std::vector<std::string> command = {"--", "python3", "train.py", "--deepspeed",
                                             "ds_config.json"};
-  std::vector<std::string> space = {"space", "--profile", "profile.json"};
-  space.insert(space.end(), command.begin(), command.end());
-  const Finished shown = work.Dsat(space);
-  EXPECT_EQ(shown.exit_code, 0) << shown.err;
-  EXPECT_THAT(shown.out, HasSubstr("stage 1"));
-  std::vector<std::string> init = {"init"};
-  init.insert(init.end(), command.begin(), command.end());
+  EXPECT_THAT(work.Succeed(Joined({"space", "--profile", "profile.json"}, command)).out,
+              HasSubstr("stage 1"));
+  const std::vector<std::string> init = Joined({"init"}, command);
   EXPECT_THAT(work.Dsat(init).out, HasSubstr("next: dsat auto deepspeed.yaml"));
   EXPECT_EQ(ReadOrEmpty(work.Path("deepspeed.yaml")),
             "# yaml-language-server: $schema=dsat-out/experiment.schema.json\n" +
@@ -131,13 +122,10 @@ TEST_F(SpaceTest, AWideSpaceHasStagesThatRefuseTheSubmittedOffload) {
   WriteScript("");
   const std::vector<std::string> args = {"space",        "deepspeed.yaml", "--profile",
                                          "profile.json", "--zero-stages",  "2"};
-  const Finished wide = work.Dsat(args);
-  EXPECT_EQ(wide.exit_code, 0);
+  const Finished wide = work.Succeed(args);
   EXPECT_THAT(wide.out, HasSubstr("stage 2"));
   EXPECT_THAT(wide.err, Not(HasSubstr("cannot be searched")));
-  std::vector<std::string> published = args;
-  published.insert(published.end(), {"--space", "published"});
-  EXPECT_THAT(work.Dsat(published).err,
+  EXPECT_THAT(work.Dsat(Joined(args, {"--space", "published"})).err,
               HasSubstr("none of --zero-stages 2 can be searched, the ds_config has stage 3: "));
 }
 
@@ -154,8 +142,7 @@ TEST_F(SpaceTest, AStageThatFitsWithOtherKeysIsNotSaidNotToFit) {
 
 TEST_F(SpaceTest, ShowsKeysSizesWhatIsLeftOutAndTheBestAndLeavesNothing) {
   WriteBuiltin("where:\n  - /zero_optimization/overlap_comm == false\n");
-  const Finished run = work.Dsat({"space", "deepspeed.yaml", "--zero-stages", "1,2"});
-  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const Finished run = work.Succeed({"space", "deepspeed.yaml", "--zero-stages", "1,2"});
   EXPECT_THAT(run.out, AllOf(HasSubstr("model: "), HasSubstr("combinations of keys"),
                              HasSubstr("/zero_optimization/reduce_bucket_size  "),
                              HasSubstr("true, false"), HasSubstr("configurations: "),
@@ -212,9 +199,8 @@ TEST_F(SpaceTest, AProfileInAFileNeedsNoTrial) {
       "search_space:\n  /zero_optimization/brand_new_key: [low, high]\n"
       "  environment.A_B: [1, 2]\n");
   const Finished run =
-      work.Dsat({"space", "deepspeed.yaml", "--profile", "profile.json", "--method", "grid",
-                 "--zero-stages", "1", "--train-batch-size", "48"});
-  ASSERT_EQ(run.exit_code, 0) << run.err;
+      work.Succeed({"space", "deepspeed.yaml", "--profile", "profile.json", "--method", "grid",
+                    "--zero-stages", "1", "--train-batch-size", "48"});
   EXPECT_THAT(run.err, HasSubstr("/zero_optimization/brand_new_key is not in dsat's table"));
   EXPECT_THAT(run.out,
               AllOf(HasSubstr("\"low\", \"high\""), HasSubstr("memory is computed by formulas"),
@@ -233,10 +219,9 @@ TEST_F(SpaceTest, ListsOfTheDsConfigAreTheSpace) {
   EXPECT_EQ(stage["micro_batch_sizes"], Json({1, 2}));
   EXPECT_EQ(stage["knobs"][0]["values"], Json({5e7, 5e8}));
   WriteScript("search_space: {/zero_optimization/reduce_bucket_size: [1]}\n");
-  const Finished twice = work.Dsat({"space", "deepspeed.yaml"});
-  EXPECT_EQ(twice.exit_code, 1);
-  EXPECT_THAT(twice.err, HasSubstr("deepspeed.yaml:4: /search_space has "
-                                   "/zero_optimization/reduce_bucket_size, of which "));
+  work.Fail({"space", "deepspeed.yaml"},
+            "deepspeed.yaml:4: /search_space has "
+            "/zero_optimization/reduce_bucket_size, of which ");
 }
 
 TEST_F(SpaceTest, MoreThanAMillionConfigurationsAreCountedAndSearched) {
@@ -245,10 +230,8 @@ TEST_F(SpaceTest, MoreThanAMillionConfigurationsAreCountedAndSearched) {
   EXPECT_GT(said["num_configs"], 2e6);
   EXPECT_LE(said["num_candidates"], 200'000);
   EXPECT_EQ(said["best"].size(), 1U);  // Nothing that is predicted depends on these variables.
-  const Finished search = work.Dsat({"auto", "deepspeed.yaml", "--zero-stages", "1", "2",
+  const Json result = work.DsatJson({"auto", "deepspeed.yaml", "--zero-stages", "1", "2",
                                      "--max-trials", "3", "--confirm", "0", "--json"});
-  ASSERT_EQ(search.exit_code, 0) << search.err;
-  const Json result = Json::parse(search.out);
   EXPECT_EQ(result["trials"].size(), 3U);
   for (const Json& trial : result["trials"])
     EXPECT_EQ(trial["state"], "succeeded") << trial;
@@ -268,18 +251,15 @@ TEST_F(SpaceTest, ConditionsThatLeaveNothingAreRefused) {
   }
   // This is seen before anything runs.
   WriteBuiltin("where:\n  - /zero_optimization/overlap_comm == true\n");
-  const Finished early = work.Dsat({"auto", "deepspeed.yaml", "--zero-stages", "1"});
-  EXPECT_EQ(early.exit_code, 1);
-  EXPECT_THAT(early.err, HasSubstr("\"/zero_optimization/overlap_comm == true\""));
+  const Finished early = work.Fail({"auto", "deepspeed.yaml", "--zero-stages", "1"},
+                                   "\"/zero_optimization/overlap_comm == true\"");
   EXPECT_THAT(early.err, Not(HasSubstr("trial")));
 }
 
 TEST_F(SpaceTest, PlacesThatAConditionExcludesAreLeftOut) {
   WriteBuiltin("where:\n  - /zero_optimization/overlap_comm == true\n");
-  const Finished run = work.Dsat({"space", "deepspeed.yaml"});
-  ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(
-      run.out,
+      work.Succeed({"space", "deepspeed.yaml"}).out,
       HasSubstr("left out: stage 0; stage 1: the condition \"/zero_optimization/overlap_comm == "
                 "true\" of where excludes it\n"));
 }
@@ -288,19 +268,14 @@ TEST_F(SpaceTest, SemanticKeysAreSearchedIfTheyAreAllowed) {
   WriteScript("");
   const std::vector<std::string> args = {"space",        "deepspeed.yaml", "--profile",
                                          "profile.json", "--zero-stages",  "3"};
-  const Finished without = work.Dsat(args);
-  ASSERT_EQ(without.exit_code, 0) << without.err;
-  EXPECT_THAT(without.out,
+  EXPECT_THAT(work.Succeed(args).out,
               HasSubstr("left out: /communication_data_type; "
                         "/zero_optimization/zero_quantized_weights; "
                         "/zero_optimization/zero_quantized_gradients: it changes what is learned; "
                         "--allow semantic searches it\n"));
-  std::vector<std::string> allowed = args;
-  allowed.insert(allowed.end(), {"--allow", "semantic"});
-  const Finished with = work.Dsat(allowed);
-  ASSERT_EQ(with.exit_code, 0) << with.err;
-  EXPECT_THAT(with.out, AllOf(HasSubstr("/communication_data_type  "), HasSubstr("null, \"bf16\""),
-                              Not(HasSubstr("--allow semantic"))));
+  EXPECT_THAT(work.Succeed(Joined(args, {"--allow", "semantic"})).out,
+              AllOf(HasSubstr("/communication_data_type  "), HasSubstr("null, \"bf16\""),
+                    Not(HasSubstr("--allow semantic"))));
 }
 
 TEST_F(SpaceTest, AnErrorSaysWhereTheLogsAre) {
@@ -321,18 +296,15 @@ TEST(DemoTest, TheFilesOfTheExampleDescribeASearch) {
   const Workspace work;
   std::filesystem::create_directory(work.Path("tried"));
   work.Write("tried/ds_config.json", "{\"optimizer\": 1}");  // A user's own stays.
-  const Finished demo = work.Dsat({"demo", "tried"});
-  EXPECT_EQ(demo.exit_code, 1);
-  EXPECT_THAT(demo.err, HasSubstr("tried/ds_config.json: /optimizer"));
+  work.Fail({"demo", "tried"}, "tried/ds_config.json: /optimizer");
   std::filesystem::remove(work.Path("tried/ds_config.json"));
   work.Write("profile.json", R"({"num_params": 3000000, "trainable_num_params": 3000000,
                                  "activation_bytes_per_sample": 4000000,
                                  "device_memory_bytes": 134217728})");
   EXPECT_EQ(work.Dsat({"demo", "tried", "--db", "missing/dsat.db"}).exit_code, 1);
-  const Finished space =
-      work.Dsat({"space", "tried/deepspeed.yaml", "--profile", "profile.json", "--json"});
-  ASSERT_EQ(space.exit_code, 0) << space.err;
-  EXPECT_FALSE(Json::parse(space.out)["best"].empty());
+  EXPECT_FALSE(work.DsatJson({"space", "tried/deepspeed.yaml", "--profile", "profile.json",
+                              "--json"})["best"]
+                   .empty());
 }
 
 }  // namespace

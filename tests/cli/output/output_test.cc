@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <functional>
 
 #include "base/files.h"
 #include "base/json.h"
@@ -14,7 +15,6 @@ namespace dsat {
 namespace {
 
 using testing::HasSubstr;
-using testing::Not;
 using testing::StartsWith;
 
 constexpr char kDsConfig[] = R"({
@@ -50,16 +50,23 @@ class OutputTest : public testing::Test {
     work.Write("text.txt", text);
   }
 
-  Finished Create() const {
-    return work.Dsat({"create", "random", "deepspeed.yaml", "--profile", "profile.json"});
+  void Create(const std::vector<std::string>& more = {}) const {
+    work.Succeed(Joined({"create", "random", "deepspeed.yaml", "--profile", "profile.json"}, more));
   }
 
-  // One clear line on stderr, exit code 1, nothing on stdout.
-  void ExpectRefused(const Finished& run, const std::string& what) const {
-    EXPECT_EQ(run.exit_code, 1) << run.err;
-    EXPECT_EQ(CountLines(run.err), 1) << run.err;
-    EXPECT_THAT(run.err, HasSubstr(what));
-    EXPECT_EQ(run.out, "");
+  // Asks for the trials of an experiment by throughput until there is none. They run at the speed
+  // that `speed_of` says, or end as `flag` says where that is 0.
+  void Drive(const std::string& experiment, const std::string& flag,
+             const std::function<double(const Json&)>& speed_of) const {
+    for (int i = 0; i < 40; ++i) {
+      const Json asked = Json::parse(work.Dsat({"ask", experiment, "--json"}).out);
+      if (asked["finished"]) return;
+      const std::vector<std::string> tell = {"tell", experiment, "--trial",
+                                             asked["trial"]["id"].dump()};
+      const double speed = speed_of(asked["trial"]);
+      speed == 0 ? work.Dsat(Joined(tell, {flag, "no room"}))
+                 : work.Dsat(Joined(tell, {"--metrics", "-"}), Json{{"throughput", speed}}.dump());
+    }
   }
 
   Workspace work;
@@ -71,17 +78,16 @@ TEST_F(OutputTest, OptionsThatAScriptCannotFollowAreRefused) {
              "entrypoint: python3 train.py {ds_config}\n"
              "hyperparameters: {deepspeed_config: ds_config.json}\n");
   for (const char* option : {"--steps", "--checkpoint-interval", "--keep", "--eval-interval"})
-    ExpectRefused(
-        work.Dsat({"train", "script.yaml", option, "7"}),
+    work.ExpectRefused(
+        {"train", "script.yaml", option, "7"},
         std::string(option) + ": " + work.Path("script.yaml") + ": /entrypoint is a command");
 }
 
 TEST_F(OutputTest, TheSettingsOfAFailedTrialAreShown) {
-  ASSERT_EQ(Create().exit_code, 0);
+  Create();
   for (const char* id : {"0", "1"}) {  // The submitted configuration, and one that is searched.
-    ASSERT_EQ(work.Dsat({"ask", "1"}).exit_code, 0);
-    const Finished told = work.Dsat({"tell", "1", "--trial", id, "--failed", "crashed"});
-    ASSERT_EQ(told.exit_code, 0) << told.err;
+    work.Succeed({"ask", "1"});
+    work.Succeed({"tell", "1", "--trial", id, "--failed", "crashed"});
   }
   const std::string text = work.Dsat({"show", "1"}).out;
   EXPECT_THAT(text, HasSubstr("(submitted): crashed"));
@@ -92,7 +98,6 @@ TEST_F(OutputTest, UsageErrorsEndWithCode2AndOneLine) {
   for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
            {"ashes"},
            {"asha"},
-           {"asha", "deepspeed.yaml", "--max-trials", "0"},
            {"asha", "deepspeed.yaml", "--train-batch-size", ""},
            {"asha", "deepspeed.yaml", "--max-trials", "1"},
            {"create", "grid", "deepspeed.yaml", "--start-profile-step", "4", "--end-profile-step",
@@ -113,9 +118,7 @@ TEST_F(OutputTest, UsageErrorsEndWithCode2AndOneLine) {
            {"asha", "deepspeed.yaml", "--confirm", "-1"},
            {"asha", "deepspeed.yaml", "--warm-start", "auto"},
            {"tell", "1", "--trial", "0", "--infeasible", "oom", "--failed", "crash"}}) {
-    const Finished run = work.Dsat(args);
-    EXPECT_EQ(run.exit_code, 2) << run.err;
-    EXPECT_EQ(CountLines(run.err), 1) << run.err;
+    work.ExpectRefused(args, "dsat: ", 2);
   }
   EXPECT_FALSE(std::filesystem::exists(work.Path("dsat.db")));
 }
@@ -127,17 +130,13 @@ TEST_F(OutputTest, EmptyValuesAreRefusedAndTakeNoOtherArgument) {
            {"asha", "--train-batch-size=", "deepspeed.yaml"},
            {"asha", "deepspeed.yaml", ""},
            {"asha", "deepspeed.yaml", "--include", ""},
-           {"asha", "deepspeed.yaml", "--hostfile", ""},
            {"train", "deepspeed.yaml", "--trace", ""},
            {"check", ""},
            {"collate", "", "model.safetensors"},
            {"eval", "deepspeed.yaml", "--checkpoint="},
            {"aio-bench", ""},
            {"create", "asha", "deepspeed.yaml", "--profile", ""}}) {
-    const Finished run = work.Dsat(args);
-    EXPECT_EQ(run.exit_code, 2) << args[0];
-    EXPECT_EQ(CountLines(run.err), 1) << run.err;
-    EXPECT_THAT(run.err, HasSubstr(": it is empty"));
+    work.ExpectRefused(args, ": it is empty", 2);
   }
   EXPECT_FALSE(std::filesystem::exists(work.Path("dsat.db")));
   EXPECT_THAT(work.Dsat({"asha", "nowhere.yaml", "--slurm-args="}).err,
@@ -145,60 +144,55 @@ TEST_F(OutputTest, EmptyValuesAreRefusedAndTakeNoOtherArgument) {
 }
 
 TEST_F(OutputTest, BadInputIsRefusedInOneLineAndLeavesTheDatabaseAsItWas) {
-  ASSERT_EQ(Create().exit_code, 0);
+  Create();
   const std::string before = ReadFile(work.Path("dsat.db"));
 
-  ExpectRefused(work.Dsat({"asha", "nowhere.yaml"}), "nowhere.yaml");
+  work.ExpectRefused({"asha", "nowhere.yaml"}, "nowhere.yaml");
   work.Write("ds_config.json", R"({"train_micro_batch_size_per_gpu": 2,
       "zero_optimization": {"stage": 4}})");
-  ExpectRefused(work.Dsat({"asha", "deepspeed.yaml"}), "/zero_optimization/stage");
+  work.ExpectRefused({"asha", "deepspeed.yaml"}, "/zero_optimization/stage");
   work.Write("ds_config.json", R"({"train_batch_size": 9, "train_micro_batch_size_per_gpu": 2,
       "gradient_accumulation_steps": 2})");
-  const Finished contradiction = work.Dsat({"asha", "deepspeed.yaml"});
-  ExpectRefused(contradiction, "train_batch_size");
-  for (const char* number : {"9", "2"})
-    EXPECT_THAT(contradiction.err, HasSubstr(number));
+  for (const char* part : {"train_batch_size", "9", "2"})
+    work.ExpectRefused({"asha", "deepspeed.yaml"}, part);
   work.Write("ds_config.json", R"({"train_micro_batch_size_per_gpu": 2,
       "zero_optimiztion": {"stage": 1}})");
-  ExpectRefused(work.Dsat({"asha", "deepspeed.yaml"}), "zero_optimization");
+  work.ExpectRefused({"asha", "deepspeed.yaml"}, "zero_optimization");
   work.Write("ds_config.json", kDsConfig);
-  ExpectRefused(work.Dsat({"asha", "deepspeed.yaml", "--train-batch-size", "2147483648"}),
-                "expected at most 100000 micro-batches");
-  ExpectRefused(work.Dsat({"asha", "deepspeed.yaml", "--train-batch-size", "9"}),
-                "not a multiple of the data-parallel size 2");
-  ExpectRefused(work.Dsat({"asha", "deepspeed.yaml", "--train-batch-size", "9223372036854775807"}),
-                "such as 9223372036854775806,");
-  ExpectRefused(work.Dsat({"create", "asha", "deepspeed.yaml", "--train-batch-size", "8",
-                           "--divisible-by", "3"}),
-                "no micro-batch size is a multiple of 3");
+  work.ExpectRefused({"asha", "deepspeed.yaml", "--train-batch-size", "2147483648"},
+                     "expected at most 100000 micro-batches");
+  work.ExpectRefused({"asha", "deepspeed.yaml", "--train-batch-size", "9"},
+                     "not a multiple of the data-parallel size 2");
+  work.ExpectRefused({"asha", "deepspeed.yaml", "--train-batch-size", "9223372036854775807"},
+                     "such as 9223372036854775806,");
+  work.ExpectRefused(
+      {"create", "asha", "deepspeed.yaml", "--train-batch-size", "8", "--divisible-by", "3"},
+      "no micro-batch size is a multiple of 3");
   work.Write("deepspeed.yaml", ExperimentFile("missing.txt"));
-  ExpectRefused(work.Dsat({"asha", "deepspeed.yaml"}), "missing.txt");
+  work.ExpectRefused({"asha", "deepspeed.yaml"}, "missing.txt");
   work.Write("deepspeed.yaml", ExperimentFile());
-  ExpectRefused(work.Dsat({"asha", "deepspeed.yaml", "--out", "/proc/nowhere"}), "/proc/nowhere");
-  ExpectRefused(work.Dsat({"asha", "deepspeed.yaml", "--slots", "5000"}), "--slots 5000: expected");
+  work.ExpectRefused({"asha", "deepspeed.yaml", "--out", "/proc/nowhere"}, "/proc/nowhere");
+  work.ExpectRefused({"asha", "deepspeed.yaml", "--slots", "5000"}, "--slots 5000: expected");
   std::filesystem::create_directory(work.Path("theirs"));
   work.Write("theirs/experiment.json", R"({"database": "other.db", "experiment": 1})");
-  ExpectRefused(work.Dsat({"asha", "deepspeed.yaml", "--out", "theirs"}),
-                "this folder has the results of experiment 1 of \"other.db\"");
-  ExpectRefused(work.Dsat({"train", "deepspeed.yaml", "--ds-config", "nowhere.json"}),
-                "nowhere.json");
+  work.ExpectRefused({"asha", "deepspeed.yaml", "--out", "theirs"},
+                     "this folder has the results of experiment 1 of \"other.db\"");
+  work.ExpectRefused({"train", "deepspeed.yaml", "--ds-config", "nowhere.json"}, "nowhere.json");
 
   EXPECT_EQ(ReadFile(work.Path("dsat.db")), before);
 }
 
 TEST_F(OutputTest, ARefusedCreateLeavesNoDatabase) {
-  ExpectRefused(
-      work.Dsat({"create", "asha", "deepspeed.yaml", "--max-slots", "1", "--db", "new.db"}),
-      "--max-slots: 1 is too few");
-  ExpectRefused(
-      work.Dsat({"create", "auto", "deepspeed.yaml", "--warm-start", "77", "--db", "new.db"}),
-      "new.db");
+  work.ExpectRefused({"create", "asha", "deepspeed.yaml", "--max-slots", "1", "--db", "new.db"},
+                     "--max-slots: 1 is too few");
+  work.ExpectRefused({"create", "auto", "deepspeed.yaml", "--warm-start", "77", "--db", "new.db"},
+                     "new.db");
   EXPECT_FALSE(std::filesystem::exists(work.Path("new.db")));
 }
 
 TEST_F(OutputTest, ASearchDoesNotReplaceItsInput) {
-  ExpectRefused(work.Dsat({"asha", "deepspeed.yaml", "--out", "."}),
-                "/ds_config.json: no search has written this file");
+  work.ExpectRefused({"asha", "deepspeed.yaml", "--out", "."},
+                     "/ds_config.json: no search has written this file");
   EXPECT_EQ(ReadFile(work.Path("ds_config.json")), kDsConfig);
 }
 
@@ -206,27 +200,24 @@ TEST_F(OutputTest, ACorruptDatabaseIsRefusedAndNotTouched) {
   work.Write("dsat.db", std::string(5000, 'x'));
   for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
            {"list"}, {"asha", "deepspeed.yaml"}, {"resume", "1"}, {"query", "select 1"}})
-    ExpectRefused(work.Dsat(args), "dsat.db");
+    work.ExpectRefused(args, "dsat.db");
   EXPECT_EQ(ReadFile(work.Path("dsat.db")), std::string(5000, 'x'));
 }
 
 TEST_F(OutputTest, UnknownExperimentsAndTrialsAreNamed) {
-  ASSERT_EQ(Create().exit_code, 0);
-  ExpectRefused(work.Dsat({"show", "7"}), "7");
-  ExpectRefused(work.Dsat({"ask", "nothing"}), "nothing");
-  ExpectRefused(work.Dsat({"auto", "deepspeed.yaml", "--warm-start", "7"}), "no experiment 7");
-  ExpectRefused(work.Dsat({"auto", "deepspeed.yaml", "--warm-start", "1"}),
-                "--warm-start: experiment 1 has measured no configuration");
+  Create();
+  work.ExpectRefused({"show", "7"}, "7");
+  work.ExpectRefused({"ask", "nothing"}, "nothing");
+  work.ExpectRefused({"auto", "deepspeed.yaml", "--warm-start", "7"}, "no experiment 7");
+  work.ExpectRefused({"auto", "deepspeed.yaml", "--warm-start", "1"},
+                     "--warm-start: experiment 1 has measured no configuration");
   work.Write("metrics.json", R"({"FLOPS_per_gpu": 1e9})");
-  ExpectRefused(work.Dsat({"tell", "1", "--trial", "3", "--metrics", "metrics.json"}), "trial 3");
-  ExpectRefused(work.Dsat({"best", "1"}), "no trial");
+  work.ExpectRefused({"tell", "1", "--trial", "3", "--metrics", "metrics.json"}, "trial 3");
+  work.ExpectRefused({"best", "1"}, "no trial");
 }
 
 TEST_F(OutputTest, AskAndTellDriveAnExperimentToItsEnd) {
-  ASSERT_EQ(work.Dsat({"create", "random", "deepspeed.yaml", "--profile", "profile.json",
-                       "--max-trials", "12"})
-                .exit_code,
-            0);
+  Create({"--max-trials", "12"});
   int told = 0;
   for (bool finished = false; !finished && told < 20;) {
     const Json asked = Json::parse(work.Dsat({"ask", "1", "--json"}).out);
@@ -253,26 +244,14 @@ TEST_F(OutputTest, AskAndTellDriveAnExperimentToItsEnd) {
 }
 
 TEST_F(OutputTest, TheSummaryNamesWhatDroppedOutOfTheConfirmation) {
-  ASSERT_EQ(work.Dsat({"create", "random", "deepspeed.yaml", "--profile", "profile.json",
-                       "--metric", "throughput", "--max-trials", "4", "--confirm", "2"})
-                .exit_code,
-            0);
+  Create({"--metric", "throughput", "--max-trials", "4", "--confirm", "2"});
   int confirms = 0;
-  for (int i = 0; i < 40; ++i) {
-    const Json asked = Json::parse(work.Dsat({"ask", "1", "--json"}).out);
-    if (asked["finished"]) break;
-    const Json& trial = asked["trial"];
-    const std::string id = trial["id"].dump();
-    const double speed = trial["kind"] == "confirm" ? 2 : 1;
+  Drive("1", "--infeasible", [&](const Json& trial) {
     const bool is_finalist = trial["kind"] == "confirm" && trial["confirms"] != 0;
-    if (is_finalist && confirms++ == 0) {
-      work.Dsat({"tell", "1", "--trial", id, "--infeasible", "no room"});
-    } else {
-      const double size = trial["ds_config"]["train_micro_batch_size_per_gpu"];
-      work.Dsat({"tell", "1", "--trial", id, "--metrics", "-"},
-                Json{{"throughput", speed * size}}.dump());
-    }
-  }
+    if (is_finalist && confirms++ == 0) return 0.0;
+    const double size = trial["ds_config"]["train_micro_batch_size_per_gpu"];
+    return trial["kind"] == "confirm" ? 2 * size : size;
+  });
   EXPECT_GE(confirms, 1);
   const std::string shown = work.Dsat({"show", "1"}).out;
   EXPECT_THAT(shown, HasSubstr("finalists: trial "));
@@ -285,25 +264,13 @@ TEST_F(OutputTest, TheSummaryNamesWhatDroppedOutOfTheConfirmation) {
 }
 
 TEST_F(OutputTest, TheSummarySaysThatTheFasterConfigurationsDroppedOut) {
-  ASSERT_EQ(work.Dsat({"create", "random", "deepspeed.yaml", "--profile", "profile.json",
-                       "--metric", "throughput", "--max-trials", "4", "--confirm", "2"})
-                .exit_code,
-            0);
+  Create({"--metric", "throughput", "--max-trials", "4", "--confirm", "2"});
   Json submitted;
-  for (int i = 0; i < 40; ++i) {
-    const Json asked = Json::parse(work.Dsat({"ask", "1", "--json"}).out);
-    if (asked["finished"]) break;
-    const Json& trial = asked["trial"];
-    const std::string id = trial["id"].dump();
+  Drive("1", "--infeasible", [&](const Json& trial) {
     if (trial["kind"] == "submitted") submitted = trial["ds_config"];
     const bool is_submitted = trial["ds_config"] == submitted;
-    if (trial["kind"] == "confirm" && !is_submitted) {
-      work.Dsat({"tell", "1", "--trial", id, "--infeasible", "no room"});
-    } else {
-      work.Dsat({"tell", "1", "--trial", id, "--metrics", "-"},
-                Json{{"throughput", is_submitted ? 1 : 2}}.dump());
-    }
-  }
+    return is_submitted ? 1.0 : trial["kind"] == "confirm" ? 0.0 : 2.0;
+  });
   EXPECT_THAT(
       work.Dsat({"show", "1"}).out,
       StartsWith("keep the submitted configuration: the faster configurations dropped out\n"));
@@ -312,66 +279,53 @@ TEST_F(OutputTest, TheSummarySaysThatTheFasterConfigurationsDroppedOut) {
 TEST_F(OutputTest, TheSummarySaysWhyThereIsNoFactor) {
   for (const auto& [flag, words] :
        {std::pair("--infeasible", "does not fit: no room"), {"--failed", "failed: no room"}}) {
-    ASSERT_EQ(work.Dsat({"create", "random", "deepspeed.yaml", "--profile", "profile.json",
-                         "--metric", "throughput", "--max-trials", "3", "--confirm", "0"})
-                  .exit_code,
-              0);
+    Create({"--metric", "throughput", "--max-trials", "3", "--confirm", "0"});
     const std::string experiment = flag == std::string("--infeasible") ? "1" : "2";
-    for (int i = 0; i < 10; ++i) {
-      const Json asked = Json::parse(work.Dsat({"ask", experiment, "--json"}).out);
-      if (asked["finished"]) break;
-      const std::string id = asked["trial"]["id"].dump();
-      if (asked["trial"]["kind"] == "submitted") {
-        work.Dsat({"tell", experiment, "--trial", id, flag, "no room"});
-      } else {
-        work.Dsat({"tell", experiment, "--trial", id, "--metrics", "-"}, R"({"throughput": 3})");
-      }
-    }
+    Drive(experiment, flag,
+          [](const Json& trial) { return trial["kind"] == "submitted" ? 0.0 : 3.0; });
     EXPECT_THAT(work.Dsat({"show", experiment}).out,
                 HasSubstr(std::string("runs; the submitted one (trial 0) ") + words));
   }
 }
 
 TEST_F(OutputTest, TheDatabaseOfTheCommandLineHasPrecedence) {
-  ASSERT_EQ(Create().exit_code, 0);
+  Create();
   setenv("DSAT_DB", work.Path("other.db").c_str(), 1);
-  EXPECT_EQ(work.Dsat({"show", "1", "--db", "dsat.db"}).exit_code, 0);
-  ExpectRefused(work.Dsat({"show", "1"}), "other.db");
+  work.Succeed({"show", "1", "--db", "dsat.db"});
+  work.ExpectRefused({"show", "1"}, "other.db");
   unsetenv("DSAT_DB");
 }
 
 TEST_F(OutputTest, ATrialIsToldOnceAndWithItsMetric) {
-  ASSERT_EQ(Create().exit_code, 0);
-  ASSERT_EQ(work.Dsat({"ask", "1"}).exit_code, 0);
-  ExpectRefused(work.Dsat({"tell", "1", "--trial", "0", "--metrics", "-"}, "{\"speed\": 1}"),
-                "speed");
-  ExpectRefused(work.Dsat({"tell", "1", "--trial", "0", "--metrics", "-"}, "{\"throughput\": 1}"),
-                "FLOPS_per_gpu");
-  EXPECT_EQ(work.Dsat({"tell", "1", "--trial", "0", "--failed", "lost"}).exit_code, 0);
-  ExpectRefused(work.Dsat({"tell", "1", "--trial", "0", "--failed", "lost"}), "trial 0");
+  Create();
+  work.Succeed({"ask", "1"});
+  for (const auto& [metrics, what] :
+       {std::pair(R"({"speed": 1})", "speed"), {R"({"throughput": 1})", "FLOPS_per_gpu"}}) {
+    work.Write("metrics.json", metrics);
+    work.ExpectRefused({"tell", "1", "--trial", "0", "--metrics", "metrics.json"}, what);
+  }
+  work.Succeed({"tell", "1", "--trial", "0", "--failed", "lost"});
+  work.ExpectRefused({"tell", "1", "--trial", "0", "--failed", "lost"}, "trial 0");
 }
 
 TEST_F(OutputTest, WarningsComeOnceAndStagesThatCannotBeSearchedAreNamed) {
   work.Write("ds_config.json", R"({"train_micro_batch_size_per_gpu": 2, "nonsense_key": 1,
       "optimizer": {"type": "SGD", "params": {"lr": 0.001}}})");
-  const Finished some = work.Dsat(
+  const Finished some = work.Succeed(
       {"create", "random", "deepspeed.yaml", "--zero-stages", "0,2", "--profile", "profile.json"});
-  EXPECT_EQ(some.exit_code, 0);
   EXPECT_EQ(CountLines(some.err), 2) << some.err;
   EXPECT_THAT(some.err, HasSubstr("nonsense_key"));
   EXPECT_THAT(some.err, HasSubstr("stage 2 cannot be searched"));
-  const Finished none = work.Dsat({"asha", "deepspeed.yaml"});
-  EXPECT_EQ(none.exit_code, 1);
+  const Finished none = work.Fail({"asha", "deepspeed.yaml"}, "/optimizer/type is \"SGD\"");
   EXPECT_THAT(
       none.err,
       HasSubstr("none of --zero-stages 1 2 3 can be searched, the ds_config has stage 0: "));
-  EXPECT_THAT(none.err, HasSubstr("/optimizer/type is \"SGD\""));
 }
 
 TEST_F(OutputTest, ShowSaysWhyAnExperimentFailed) {
-  ASSERT_EQ(work.Dsat({"create", "random", "deepspeed.yaml"}).exit_code, 0);
-  ASSERT_EQ(work.Dsat({"ask", "1"}).exit_code, 0);
-  ASSERT_EQ(work.Dsat({"tell", "1", "--trial", "0", "--failed", "too big\nby far"}).exit_code, 0);
+  work.Succeed({"create", "random", "deepspeed.yaml"});
+  work.Succeed({"ask", "1"});
+  work.Succeed({"tell", "1", "--trial", "0", "--failed", "too big\nby far"});
   const std::string shown = work.Dsat({"show", "1"}).out;
   const std::string first_line = shown.substr(0, shown.find('\n'));
   EXPECT_THAT(first_line, HasSubstr("failed: "));
@@ -383,7 +337,7 @@ TEST_F(OutputTest, ShowSaysWhyAnExperimentFailed) {
 TEST_F(OutputTest, NamesCannotSteerTheTerminal) {
   work.Write("deepspeed.yaml",
              "name: \"a\\e[31m\\nb\"\n" + ExperimentFile().substr(ExperimentFile().find('\n') + 1));
-  ASSERT_EQ(Create().exit_code, 0);
+  Create();
   for (const char* command : {"list", "show", "query"}) {
     const std::string argument =
         std::string(command) == "query" ? "select name from experiments" : "1";
@@ -396,7 +350,7 @@ TEST_F(OutputTest, NamesCannotSteerTheTerminal) {
 }
 
 TEST_F(OutputTest, OutputThatCannotBeWrittenIsAnError) {
-  ASSERT_EQ(Create().exit_code, 0);
+  Create();
   for (const std::string command : {"list", "--help"}) {
     std::filesystem::create_symlink("/dev/full", work.Path(command + ".out"));
     EXPECT_EQ(WaitFor(work.StartDsat({command}, command)), 1);
@@ -405,7 +359,7 @@ TEST_F(OutputTest, OutputThatCannotBeWrittenIsAnError) {
 }
 
 TEST_F(OutputTest, QueriesKeepEveryColumnAndRoundForPeopleOnly) {
-  ASSERT_EQ(Create().exit_code, 0);
+  Create();
   const std::string sql = "select 1 as a, 2 as a, 0.1 + 0.2 as sum";
   const Json row = Json::parse(work.Dsat({"query", sql, "--json"}).out)[0];
   EXPECT_EQ(row, (Json{{"a", 1}, {"a_2", 2}, {"sum", 0.1 + 0.2}}));
@@ -413,23 +367,21 @@ TEST_F(OutputTest, QueriesKeepEveryColumnAndRoundForPeopleOnly) {
 }
 
 TEST_F(OutputTest, ResultsComeAsTablesJsonAndCsv) {
-  ASSERT_EQ(Create().exit_code, 0);
-  ASSERT_EQ(work.Dsat({"ask", "1"}).exit_code, 0);
-  ASSERT_EQ(work.Dsat({"tell", "1", "--trial", "0", "--metrics", "-"}, "{\"FLOPS_per_gpu\": 2e9}")
-                .exit_code,
-            0);
+  Create();
+  work.Succeed({"ask", "1"});
+  work.Succeed({"tell", "1", "--trial", "0", "--metrics", "-"}, "{\"FLOPS_per_gpu\": 2e9}");
   EXPECT_THAT(work.Dsat({"list"}).out, HasSubstr("2.0 GFLOP/s"));
   EXPECT_EQ(Json::parse(work.Dsat({"list", "--json"}).out)[0]["best_trial"], 0);
   EXPECT_THAT(work.Dsat({"query", "select name, method from experiments"}).out, HasSubstr("tiny"));
   EXPECT_EQ(Json::parse(work.Dsat({"query", "select 1 as one", "--json"}).out)[0]["one"], 1);
-  ExpectRefused(work.Dsat({"query", "delete from trials"}), "read");
-  ExpectRefused(work.Dsat({"query", "selekt"}), "selekt");
+  work.ExpectRefused({"query", "delete from trials"}, "read");
+  work.ExpectRefused({"query", "selekt"}, "selekt");
   EXPECT_EQ(CountLines(work.Dsat({"export", "1"}).out), 2);
   EXPECT_EQ(Json::parse(work.Dsat({"export", "1", "--format", "json"}).out).size(), 1U);
 }
 
 TEST_F(OutputTest, TheConfigOfATrialIsTheOneOfItsBestPoint) {
-  ASSERT_EQ(Create().exit_code, 0);
+  Create();
   {
     Store store = Store::Open(work.Path("dsat.db"), Store::Mode::kReadWrite);
     Experiment experiment = Experiment::Open(store, 1);

@@ -38,30 +38,19 @@ class ReportCommandTest : public ::testing::Test {
     work.Write("deepspeed.yaml", kExperimentFile);
     work.Write("ds_config.json", kDsConfig);
   }
-  void Create() const { ASSERT_EQ(work.Dsat({"create", "random", "deepspeed.yaml"}).exit_code, 0); }
+  void Create() const { work.Succeed({"create", "random", "deepspeed.yaml"}); }
   pid_t StartSearch(const std::string& max_trials) const {
     return work.StartDsat(
         {"grid", "deepspeed.yaml", "--max-trials", max_trials, "--confirm", "0", "--out", "out"},
         "search");
-  }
-  // One line on stderr that says `what`, and no page.
-  void ExpectRefused(const std::vector<std::string>& args, const std::string& what) const {
-    const Finished run = work.Dsat(args);
-    EXPECT_EQ(run.exit_code, 1);
-    EXPECT_EQ(CountLines(run.err), 1) << run.err;
-    EXPECT_THAT(run.err, HasSubstr(what));
-    EXPECT_EQ(run.out, "");
   }
 
   Workspace work;
 };
 
 TEST_F(ReportCommandTest, ARealSearchHasAPageWithEveryTrial) {
-  const Finished search =
-      work.Dsat({"auto", "deepspeed.yaml", "--max-trials", "4", "--confirm", "1", "--out", "out"});
-  ASSERT_EQ(search.exit_code, 0) << search.err;
-  const Finished report = work.Dsat({"report"});
-  EXPECT_EQ(report.exit_code, 0) << report.err;
+  work.Succeed({"auto", "deepspeed.yaml", "--max-trials", "4", "--confirm", "1", "--out", "out"});
+  const Finished report = work.Succeed({"report"});
   EXPECT_EQ(report.out, "dsat-report-1.html\n");
   const Json made = Json::parse(work.Dsat({"report", "1", "--out", "page.html", "--json"}).out);
   EXPECT_EQ(made["file"], std::filesystem::canonical(work.Path("page.html")).string());
@@ -82,19 +71,19 @@ TEST_F(ReportCommandTest, ARealSearchHasAPageWithEveryTrial) {
 TEST_F(ReportCommandTest, WhatCannotBeWrittenIsRefusedByName) {
   Create();
   std::filesystem::create_directory(work.Path("folder"));
-  ExpectRefused({"report", "1", "--out", "folder"}, "--out: folder is no file");
-  ExpectRefused({"report", "1", "--out", "nowhere/page.html"}, "nowhere/page.html");
-  ExpectRefused({"report", "1", "--out", "/proc/page.html"}, "/proc/page.html");
-  ExpectRefused({"report", "1", "--out", "/dev/null"}, "--out: /dev/null is no file");
+  work.ExpectRefused({"report", "1", "--out", "folder"}, "--out: folder is no file");
+  work.ExpectRefused({"report", "1", "--out", "nowhere/page.html"}, "nowhere/page.html");
+  work.ExpectRefused({"report", "1", "--out", "/proc/page.html"}, "/proc/page.html");
+  work.ExpectRefused({"report", "1", "--out", "/dev/null"}, "--out: /dev/null is no file");
   const std::string before = ReadFile(work.Path("dsat.db"));
-  ExpectRefused({"report", "1", "--out", "./dsat.db"},
-                "./dsat.db is a file, and not a page that dsat has written");
+  work.ExpectRefused({"report", "1", "--out", "./dsat.db"},
+                     "./dsat.db is a file, and not a page that dsat has written");
   EXPECT_EQ(ReadFile(work.Path("dsat.db")), before);
-  ExpectRefused({"report", "1", "--out", "deepspeed.yaml"},
-                "deepspeed.yaml is a file, and not a page that dsat");
-  ExpectRefused({"report", "7"}, "7");
+  work.ExpectRefused({"report", "1", "--out", "deepspeed.yaml"},
+                     "deepspeed.yaml is a file, and not a page that dsat");
+  work.ExpectRefused({"report", "7"}, "7");
   Store::Open(work.Path("empty.db"), Store::Mode::kCreate);
-  ExpectRefused({"report", "--db", "empty.db"}, "empty.db: there is no experiment yet");
+  work.ExpectRefused({"report", "--db", "empty.db"}, "empty.db: there is no experiment yet");
   for (const auto& entry : std::filesystem::directory_iterator(work.Path("")))
     EXPECT_THAT(entry.path().filename().string(), Not(HasSubstr("html")));
 }
@@ -102,7 +91,7 @@ TEST_F(ReportCommandTest, WhatCannotBeWrittenIsRefusedByName) {
 TEST_F(ReportCommandTest, ASearchThatRunsAndOneThatWasKilledHavePages) {
   const pid_t search = StartSearch("40");
   ASSERT_TRUE(work.WaitUntilSaid("search.err", "as submitted"));
-  ASSERT_EQ(work.Dsat({"report", "--out", "running.html"}).exit_code, 0);
+  work.Succeed({"report", "--out", "running.html"});
   const std::string running = ReadFile(work.Path("running.html"));
   EXPECT_NE(running.find("class=\"state active\""), std::string::npos);
   kill(search, SIGKILL);
@@ -110,7 +99,7 @@ TEST_F(ReportCommandTest, ASearchThatRunsAndOneThatWasKilledHavePages) {
   std::string killed;
   // A process that the search was just starting may hold its lock for an instant longer.
   for (int i = 0; i < 20 && killed.find("class=\"state interrupted\"") == killed.npos; ++i) {
-    ASSERT_EQ(work.Dsat({"report", "--out", "killed.html"}).exit_code, 0);
+    work.Succeed({"report", "--out", "killed.html"});
     killed = ReadFile(work.Path("killed.html"));
   }
   for (const char* part :
@@ -150,12 +139,9 @@ TEST_F(ReportCommandTest, TwoExperimentsAreComparedOnOnePage) {
     std::string config = kDsConfig;
     config.replace(config.find("\": 1,") + 3, 1, size);
     work.Write("ds_config.json", config);
-    const Finished search =
-        work.Dsat({"random", "deepspeed.yaml", "--max-trials", "3", "--confirm", "2"});
-    ASSERT_EQ(search.exit_code, 0) << search.err;
+    work.Succeed({"random", "deepspeed.yaml", "--max-trials", "3", "--confirm", "2"});
   }
-  const Finished report = work.Dsat({"report", "1", "2"});
-  EXPECT_EQ(report.exit_code, 0) << report.err;
+  const Finished report = work.Succeed({"report", "1", "2"});
   EXPECT_EQ(report.out, "dsat-report-1-2.html\n");
   const std::string page = ReadFile(work.Path("dsat-report-1-2.html"));
   for (const char* part :
@@ -168,7 +154,7 @@ TEST_F(ReportCommandTest, TwoExperimentsAreComparedOnOnePage) {
     EXPECT_TRUE(ReadPage(work.Path("dsat-report-1-2.html")).is_object());
   }
   EXPECT_EQ(Json::parse(work.Dsat({"report", "1", "2", "--json"}).out)["compared_with"], 2);
-  ExpectRefused({"report", "1", "7"}, "7");
+  work.ExpectRefused({"report", "1", "7"}, "7");
 }
 
 TEST_F(ReportCommandTest, ALogThatDoesNotReplayHasAPageWithoutAnAnswer) {
@@ -177,8 +163,7 @@ TEST_F(ReportCommandTest, ALogThatDoesNotReplayHasAPageWithoutAnAnswer) {
     store.CreateExperiment(SampleSpec());
     store.Append(1, 0, std::array{AskedEvent(SampleTrial(0))});  // No profiling trial.
   }
-  const Finished report = work.Dsat({"report", "1", "--db", "old.db", "--out", "old.html"});
-  EXPECT_EQ(report.exit_code, 0) << report.err;
+  work.Succeed({"report", "1", "--db", "old.db", "--out", "old.html"});
   const std::string page = ReadFile(work.Path("old.html"));
   for (const char* part : {"There is no answer", "trial 0 does not replay as it was recorded",
                            "start a new experiment", "id=\"trial-0\""})
@@ -201,10 +186,8 @@ class BrowserTest : public ReportCommandTest {
         work.Write("profile.json", R"({"num_params": 1000000, "trainable_num_params": 1000000,
             "activation_bytes_per_sample": 1000000, "device_memory_bytes": 64000000})");
         work.Write("metrics.json", "{\"FLOPS_per_gpu\": 1e9}");
-        ASSERT_EQ(work.Dsat({"tell", "1", "--trial", "0", "--metrics", "metrics.json", "--profile",
-                             "profile.json"})
-                      .exit_code,
-                  0);
+        work.Succeed({"tell", "1", "--trial", "0", "--metrics", "metrics.json", "--profile",
+                      "profile.json"});
       } else {
         work.Write("metrics.json", Json{{"FLOPS_per_gpu", 1e9 * ((i * 7) % 5)}}.dump());
         const std::string id = asked["id"].dump();
@@ -213,7 +196,7 @@ class BrowserTest : public ReportCommandTest {
                                                     "metrics.json"});
       }
     }
-    ASSERT_EQ(work.Dsat({"report", "1", "--out", "page.html"}).exit_code, 0);
+    work.Succeed({"report", "1", "--out", "page.html"});
     page = ReadFile(work.Path("page.html"));
   }
 

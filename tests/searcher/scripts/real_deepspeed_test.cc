@@ -28,10 +28,9 @@ double ValueOf(const Json& trial, const char* metric) {
 }
 
 TEST_F(RealDeepSpeedTest, ASearchMeasuresTrialsAndItsBestConfigTrains) {
-  const Finished search = work_.Dsat({"random", "deepspeed.yaml", "--max-trials", "3", "--metric",
-                                      "throughput", "--train-batch-size", "16",
-                                      "--end-profile-step", "8", "--confirm", "0", "--out", "out"});
-  ASSERT_EQ(search.exit_code, 0) << search.err;
+  work_.Succeed({"random", "deepspeed.yaml", "--max-trials", "3", "--metric", "throughput",
+                 "--train-batch-size", "16", "--end-profile-step", "8", "--confirm", "0", "--out",
+                 "out"});
   const Json shown = Show();
   EXPECT_EQ(shown["state"], "completed");
   EXPECT_GT(shown["profile"]["num_params"], 400'000);
@@ -61,9 +60,8 @@ TEST_F(RealDeepSpeedTest, ASearchMeasuresTrialsAndItsBestConfigTrains) {
   EXPECT_TRUE(versions.contains("deepspeed") && versions.contains("torch")) << versions;
   work_.Write("train.yaml", std::regex_replace(ReadFile(work_.Path("deepspeed.yaml")),
                                                std::regex("train.py"), "train.py --steps 10"));
-  const Finished train = work_.Dsat({"train", "train.yaml", "--ds-config", "out/ds_config.json",
-                                     "--start-timeout", "1", "--out", "full"});
-  EXPECT_EQ(train.exit_code, 0) << train.err;
+  work_.Succeed({"train", "train.yaml", "--ds-config", "out/ds_config.json", "--start-timeout", "1",
+                 "--out", "full"});
   EXPECT_THAT(ReadFile(work_.Path("full/rank0.log")), testing::HasSubstr("step 10: loss"));
 }
 
@@ -71,10 +69,8 @@ TEST_F(RealDeepSpeedTest, TheSpaceIsShownAfterOneProfilingTrial) {
   work_.Write("deepspeed.yaml",
               std::regex_replace(ReadFile(work_.Path("deepspeed.yaml")),
                                  std::regex("slots_per_trial: 2"), "slots_per_trial: 1"));
-  const Finished run = work_.Dsat(
+  const Json space = work_.DsatJson(
       {"space", "deepspeed.yaml", "--zero-stages", "1", "--train-batch-size", "any", "--json"});
-  ASSERT_EQ(run.exit_code, 0) << run.err;
-  const Json space = Json::parse(run.out);
   EXPECT_GT(space["profile"]["num_params"], 400'000);
   EXPECT_EQ(space["best"].size(), 10U);
   EXPECT_FALSE(space["best"][0]["exact"]);
@@ -91,7 +87,7 @@ std::vector<std::string> FilesOfFirstTrial(const Workspace& work) {
 TEST_F(RealDeepSpeedTest, ADryRunTakesThePlaceOfTheProfilingLaunch) {
   const std::vector<std::string> search = {
       "auto", "deepspeed.yaml", "--max-trials", "2", "--confirm", "0", "--out", "out"};
-  ASSERT_EQ(work_.Dsat(search).exit_code, 0);
+  work_.Succeed(search);
   const Json profile = Show()["profile"];
   EXPECT_GT(profile["forward_flops_per_sample"], 0);
   ASSERT_FALSE(profile["dry_places"].empty()) << profile.dump(2);  // All stages, if there is time.
@@ -99,7 +95,7 @@ TEST_F(RealDeepSpeedTest, ADryRunTakesThePlaceOfTheProfilingLaunch) {
   EXPECT_THAT(names, testing::Contains("attempt0/hook-rank0.json"));
   EXPECT_THAT(names, testing::Not(testing::Contains("attempt0/hook-rank1.json")));
   EXPECT_EQ(Show()["trials"][1]["kind"], "submitted");
-  EXPECT_EQ(work_.Dsat({"resume", "1"}).exit_code, 0);  // A replay needs no dry run.
+  work_.Succeed({"resume", "1"});  // A replay needs no dry run.
 }
 
 TEST_F(RealDeepSpeedTest, ALaunchMeasuresTheProfileWhereADryRunCannotFollow) {
@@ -109,9 +105,8 @@ TEST_F(RealDeepSpeedTest, ALaunchMeasuresTheProfileWhereADryRunCannotFollow) {
   work_.Write(
       "train.py",
       script.insert(at, "            ids = next(engine.parameters())\n            ids[ids > 0]\n"));
-  const Finished search =
-      work_.Dsat({"auto", "deepspeed.yaml", "--max-trials", "2", "--confirm", "0", "--out", "out"});
-  ASSERT_EQ(search.exit_code, 0) << search.err;
+  const Finished search = work_.Succeed(
+      {"auto", "deepspeed.yaml", "--max-trials", "2", "--confirm", "0", "--out", "out"});
   EXPECT_THAT(search.err, testing::ContainsRegex(
                               "trial 0 is tried again: a launch measures the profile, because "
                               "the dry run gives none: .*train.py: line .* depends on values"));
@@ -230,10 +225,8 @@ TEST_F(RealDeepSpeedTest, ExpertsThatTheProfileFindsAreDistributed) {
                                   "hyperparameters: {deepspeed_config: ds.json}\n"
                                   "search_space: {/expert_parallel/autoep_size: [2, 4],"
                                   " /train_micro_batch_size_per_gpu: [2]}\n");
-  const Finished search =
-      work_.Dsat({"random", "experts.yaml", "--max-trials", "4", "--zero-stages", "1", "--confirm",
-                  "0", "--end-profile-step", "8", "--out", "out"});
-  EXPECT_EQ(search.exit_code, 0) << search.err;
+  work_.Succeed({"random", "experts.yaml", "--max-trials", "4", "--zero-stages", "1", "--confirm",
+                 "0", "--end-profile-step", "8", "--out", "out"});
   const Json shown = Show();
   EXPECT_EQ(shown["profile"]["trainer"]["num_experts"], 6);
   std::vector<std::vector<double>> losses;
@@ -271,8 +264,7 @@ TEST_F(RealDeepSpeedTest, LaunchersStartTheirRanksOnEachHost) {
                                   "hyperparameters: {deepspeed_config: ds_config.json}\n");
     std::vector<std::string> args = {"train", "ranks.yaml", "--out", launcher};
     args.insert(args.end(), on_hosts.begin(), on_hosts.end());
-    const Finished train = work_.Dsat(args);
-    EXPECT_EQ(train.exit_code, 0) << train.err;
+    work_.Succeed(args);
     EXPECT_THAT(ReadFile(work_.Path(launcher + "/host0.log")),
                 testing::HasSubstr("ranks: w0 0 0 2 127.0.0.2"));
     EXPECT_THAT(ReadFile(work_.Path(launcher + "/host1.log")),

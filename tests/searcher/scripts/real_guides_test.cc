@@ -22,17 +22,14 @@ std::vector<Json> RunForm(const Workspace& work, const std::string& file,
                                 "}}\n");
   };
   write(10);
-  const Finished search =
-      work.Dsat({"random", "form.yaml", "--max-trials", "2", "--metric", "throughput",
-                 "--end-profile-step", "8", "--confirm", "0", "--out", "out"});
-  EXPECT_EQ(search.exit_code, 0) << search.err;
+  work.Succeed({"random", "form.yaml", "--max-trials", "2", "--metric", "throughput",
+                "--end-profile-step", "8", "--confirm", "0", "--out", "out"});
   EXPECT_THAT(ReadFile(work.Path("out/command.txt")), testing::StartsWith("dsat train "));
   std::vector<Json> results;
   for (const int64_t length : {10, 11}) {
     write(length);
-    const Finished train = work.Dsat(
+    const Finished train = work.Succeed(
         {"train", "form.yaml", "--ds-config", "out/ds_config.json", "--out", "full", "--json"});
-    EXPECT_EQ(train.exit_code, 0) << train.err << ReadFile(work.Path("full/rank0.log"));
     results.push_back(Json::parse(train.out));
     EXPECT_TRUE(results.back()["searcher_metric"].is_number()) << train.out;
     EXPECT_TRUE(std::filesystem::exists(results.back()["checkpoint"])) << train.out;
