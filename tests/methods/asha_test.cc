@@ -12,30 +12,16 @@ namespace dsat {
 namespace {
 
 TEST(AshaTest, EveryTargetInTheRangeIsTriedWithinTheLogOfTheRange) {
-  constexpr int64_t kRange = 37;
-  for (const int stage : {0, 1, 2, 3}) {
-    for (int64_t target = 1; target <= kRange; ++target) {
-      SearchOptions options;
-      options.asha.min_binary_search_trials = 10000;
-      AshaMethod method(TestSpace({stage}, kRange), options);
-      Driver driver(method);
-      int64_t trials = 0;
-      for (int64_t size = 0; size != target; ++trials) {
-        ASSERT_LT(trials, BisectionTrials(kRange)) << "target " << target;
-        const Proposal proposal = driver.Step(target);
-        EXPECT_EQ(proposal.tag, 0);
-        size = MicroBatchOf(proposal.assignment);
-      }
-    }
-  }
+  SearchOptions options;
+  options.asha.min_binary_search_trials = 10000;
+  ExpectEveryTargetIsTried<AshaMethod>(options, 37, BisectionTrials(37));
 }
 
 TEST(AshaTest, ALineageGoesOnUntilItsMinimumOfTrialsThenAnotherIsServed) {
   for (int64_t min_trials = 1; min_trials <= 6; ++min_trials) {
     SearchOptions options;
     options.asha.min_binary_search_trials = min_trials;
-    AshaMethod method(TestSpace({1, 2, 3}, 100000), options);
-    Driver driver(method);
+    Driven<AshaMethod> driver(TestSpace({1, 2, 3}, 100000), options);
     for (int64_t i = 0; i < min_trials; ++i) {
       const Proposal proposal = driver.Ask();
       EXPECT_EQ(proposal.tag, 0);
@@ -48,23 +34,20 @@ TEST(AshaTest, ALineageGoesOnUntilItsMinimumOfTrialsThenAnotherIsServed) {
 TEST(AshaTest, EarlyStoppingRaisesTheFirstRung) {
   SearchOptions options;
   options.asha.asha_early_stopping = 2;
-  AshaMethod method(TestSpace({1}, 1000000), options);
-  Driver driver(method);
+  Driven<AshaMethod> driver(TestSpace({1}, 1000000), options);
   for (int i = 0; i < 12; ++i)
     EXPECT_EQ(driver.Step(0).tag, 0);
   EXPECT_EQ(driver.Step(0).tag, 1);
 }
 
 TEST(AshaTest, AFinishedLineageIsNotContinued) {
-  AshaMethod method(TestSpace({1}, 1), TestOptions(true));
-  Driver driver(method);
+  Driven<AshaMethod> driver(TestSpace({1}, 1), TestOptions(true));
   EXPECT_EQ(driver.Step(100).tag, 0);
   EXPECT_EQ(driver.Step(100).tag, 1);
 }
 
 TEST(AshaTest, ByDefaultARangeWhoseTopFitsGrowsWithinItsRung) {
-  AshaMethod method(TestSpace({1}, 1), TestOptions());
-  Driver driver(method);
+  Driven<AshaMethod> driver(TestSpace({1}, 1), TestOptions());
   std::vector<int64_t> sizes;
   for (int i = 0; i < 3; ++i) {
     const Proposal proposal = driver.Step(100);
@@ -76,21 +59,19 @@ TEST(AshaTest, ByDefaultARangeWhoseTopFitsGrowsWithinItsRung) {
 }
 
 TEST(AshaTest, TheBestOfTwoLineagesIsPromotedAsSoonAsBothAreThrough) {
-  AshaMethod method(TestSpace({1}, 100000), TestOptions());
-  Driver driver(method);
+  Driven<AshaMethod> driver(TestSpace({1}, 100000), TestOptions());
   for (const double value : {2.0, 1.0}) {
     for (int i = 0; i < 3; ++i)
       driver.Tell(driver.Ask(), TrialState::kSucceeded, value);
   }
   const Proposal promoted = driver.Ask();
   EXPECT_EQ(promoted.tag, 0);
-  EXPECT_EQ(method.table().lineages()[0].Rung(), 1);
-  EXPECT_EQ(method.table().lineages()[0].trials.size(), 4u);
+  EXPECT_EQ(driver.method.table().lineages()[0].Rung(), 1);
+  EXPECT_EQ(driver.method.table().lineages()[0].trials.size(), 4u);
 }
 
 TEST(AshaTest, AFreeSlotTakesAPromotionBeforeAContinuation) {
-  AshaMethod method(TestSpace({1}, 100000), TestOptions());
-  Driver driver(method);
+  Driven<AshaMethod> driver(TestSpace({1}, 100000), TestOptions());
   std::vector<Proposal> first = {driver.Ask(), driver.Ask(), driver.Ask()};
   for (int round = 0; round < 2; ++round) {
     for (Proposal& proposal : first)
@@ -103,7 +84,7 @@ TEST(AshaTest, AFreeSlotTakesAPromotionBeforeAContinuation) {
   driver.Tell(first[1], TrialState::kSucceeded, 4);
   const Proposal promoted = driver.Ask();
   EXPECT_EQ(promoted.tag, first[0].tag);
-  EXPECT_EQ(method.table().lineages()[0].Rung(), 1);
+  EXPECT_EQ(driver.method.table().lineages()[0].Rung(), 1);
 }
 
 TEST(AshaTest, WithEverWorseResultsWhoeverIsNotPromotedIsWorseThanWhoeverIs) {
@@ -112,12 +93,11 @@ TEST(AshaTest, WithEverWorseResultsWhoeverIsNotPromotedIsWorseThanWhoeverIs) {
   options.asha.min_binary_search_trials = 1;
   for (const bool compat : {false, true}) {
     options.compat_determined = compat;
-    AshaMethod method(TestSpace({1, 2, 3}, kLargestMicroBatch), options);
-    Driver driver(method);
+    Driven<AshaMethod> driver(TestSpace({1, 2, 3}, kLargestMicroBatch), options);
     for (int i = 0; i < 500; ++i)
       driver.Tell(driver.Ask(), TrialState::kSucceeded, 500 - i);
 
-    const LineageTable& table = method.table();
+    const LineageTable& table = driver.method.table();
     int64_t highest = 0;
     for (const Lineage& stayed : table.lineages()) {
       highest = std::max(highest, stayed.Rung());
@@ -140,8 +120,7 @@ TEST(AshaTest, ExhaustedLineagesDoNotKeepOthersDownByDefault) {
     // Stage 1, a quarter of the lineages, is exhausted after two trials, and best.
     SearchSpace space = TestSpace({0, 1, 2, 3}, 1000);
     space.stages[1].approx_max_micro_batch = 2;
-    AshaMethod method(space, options);
-    Driver driver(method);
+    Driven<AshaMethod> driver(space, options);
     for (int i = 0; i < 200; ++i) {
       const Proposal p = driver.Ask();
       const bool stage1 = StageOf(p.assignment) == 1;
@@ -149,7 +128,7 @@ TEST(AshaTest, ExhaustedLineagesDoNotKeepOthersDownByDefault) {
       driver.Tell(p, fits ? TrialState::kSucceeded : TrialState::kInfeasible, stage1 ? 100 : 1);
     }
     int64_t count = 0;
-    for (const Lineage& lineage : method.table().lineages())
+    for (const Lineage& lineage : driver.method.table().lineages())
       count += lineage.Rung() > 0 ? 1 : 0;
     above_rung_0.push_back(count);
   }
@@ -159,8 +138,7 @@ TEST(AshaTest, ExhaustedLineagesDoNotKeepOthersDownByDefault) {
 
 TEST(AshaTest, AFailedTrialEndsItsLineageOnlyByDefault) {
   for (const bool compat : {false, true}) {
-    AshaMethod method(TestSpace({1}, 1000), TestOptions(compat));
-    Driver driver(method);
+    Driven<AshaMethod> driver(TestSpace({1}, 1000), TestOptions(compat));
     driver.Tell(driver.Ask(), TrialState::kFailed);
     const Proposal next = driver.Ask();
     EXPECT_EQ(next.tag, compat ? 0 : 1);

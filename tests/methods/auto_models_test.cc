@@ -9,12 +9,10 @@
 #include "methods/auto_regression.h"
 #include "methods/auto_space.h"
 #include "methods/auto_time_model.h"
-#include "tests/methods/method_testing.h"
+#include "tests/methods/small_machine.h"
 
 namespace dsat {
 namespace {
-
-constexpr int64_t kGb = 1'000'000'000;
 
 // Four ranks; a sample takes 1 GB of 40 GB, and states 10 GB at stage 0.
 SearchSpace FourRanks(bool exact) {
@@ -308,12 +306,10 @@ AutoRegression FitWideKnobs(const AutoSpace& space, double log_effect) {
   AutoRegression regression(AutoTimeModel(space.space(), "throughput"));
   std::vector<AutoObservation> observations;
   for (int i = 0; i < 12; ++i) {
-    AutoObservation& o = observations.emplace_back();
-    o.point = {ConfigOf(space, 0, 0, 16), 0};
-    o.point.config.knobs.wide = {i % 4, i % 3};
-    o.log_value = (i % 4 == 2 ? log_effect : 0) + (i % 2 == 0 ? 0.005 : -0.005);
-    o.variance = 1e-5;
-    o.launch = i;
+    AutoConfig config = ConfigOf(space, 0, 0, 16);
+    config.knobs.wide = {i % 4, i % 3};
+    const double noise = i % 2 == 0 ? 0.005 : -0.005;
+    observations.push_back(Observe(config, (i % 4 == 2 ? log_effect : 0) + noise, i, 1e-5));
   }
   regression.Fit(observations);
   return regression;
@@ -348,11 +344,8 @@ TEST(AutoRegressionTest, EffectsOfKnobsWithoutAPredictionAddUp) {
   std::vector<AutoObservation> observations;
   for (const auto& [values, log_value] : std::vector<std::pair<std::vector<int>, double>>{
            {{0, 0}, 0}, {{1, 0}, -0.6}, {{0, 1}, -0.4}, {{2, 0}, 0.2}}) {
-    AutoObservation& o = observations.emplace_back();
-    o.point = point(values);
-    o.log_value = log_value;
-    o.variance = 1e-5;
-    o.launch = std::ssize(observations);
+    observations.push_back(
+        Observe(point(values).config, log_value, 1 + std::ssize(observations), 1e-5));
   }
   regression.Fit(observations);
   const AutoRegression::View view = regression.Look({point({1, 1}), point({0, 0})}, {});
@@ -370,11 +363,8 @@ TEST(AutoRegressionTest, AFitFollowsTheMeasurementsAndPendingOnesReduceTheDoubt)
   std::vector<AutoObservation> observations;
   for (const int64_t size : {1, 2, 4, 8, 16, 24}) {
     for (const int64_t place : {0, 1, 2}) {
-      AutoObservation& o = observations.emplace_back();
-      o.point.config = ConfigOf(configs, place, 0, size);
-      o.log_value = law(o.point.config);
-      o.variance = 1e-6;
-      o.launch = std::ssize(observations);
+      const AutoConfig config = ConfigOf(configs, place, 0, size);
+      observations.push_back(Observe(config, law(config), 1 + std::ssize(observations)));
     }
   }
   observations[4].log_value += 0.25;  // An outlier.
@@ -395,11 +385,9 @@ AutoRegression FitRepeats(const AutoSpace& space, double last, double last_varia
   AutoRegression regression{AutoTimeModel(space.space(), "throughput")};
   std::vector<AutoObservation> observations;
   const auto add = [&](int64_t size, double slower, double variance) {
-    AutoObservation& o = observations.emplace_back();
-    o.point.config = ConfigOf(space, 0, 0, size);
-    o.log_value = std::log(0.002 * (1 + 3.0 / static_cast<double>(size))) + slower;
-    o.variance = variance;
-    o.launch = std::ssize(observations);
+    const double log_value = std::log(0.002 * (1 + 3.0 / static_cast<double>(size))) + slower;
+    observations.push_back(
+        Observe(ConfigOf(space, 0, 0, size), log_value, 1 + std::ssize(observations), variance));
   };
   for (const int64_t size : {4, 8, 12, 20})
     add(size, 0, 1e-4);
@@ -435,11 +423,9 @@ TEST(AutoRegressionTest, ASlowedLaunchIsNotTakenForAnIrregularMachine) {
                                                                    {2, 1, 26, 0.04},
                                                                    {2, 2, 27, 0},
                                                                    {2, 2, 28, 0.25}}) {
-    AutoObservation& o = observations.emplace_back();
-    o.point.config = ConfigOf(configs, place, knobs, size);
-    o.log_value = law(static_cast<double>(size)) + slower;
-    o.variance = 1e-5;
-    o.launch = std::ssize(observations);
+    observations.push_back(Observe(ConfigOf(configs, place, knobs, size),
+                                   law(static_cast<double>(size)) + slower,
+                                   1 + std::ssize(observations), 1e-5));
   }
   regression.Fit(observations);
   const AutoRegression::View view = regression.Look({{ConfigOf(configs, 2, 2, 28)}}, {});
@@ -477,12 +463,11 @@ TEST(AutoRegressionTest, OverlapMaySlowComputingDownMoreThanItHides) {
   std::vector<AutoObservation> observations;
   for (const int64_t size : {4, 8, 16, 24}) {
     for (const bool overlap : {false, true}) {
-      AutoObservation& o = observations.emplace_back();
-      o.point.config = ConfigOf(configs, 0, 0, size);
-      o.point.config.knobs.overlap = overlap;
-      o.log_value = std::log(0.002 * (1 + 3.0 / static_cast<double>(size)) * (overlap ? 1.04 : 1));
-      o.variance = 1e-6;
-      o.launch = std::ssize(observations);
+      AutoConfig config = ConfigOf(configs, 0, 0, size);
+      config.knobs.overlap = overlap;
+      const double log_value =
+          std::log(0.002 * (1 + 3.0 / static_cast<double>(size)) * (overlap ? 1.04 : 1));
+      observations.push_back(Observe(config, log_value, 1 + std::ssize(observations)));
     }
   }
   regression.Fit(observations);

@@ -25,15 +25,6 @@ AutoConfig ConfigOf(const AutoSpace& space, int64_t place, int64_t size) {
   return config;
 }
 
-AutoObservation Observe(const AutoConfig& config, double log_value, int64_t launch) {
-  AutoObservation observed;
-  observed.point.config = config;
-  observed.log_value = log_value;
-  observed.variance = 1e-6;
-  observed.launch = launch;
-  return observed;
-}
-
 TEST(AutoNoiseTest, LaunchesMayVaryByAnyAmount) {
   const Machine machine = SmallMachine();
   const AutoSpace space(machine.space, {});
@@ -246,8 +237,7 @@ TEST(AutoNoiseTest, PromisingStagesAreMeasuredWithEachSwitchAndValue) {
                          assignment.at("/arguments/--kernels") == "fused";
     return is_fast ? 0.9 : 1;
   };
-  AutoMethod method(machine.space, machine.options);
-  const Searched run = Search(machine, method, 1);
+  auto [method, run] = AutoSearch(machine);
   std::set<std::pair<int, bool>> overlaps;
   std::set<std::pair<int, std::string>> kernels;
   std::set<int> stages;

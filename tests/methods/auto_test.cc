@@ -16,8 +16,7 @@ namespace {
 TEST(AutoTest, FindsTheBestAndStopsByItself) {
   for (const size_t concurrency : {1, 4, 16}) {
     const Machine machine = SmallMachine();
-    AutoMethod method(machine.space, machine.options);
-    const Searched run = Search(machine, method, concurrency);
+    auto [method, run] = AutoSearch(machine, concurrency);
     EXPECT_LT(run.proposals.size(), 70u) << concurrency;
     EXPECT_LE(run.misfits, 2) << concurrency;
     EXPECT_LT(LossOf(machine, method, run), 0.02) << concurrency;
@@ -47,9 +46,7 @@ TEST(AutoTest, AThirdFinalistMustBeWorthItsLaunches) {
     machine.noise = 0.02;
     machine.options.confirm_rounds = 3;
     machine.options.auto_method.run_steps = run_steps;
-    AutoMethod method(machine.space, machine.options);
-    Search(machine, method, 1);
-    return method.Conclude().finalists.size();
+    return AutoSearch(machine).method.Conclude().finalists.size();
   };
   EXPECT_EQ(num_finalists(1000), 2u);
   EXPECT_EQ(num_finalists(int64_t{1} << 50), 3u);
@@ -67,8 +64,7 @@ TEST(AutoTest, TheFirstProposalIsPredictedToBeTheBestThatFits) {
 TEST(AutoTest, FindsAnOptimumBelowTheLargestSize) {
   Machine machine = SmallMachine({1});
   machine.step_s = [](int, double size, double) { return 0.01 * size * (1 + 0.02 * size) + 0.02; };
-  AutoMethod method(machine.space, machine.options);
-  const Searched run = Search(machine, method, 1);
+  auto [method, run] = AutoSearch(machine);
   EXPECT_LT(LossOf(machine, method, run), 0.02);
 }
 
@@ -84,8 +80,7 @@ TEST(AutoTest, ValuesOfTheUsersOwnSpaceAreExploredAndTheirEffectsAddUp) {
     return (assignment.at("/arguments/--fast") == 2 ? 0.5 : 1) /
            assignment.at("/environment/WORKERS").get<double>();
   };
-  AutoMethod method(machine.space, machine.options);
-  const Searched run = Search(machine, method, 1, 12);
+  auto [method, run] = AutoSearch(machine, 1, 12);
   const auto picked = static_cast<size_t>(method.Conclude().finalists.at(0));
   const Assignment& pick = run.proposals[picked].assignment;
   EXPECT_EQ(pick.at("/arguments/--fast"), 2);
@@ -98,8 +93,7 @@ TEST(AutoTest, WithoutForecastsItLearnsWhatFits) {
   machine.space.workload = {};
   for (StageSpace& stage : machine.space.stages)
     stage.forecasts.clear();
-  AutoMethod method(machine.space, machine.options);
-  const Searched run = Search(machine, method, 1);
+  auto [method, run] = AutoSearch(machine);
   EXPECT_LT(LossOf(machine, method, run), 0.03);
   EXPECT_LT(run.misfits, 8);
 }
@@ -107,8 +101,7 @@ TEST(AutoTest, WithoutForecastsItLearnsWhatFits) {
 TEST(AutoTest, TheLatencyOfAFloatingBatchIsLeastAtTheSmallestSize) {
   Machine machine = SmallMachine();
   machine.options.metric = "latency";
-  AutoMethod method(machine.space, machine.options);
-  const Searched run = Search(machine, method, 1);
+  auto [method, run] = AutoSearch(machine);
   const auto picked = static_cast<size_t>(method.Conclude().finalists.at(0));
   EXPECT_EQ(MicroBatchOf(run.proposals[picked].assignment), 1);
 }
@@ -119,8 +112,7 @@ TEST(AutoTest, AFixedBatchAllowsOnlyItsDivisors) {
     machine.options.metric = metric;
     machine.space.samples_per_step = 48;
     machine.space.divisible_by = 2;
-    AutoMethod method(machine.space, machine.options);
-    const Searched run = Search(machine, method, 3);
+    auto [method, run] = AutoSearch(machine, 3);
     for (const Proposal& proposal : run.proposals) {
       EXPECT_EQ(48 % MicroBatchOf(proposal.assignment), 0);
       EXPECT_EQ(MicroBatchOf(proposal.assignment) % 2, 0);
@@ -155,8 +147,7 @@ TEST(AutoTest, WhatDidNotFitIsNotTriedAtLargerSizesAndTheSearchEnds) {
     Machine machine = SmallMachine();
     machine.largest = 0;
     machine.misfit = reason;
-    AutoMethod method(machine.space, machine.options);
-    const Searched run = Search(machine, method, 1);
+    auto [method, run] = AutoSearch(machine);
     EXPECT_LT(run.proposals.size(), 100u);
     EXPECT_GE(run.proposals.size(), 4u);
     for (size_t i = 0; i < run.proposals.size(); ++i) {
@@ -183,8 +174,7 @@ TEST(AutoTest, RunningOutOfMemoryOutweighsForecastsThatAreFarTooLow) {
       stage.forecasts.push_back(
           {.micro_batch_size = size, .peak_bytes = 2 * kGb + size * 2 * kGb / 100});
   }
-  AutoMethod method(machine.space, machine.options);
-  const Searched run = Search(machine, method, 1);
+  auto [method, run] = AutoSearch(machine);
   EXPECT_LT(LossOf(machine, method, run), 0.02);
   EXPECT_LE(run.misfits, 4);
 }
@@ -194,8 +184,7 @@ TEST(AutoTest, MisfitsInARowLeadToMuchSmallerSizes) {
   Machine machine = SmallMachine();
   machine.misfit = "out of device memory: CUDA out of memory";
   machine.largest = 6;
-  AutoMethod method(machine.space, machine.options);
-  const Searched run = Search(machine, method, 1);
+  auto [method, run] = AutoSearch(machine);
   EXPECT_LT(LossOf(machine, method, run), 0.02);
   const auto first = std::ranges::find(run.trials, TrialState::kSucceeded, &Trial::state);
   EXPECT_LE(first - run.trials.begin(), 6);
@@ -247,8 +236,7 @@ TEST(AutoTest, ASingleConfigurationIsMeasuredOnce) {
   Machine machine = SmallMachine({2});
   machine.space.stages[0].knobs.clear();
   machine.space.samples_per_step = 1;
-  AutoMethod method(machine.space, machine.options);
-  const Searched run = Search(machine, method, 4);
+  auto [method, run] = AutoSearch(machine, 4);
   EXPECT_EQ(run.proposals.size(), 1u);
   EXPECT_EQ(method.BoundOthers(run.trials.at(0)).value().at_most, 1);
   EXPECT_EQ(method.BoundOthers(run.trials.at(0)).value().num_compared, 1);
@@ -262,8 +250,7 @@ TEST(AutoTest, ALongerTrainingIsWorthALongerSearch) {
   machine.noise = 0.05;
   const auto num_proposals = [&](std::optional<int64_t> run_steps) {
     machine.options.auto_method.run_steps = run_steps;
-    AutoMethod method(machine.space, machine.options);
-    return Search(machine, method, 1).proposals.size();
+    return AutoSearch(machine).run.proposals.size();
   };
   // Without a number of steps it takes 300 times as long as the search.
   const size_t by_default = num_proposals(std::nullopt);

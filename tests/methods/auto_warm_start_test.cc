@@ -16,8 +16,7 @@ using ::testing::Not;
 
 // The prior that a search on this machine leaves behind.
 Json EarlierOn(const Machine& machine, bool same_machine = true) {
-  AutoMethod method(machine.space, machine.options);
-  const Searched run = Search(machine, method, 1);
+  auto [method, run] = AutoSearch(machine);
   EarlierSearch earlier{
       .experiment = 3, .same_machine = same_machine, .space = machine.space, .trials = run.trials};
   return ToJson(earlier);
@@ -150,8 +149,7 @@ std::optional<MachineDrift> DriftOf(double per_hour, uint64_t seed) {
   machine.seed = seed;
   machine.launch_s = 120;
   machine.drift_per_hour = per_hour;
-  AutoMethod method(machine.space, machine.options);
-  const Searched run = Search(machine, method, 1);
+  auto [method, run] = AutoSearch(machine);
   for (int round = 0; round < 8; ++round) {
     const auto id = static_cast<TrialId>(run.proposals.size()) + 2 + round;
     Trial trial = EndOf(machine, run.proposals[static_cast<size_t>(round % 2)].assignment, id);

@@ -12,28 +12,12 @@ namespace dsat {
 namespace {
 
 TEST(BinaryTest, EveryTargetInTheRangeIsTriedWithinTheLogOfTheRange) {
-  constexpr int64_t kRange = 37;
-  for (const bool compat : {false, true}) {
-    for (const int stage : {0, 1, 2, 3}) {
-      for (int64_t target = 1; target <= kRange; ++target) {
-        BinaryMethod method(TestSpace({stage}, kRange), TestOptions(compat));
-        Driver driver(method);
-        int64_t trials = 0;
-        for (int64_t size = 0; size != target; ++trials) {
-          ASSERT_LT(trials, BisectionTrials(kRange)) << "target " << target;
-          const Proposal proposal = driver.Step(target);
-          EXPECT_EQ(proposal.tag, 0) << "a second lineage began before the first had ended";
-          EXPECT_EQ(StageOf(proposal.assignment), stage);
-          size = MicroBatchOf(proposal.assignment);
-        }
-      }
-    }
-  }
+  for (const bool compat : {false, true})
+    ExpectEveryTargetIsTried<BinaryMethod>(TestOptions(compat), 37, BisectionTrials(37));
 }
 
 TEST(BinaryTest, ALineageHasOneTrialAtATimeAndOthersStartBesideIt) {
-  BinaryMethod method(TestSpace({1, 2, 3}, 64), TestOptions());
-  Driver driver(method);
+  Driven<BinaryMethod> driver(TestSpace({1, 2, 3}, 64), TestOptions());
   const Proposal first = driver.Ask();
   const Proposal second = driver.Ask();
   EXPECT_NE(first.tag, second.tag);
@@ -51,8 +35,7 @@ TEST(BinaryTest, ALineageHasOneTrialAtATimeAndOthersStartBesideIt) {
 
 TEST(BinaryTest, IfNothingFitsANewLineageStartsAfterTheHalvings) {
   for (int64_t range = 1; range <= 40; ++range) {
-    BinaryMethod method(TestSpace({1, 2}, range), TestOptions());
-    Driver driver(method);
+    Driven<BinaryMethod> driver(TestSpace({1, 2}, range), TestOptions());
     int64_t trials = 0;
     int64_t smallest = range;
     for (;; ++trials) {
@@ -67,8 +50,7 @@ TEST(BinaryTest, IfNothingFitsANewLineageStartsAfterTheHalvings) {
 
 TEST(BinaryTest, IfTheRangeIsTooSmallItsTopIsTriedThenPublishedBehaviorGivesUp) {
   for (int64_t range = 1; range <= 40; ++range) {
-    BinaryMethod method(TestSpace({1, 2}, range), TestOptions(true));
-    Driver driver(method);
+    Driven<BinaryMethod> driver(TestSpace({1, 2}, range), TestOptions(true));
     int64_t trials = 0;
     int64_t largest = 0;
     for (;; ++trials) {
@@ -83,8 +65,7 @@ TEST(BinaryTest, IfTheRangeIsTooSmallItsTopIsTriedThenPublishedBehaviorGivesUp) 
 
 TEST(BinaryTest, IfTheRangeIsTooSmallItDoublesUntilASizeIsTooLarge) {
   constexpr int64_t kLimit = 100;
-  BinaryMethod method(TestSpace({1}, 6), TestOptions());
-  Driver driver(method);
+  Driven<BinaryMethod> driver(TestSpace({1}, 6), TestOptions());
   std::vector<int64_t> sizes;
   for (Proposal p = driver.Step(kLimit); p.tag == 0; p = driver.Step(kLimit)) {
     sizes.push_back(MicroBatchOf(p.assignment));
@@ -94,8 +75,7 @@ TEST(BinaryTest, IfTheRangeIsTooSmallItDoublesUntilASizeIsTooLarge) {
 }
 
 TEST(BinaryTest, ARangeDoesNotGrowWhenItsTopIsNotTheBest) {
-  BinaryMethod method(TestSpace({1}, 2), TestOptions());
-  Driver driver(method);
+  Driven<BinaryMethod> driver(TestSpace({1}, 2), TestOptions());
   const Proposal one = driver.Ask();
   EXPECT_EQ(MicroBatchOf(one.assignment), 1);
   driver.Tell(one, TrialState::kSucceeded, 5);
@@ -106,8 +86,7 @@ TEST(BinaryTest, ARangeDoesNotGrowWhenItsTopIsNotTheBest) {
 }
 
 TEST(BinaryTest, WithoutAnyLimitGrowthEnds) {
-  BinaryMethod method(TestSpace({1}, 1), TestOptions());
-  Driver driver(method);
+  Driven<BinaryMethod> driver(TestSpace({1}, 1), TestOptions());
   int64_t largest = 0;
   for (Proposal p = driver.Step(INT64_MAX); p.tag == 0; p = driver.Step(INT64_MAX)) {
     largest = MicroBatchOf(p.assignment);
@@ -117,16 +96,14 @@ TEST(BinaryTest, WithoutAnyLimitGrowthEnds) {
 }
 
 TEST(BinaryTest, AFailedTrialEndsItsLineageAndMovesNoBound) {
-  BinaryMethod method(TestSpace({1}, 64), TestOptions());
-  Driver driver(method);
+  Driven<BinaryMethod> driver(TestSpace({1}, 64), TestOptions());
   const Proposal first = driver.Ask();
   driver.Tell(first, TrialState::kFailed);
   const Proposal second = driver.Ask();
   EXPECT_EQ(second.tag, 1);
   EXPECT_EQ(MicroBatchOf(second.assignment), 32);
 
-  BinaryMethod published(TestSpace({1}, 64), TestOptions(true));
-  Driver other(published);
+  Driven<BinaryMethod> other(TestSpace({1}, 64), TestOptions(true));
   other.Tell(other.Ask(), TrialState::kFailed);
   const Proposal smaller = other.Ask();
   EXPECT_EQ(smaller.tag, 0);

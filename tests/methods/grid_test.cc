@@ -44,11 +44,10 @@ TEST(GridTest, SizesComeSmallestFirstOverAllStagesUpToTheFirstThatDoesNotFit) {
 bool GoesOnAfter(const std::vector<double>& values, const std::string& metric = "throughput") {
   SearchOptions options = TestOptions();
   options.metric = metric;
-  GridMethod method(WithoutKnobs({1}, 2), options);
-  Driver driver(method);
+  Driven<GridMethod> driver(WithoutKnobs({1}, 2), options);
   for (const double value : values)
     driver.Tell(driver.Ask(), TrialState::kSucceeded, value);
-  return method.Ask().has_value();
+  return driver.method.Ask().has_value();
 }
 
 TEST(GridTest, BeyondTheEstimateAStageGoesOnUntilASizeIsClearlyWorse) {
@@ -80,15 +79,13 @@ TEST(GridTest, ItWaitsForTheTrialThatDecides) {
 TEST(GridTest, StagesPredictedNotToFitComeLast) {
   SearchSpace space = WithoutKnobs({1, 2}, 1);
   space.stages[0].approx_max_micro_batch = 0;
-  GridMethod method(space, TestOptions());
-  Driver driver(method);
+  Driven<GridMethod> driver(space, TestOptions());
   EXPECT_EQ(Of(driver.Ask()), StageAndSize(2, 1));
   EXPECT_EQ(Of(driver.Ask()), StageAndSize(1, 1));
 }
 
 TEST(GridTest, KnobsAreVariedOneAtATimeAtTheBestSizeOfTheBestStageFirst) {
-  GridMethod method(TestSpace({1, 2}, 2), TestOptions());
-  Driver driver(method);
+  Driven<GridMethod> driver(TestSpace({1, 2}, 2), TestOptions());
   // Stage 2 is best, and at size 1.
   for (int i = 0; i < 4; ++i) {
     const Proposal p = driver.Ask();
@@ -96,7 +93,7 @@ TEST(GridTest, KnobsAreVariedOneAtATimeAtTheBestSizeOfTheBestStageFirst) {
                 Of(p) == StageAndSize(2, 1) ? 9 : 1.0 / static_cast<double>(Of(p).second));
   }
   std::vector<StageAndSize> bases;
-  for (std::optional<Proposal> p = method.Ask(); p; p = method.Ask()) {
+  for (std::optional<Proposal> p = driver.method.Ask(); p; p = driver.method.Ask()) {
     EXPECT_EQ(p->assignment.size(), 3u) << "stage, size and one knob";
     bases.push_back(Of(*p));
   }
@@ -107,18 +104,16 @@ TEST(GridTest, KnobsAreVariedOneAtATimeAtTheBestSizeOfTheBestStageFirst) {
 }
 
 TEST(GridTest, AStageWithoutAnyMeasurementGetsNoVariations) {
-  GridMethod method(TestSpace({1}, 2), TestOptions());
-  Driver driver(method);
+  Driven<GridMethod> driver(TestSpace({1}, 2), TestOptions());
   driver.Tell(driver.Ask(), TrialState::kInfeasible);
-  EXPECT_FALSE(method.Ask());
+  EXPECT_FALSE(driver.method.Ask());
 }
 
 TEST(GridTest, AFailedTrialDoesNotStopTheSizesBelowTheEstimate) {
   for (const bool compat : {false, true}) {
-    GridMethod method(WithoutKnobs({1}, 4), TestOptions(compat));
-    Driver driver(method);
+    Driven<GridMethod> driver(WithoutKnobs({1}, 4), TestOptions(compat));
     driver.Tell(driver.Ask(), TrialState::kFailed);
-    EXPECT_EQ(method.Ask().has_value(), !compat);
+    EXPECT_EQ(driver.method.Ask().has_value(), !compat);
   }
 }
 

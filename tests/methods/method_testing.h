@@ -2,8 +2,9 @@
 // time on a device with a largest micro-batch size.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "methods/lineage.h"
@@ -38,6 +39,35 @@ class Driver {
   Method* method_;
   TrialId next_id_ = 0;
 };
+
+// A driver with a method of its own.
+template <typename M>
+struct Driven : Driver {
+  Driven(const SearchSpace& space, const SearchOptions& options)
+      : Driver(method), method(space, options) {}
+  M method;
+};
+
+// Expects that the first lineage tries the largest size that fits, whichever of the range it is,
+// within `most_trials`.
+template <typename M>
+void ExpectEveryTargetIsTried(const SearchOptions& options, int64_t range, int64_t most_trials) {
+  for (const int stage : {0, 1, 2, 3}) {
+    for (int64_t target = 1; target <= range; ++target) {
+      Driven<M> driver(TestSpace({stage}, range), options);
+      int64_t trials = 0;
+      for (int64_t size = 0; size != target; ++trials) {
+        ASSERT_LT(trials, most_trials) << "target " << target;
+        const Proposal proposal = driver.Step(target);
+        EXPECT_EQ(proposal.tag, 0) << "a second lineage began before the first had ended";
+        EXPECT_EQ(StageOf(proposal.assignment), stage);
+        const Step& step = driver.method.table().lineages()[0].trials.back().step;
+        EXPECT_TRUE(1 <= step.low && step.low <= step.micro_batch && step.micro_batch <= step.high);
+        size = MicroBatchOf(proposal.assignment);
+      }
+    }
+  }
+}
 
 // One trial of a lineage that has ended: `step` in `rung`.
 void AddTrial(LineageTable& table, Lineage& lineage, const Step& step, int64_t rung,

@@ -45,16 +45,15 @@ TEST_P(RandomInBothModes, DrawsAreOfTheStageAndWithinTheRange) {
 
 TEST_P(RandomInBothModes, AfterABestTheRangesStillHoldTheirSizes) {
   for (const int stage : {0, 1, 2, 3}) {
-    RandomMethod method(TestSpace({stage}, 9), TestOptions(GetParam()));
-    Driver driver(method);
+    Driven<RandomMethod> driver(TestSpace({stage}, 9), TestOptions(GetParam()));
     const Proposal first = driver.Ask();
     const int64_t best = MicroBatchOf(first.assignment);
     driver.Tell(first, TrialState::kSucceeded, 1);
     driver.Ask();  // The first lineage goes on.
     for (int i = 0; i < 50; ++i) {
       const Proposal fresh = driver.Ask();
-      ExpectInRange(Latest(method, fresh));
-      const Step& step = Latest(method, fresh).step;
+      ExpectInRange(Latest(driver.method, fresh));
+      const Step& step = Latest(driver.method, fresh).step;
       if (GetParam()) {
         EXPECT_EQ(step.low, best + 1);
         EXPECT_EQ(step.high, std::max<int64_t>(9, 2 * (best + 1)));
@@ -70,8 +69,7 @@ TEST_P(RandomInBothModes, ALineageGetsItsTrialsAlthoughAllAreTooLarge) {
   for (int64_t allowed = 1; allowed <= 8; ++allowed) {
     SearchOptions options = TestOptions(GetParam());
     options.random.trials_per_random_config = allowed;
-    RandomMethod method(TestSpace({1}, kLargestMicroBatch), options);
-    Driver driver(method);
+    Driven<RandomMethod> driver(TestSpace({1}, kLargestMicroBatch), options);
     for (int64_t i = 0; i < allowed; ++i)
       EXPECT_EQ(driver.Step(0).tag, 0);
     EXPECT_EQ(driver.Step(0).tag, 1);
@@ -82,8 +80,7 @@ TEST_P(RandomInBothModes, ALineageGetsItsTrialsIfAllSucceed) {
   for (int64_t allowed = 1; allowed <= 8; ++allowed) {
     SearchOptions options = TestOptions(GetParam());
     options.random.trials_per_random_config = allowed;
-    RandomMethod method(TestSpace({2}, 4), options);
-    Driver driver(method);
+    Driven<RandomMethod> driver(TestSpace({2}, 4), options);
     int64_t previous = 0;
     for (int64_t i = 0; i < allowed; ++i) {
       const Proposal proposal = driver.Step(INT64_MAX);
@@ -96,42 +93,26 @@ TEST_P(RandomInBothModes, ALineageGetsItsTrialsIfAllSucceed) {
 }
 
 TEST_P(RandomInBothModes, ALineageReachesEveryTargetWithinItsRange) {
-  constexpr int64_t kRange = 24;
-  for (const int stage : {0, 1, 2, 3}) {
-    for (int64_t target = 1; target <= kRange; ++target) {
-      SearchOptions options = TestOptions(GetParam());
-      options.random.trials_per_random_config = 1000;
-      RandomMethod method(TestSpace({stage}, kRange), options);
-      Driver driver(method);
-      int64_t trials = 0;
-      for (int64_t size = 0; size != target; ++trials) {
-        ASSERT_LT(trials, kRange) << "target " << target;
-        const Proposal proposal = driver.Step(target);
-        EXPECT_EQ(proposal.tag, 0) << "one follow-up at a time, in one lineage";
-        ExpectInRange(Latest(method, proposal));
-        size = MicroBatchOf(proposal.assignment);
-      }
-    }
-  }
+  SearchOptions options = TestOptions(GetParam());
+  options.random.trials_per_random_config = 1000;
+  ExpectEveryTargetIsTried<RandomMethod>(options, 24, 24);
 }
 
 TEST_P(RandomInBothModes, ALineageAtItsCapStopsHoweverItsTrialsEnded) {
   for (const TrialState state : {TrialState::kSucceeded, TrialState::kInfeasible}) {
     SearchOptions options = TestOptions(GetParam());
     options.random.trials_per_random_config = 1;
-    RandomMethod method(TestSpace({1}, 1000), options);
-    Driver driver(method);
+    Driven<RandomMethod> driver(TestSpace({1}, 1000), options);
     const Proposal proposal = driver.Ask();
     driver.Tell(proposal, state, 1);
-    EXPECT_TRUE(method.ShouldStop(method.table().lineages()[0]));
+    EXPECT_TRUE(driver.method.ShouldStop(driver.method.table().lineages()[0]));
   }
 }
 
 TEST_P(RandomInBothModes, ALineageWhoseLowestSizeIsTooLargeStops) {
-  RandomMethod method(TestSpace({1}, 1), TestOptions(GetParam()));
-  Driver driver(method);
+  Driven<RandomMethod> driver(TestSpace({1}, 1), TestOptions(GetParam()));
   driver.Tell(driver.Ask(), TrialState::kInfeasible);
-  EXPECT_TRUE(method.ShouldStop(method.table().lineages()[0]));
+  EXPECT_TRUE(driver.method.ShouldStop(driver.method.table().lineages()[0]));
 }
 
 TEST_P(RandomInBothModes, BelowAHardCeilingAtTwoOnlyOneIsTriedHoweverItEnds) {
@@ -140,15 +121,14 @@ TEST_P(RandomInBothModes, BelowAHardCeilingAtTwoOnlyOneIsTriedHoweverItEnds) {
       SearchOptions options = TestOptions(GetParam());
       options.random.trials_per_random_config = 100;
       options.random_seed = seed;
-      RandomMethod method(TestSpace({1}, 2), options);
-      Driver driver(method);
+      Driven<RandomMethod> driver(TestSpace({1}, 2), options);
       Proposal proposal = driver.Ask();
       if (MicroBatchOf(proposal.assignment) != 2) continue;
       driver.Tell(proposal, TrialState::kInfeasible);
       proposal = driver.Step(limit);
       EXPECT_EQ(proposal.tag, 0);
       EXPECT_EQ(MicroBatchOf(proposal.assignment), 1);
-      EXPECT_TRUE(method.ShouldStop(method.table().lineages()[0]));
+      EXPECT_TRUE(driver.method.ShouldStop(driver.method.table().lineages()[0]));
     }
   }
 }
@@ -156,17 +136,16 @@ TEST_P(RandomInBothModes, BelowAHardCeilingAtTwoOnlyOneIsTriedHoweverItEnds) {
 TEST_P(RandomInBothModes, AnErroredLineageStopsOnceItsStageRunsAsLargeElsewhere) {
   SearchOptions options = TestOptions(GetParam());
   options.random.trials_per_random_config = 100;
-  RandomMethod method(TestSpace({2}, 200), options);
-  Driver driver(method);
+  Driven<RandomMethod> driver(TestSpace({2}, 200), options);
   const Proposal errored = driver.Ask();
   const Proposal other = driver.Ask();
   driver.Tell(errored, TrialState::kInfeasible);
-  const Lineage& lineage = method.table().lineages()[0];
-  EXPECT_FALSE(method.ShouldStop(lineage));
+  const Lineage& lineage = driver.method.table().lineages()[0];
+  EXPECT_FALSE(driver.method.ShouldStop(lineage));
   Proposal grown = other;
   driver.Tell(other, TrialState::kSucceeded, 1);
   while (MicroBatchOf(grown.assignment) < lineage.trials[0].step.high) {
-    ASSERT_FALSE(method.ShouldStop(method.table().lineages()[1]));
+    ASSERT_FALSE(driver.method.ShouldStop(driver.method.table().lineages()[1]));
     grown = driver.Ask();
     if (grown.tag == 0) {  // Its only follow-up: leave it running, and continue with the other.
       driver.Tell(grown, TrialState::kInfeasible);
@@ -174,14 +153,13 @@ TEST_P(RandomInBothModes, AnErroredLineageStopsOnceItsStageRunsAsLargeElsewhere)
     }
     driver.Tell(grown, TrialState::kSucceeded, static_cast<double>(MicroBatchOf(grown.assignment)));
   }
-  EXPECT_TRUE(method.ShouldStop(lineage));
+  EXPECT_TRUE(driver.method.ShouldStop(lineage));
 }
 
 TEST(RandomTest, PublishedBehaviorStopsStage3OnceStage1Or2Succeeded) {
   for (const bool compat : {true, false}) {
     for (const int lower : {0, 1, 2}) {
-      RandomMethod method(TestSpace({3, lower}, 100), TestOptions(compat));
-      Driver driver(method);
+      Driven<RandomMethod> driver(TestSpace({3, lower}, 100), TestOptions(compat));
       std::map<int, Proposal> of_stage;
       while (of_stage.size() < 2) {
         const Proposal proposal = driver.Ask();
@@ -189,17 +167,17 @@ TEST(RandomTest, PublishedBehaviorStopsStage3OnceStage1Or2Succeeded) {
       }
       const auto stage3 = static_cast<size_t>(of_stage[3].tag);
       driver.Tell(of_stage[3], TrialState::kSucceeded, 1);
-      EXPECT_FALSE(method.ShouldStop(method.table().lineages()[stage3]))
+      EXPECT_FALSE(driver.method.ShouldStop(driver.method.table().lineages()[stage3]))
           << "a success of stage 3 itself does not stop it";
       driver.Tell(of_stage[lower], TrialState::kSucceeded, 1);
-      EXPECT_EQ(method.ShouldStop(method.table().lineages()[stage3]), compat && lower != 0);
+      EXPECT_EQ(driver.method.ShouldStop(driver.method.table().lineages()[stage3]),
+                compat && lower != 0);
     }
   }
 }
 
 TEST(RandomTest, AFailedStage1TrialDoesNotStopStage3) {
-  RandomMethod method(TestSpace({3, 1}, 100), TestOptions(true));
-  Driver driver(method);
+  Driven<RandomMethod> driver(TestSpace({3, 1}, 100), TestOptions(true));
   std::map<int, Proposal> of_stage;
   while (of_stage.size() < 2) {
     const Proposal proposal = driver.Ask();
@@ -207,12 +185,12 @@ TEST(RandomTest, AFailedStage1TrialDoesNotStopStage3) {
   }
   driver.Tell(of_stage[1], TrialState::kInfeasible);
   driver.Tell(of_stage[3], TrialState::kSucceeded, 1);
-  EXPECT_FALSE(method.ShouldStop(method.table().lineages()[static_cast<size_t>(of_stage[3].tag)]));
+  EXPECT_FALSE(driver.method.ShouldStop(
+      driver.method.table().lineages()[static_cast<size_t>(of_stage[3].tag)]));
 }
 
 TEST(RandomTest, PublishedBehaviorReplacesEveryQueuedStage3LineageOnceStage1Succeeded) {
-  RandomMethod method(TestSpace({1, 3}, 100), TestOptions(true));
-  Driver driver(method);
+  Driven<RandomMethod> driver(TestSpace({1, 3}, 100), TestOptions(true));
   std::vector<Proposal> stage3;
   std::optional<Proposal> stage1;
   while (stage3.size() < 10 || !stage1) {
@@ -231,8 +209,7 @@ TEST(RandomTest, PublishedBehaviorReplacesEveryQueuedStage3LineageOnceStage1Succ
 }
 
 TEST(RandomTest, ByDefaultStage3IsDrawnLessButStillDrawnOnceStage1Succeeded) {
-  RandomMethod method(TestSpace({1, 3}, 100), TestOptions());
-  Driver driver(method);
+  Driven<RandomMethod> driver(TestSpace({1, 3}, 100), TestOptions());
   Proposal proposal = driver.Ask();
   while (StageOf(proposal.assignment) != 1)
     proposal = driver.Ask();
@@ -244,12 +221,11 @@ TEST(RandomTest, ByDefaultStage3IsDrawnLessButStillDrawnOnceStage1Succeeded) {
 }
 
 TEST(RandomTest, ByDefaultNewRangesStayBelowTheSmallestSizeThatDidNotFit) {
-  RandomMethod method(TestSpace({1}, 64), TestOptions());
-  Driver driver(method);
+  Driven<RandomMethod> driver(TestSpace({1}, 64), TestOptions());
   for (int i = 0; i < 60; ++i)
     driver.Step(20);
   int64_t too_large = 64;
-  for (const Lineage& lineage : method.table().lineages()) {
+  for (const Lineage& lineage : driver.method.table().lineages()) {
     for (const LineageTrial& trial : lineage.trials) {
       if (trial.evidence == SizeEvidence::kTooLarge) {
         too_large = std::min(too_large, trial.step.micro_batch);
@@ -258,22 +234,20 @@ TEST(RandomTest, ByDefaultNewRangesStayBelowTheSmallestSizeThatDidNotFit) {
   }
   // Drains the queue; new lineages then start at their first trial.
   Proposal fresh = driver.Ask();
-  while (method.table().lineages().at(static_cast<size_t>(fresh.tag)).trials.size() > 1) {
+  while (driver.method.table().lineages().at(static_cast<size_t>(fresh.tag)).trials.size() > 1) {
     fresh = driver.Ask();
   }
-  EXPECT_LT(Latest(method, fresh).step.high, too_large);
+  EXPECT_LT(Latest(driver.method, fresh).step.high, too_large);
 }
 
 TEST(RandomTest, AFailedTrialEndsItsLineageAndIsNoEvidence) {
-  RandomMethod method(TestSpace({1}, 64), TestOptions());
-  Driver driver(method);
+  Driven<RandomMethod> driver(TestSpace({1}, 64), TestOptions());
   driver.Tell(driver.Ask(), TrialState::kFailed);
   const Proposal fresh = driver.Ask();
   EXPECT_EQ(fresh.tag, 1);
-  EXPECT_EQ(Latest(method, fresh).step.high, 64);
+  EXPECT_EQ(Latest(driver.method, fresh).step.high, 64);
 
-  RandomMethod published(TestSpace({1}, 64), TestOptions(true));
-  Driver other(published);
+  Driven<RandomMethod> other(TestSpace({1}, 64), TestOptions(true));
   other.Tell(other.Ask(), TrialState::kFailed);
   EXPECT_EQ(other.Ask().tag, 0);
 }
@@ -281,8 +255,7 @@ TEST(RandomTest, AFailedTrialEndsItsLineageAndIsNoEvidence) {
 TEST(RandomTest, EarlyStoppingCountsTrialsSinceTheLastNewBest) {
   SearchOptions options;
   options.random.early_stopping = 3;
-  RandomMethod method(TestSpace({1}, 1000), options);
-  Driver driver(method);
+  Driven<RandomMethod> driver(TestSpace({1}, 1000), options);
   // Errors before the first success do not count.
   for (int i = 0; i < 5; ++i)
     driver.Tell(driver.Ask(), TrialState::kInfeasible);
@@ -292,10 +265,10 @@ TEST(RandomTest, EarlyStoppingCountsTrialsSinceTheLastNewBest) {
   driver.Tell(driver.Ask(), TrialState::kSucceeded, 6);
   driver.Tell(driver.Ask(), TrialState::kSucceeded, 5);
   driver.Tell(driver.Ask(), TrialState::kFailed);
-  ASSERT_TRUE(method.Ask());
+  ASSERT_TRUE(driver.method.Ask());
   driver.Tell(driver.Ask(), TrialState::kInfeasible);
-  EXPECT_FALSE(method.Ask());
-  EXPECT_FALSE(method.Ask());
+  EXPECT_FALSE(driver.method.Ask());
+  EXPECT_FALSE(driver.method.Ask());
 }
 
 // A search that never beats the submitted configuration has found no new best.

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "methods/auto.h"
+#include "methods/auto_regression.h"
 #include "tests/methods/method_testing.h"
 
 namespace dsat {
@@ -124,6 +126,25 @@ inline Searched Search(const Machine& machine, Method& method, size_t concurrenc
     run.trials.push_back(trial);
   }
   return run;
+}
+
+// The method auto, and its search on a machine until it stops.
+struct AutoSearch {
+  explicit AutoSearch(const Machine& machine, size_t concurrency = 1, size_t most = 200)
+      : method(machine.space, machine.options), run(Search(machine, method, concurrency, most)) {}
+  AutoMethod method;
+  Searched run;
+};
+
+// A measurement of this launch.
+inline AutoObservation Observe(const AutoConfig& config, double log_value, int64_t launch,
+                               double variance = 1e-6) {
+  AutoObservation observed;
+  observed.point.config = config;
+  observed.log_value = log_value;
+  observed.variance = variance;
+  observed.launch = launch;
+  return observed;
 }
 
 // How much slower a configuration is than the best of the space.
