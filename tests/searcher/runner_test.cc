@@ -10,10 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <filesystem>
-#include <map>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -57,13 +54,9 @@ struct Watcher {
   }
 };
 
-std::string Expectation(TrialState state, const std::string& reason) {
-  return ToString(state) + ": " + reason;
-}
-
 std::string EndOf(const Experiment& experiment, TrialId id) {
   const Trial& trial = experiment.search().trials().at(id);
-  return Expectation(trial.state, trial.reason);
+  return ToString(trial.state) + ": " + trial.reason;
 }
 
 // The part of an experiment that interruptions of the search must not change.
@@ -190,28 +183,34 @@ TEST_F(RunnerTest, AScriptWhoseExtensionDoesNotCompileIsStartedOnce) {
   EXPECT_THAT(EndOf(experiment, 0), HasSubstr("install Python.h (python3-dev"));
 }
 
-TEST_F(RunnerTest, ATrialWithoutASignOfLifeIsKilled) {
-  Store store = OpenStore();
-  ExperimentSpec spec = Spec({{"0", {"mute"}}});
-  spec.max_restarts = 0;
-  Experiment experiment = Experiment::Create(store, spec);
-  RunnerOptions options = Options();
-  options.start_timeout = std::chrono::seconds(1);
-  EXPECT_EQ(Runner(experiment, options, nullptr).Run(), ExperimentState::kFailed);
-  EXPECT_THAT(EndOf(experiment, 0), HasSubstr("failed: no report for 1 s"));
-  ExpectNothingRuns();
-}
+// A trial that does not end by itself, the limit that ends it, and what is then said.
+struct Stuck {
+  std::string behavior;
+  std::chrono::seconds RunnerOptions::*limit;
+  std::string reason;
+};
+class StuckTrialTest : public RunnerTest, public testing::WithParamInterface<Stuck> {};
 
-TEST_F(RunnerTest, ATrialThatMakesNoMoreProgressIsKilled) {
+INSTANTIATE_TEST_SUITE_P(
+    , StuckTrialTest,
+    testing::Values(Stuck{"mute", &RunnerOptions::start_timeout, "no report for 1 s"},
+                    Stuck{"hang", &RunnerOptions::hang_timeout, "no progress for 1 s"},
+                    Stuck{"endless", &RunnerOptions::trial_timeout, "still running after 1 s"}),
+    [](const auto& stuck) { return stuck.param.behavior; });
+
+TEST_P(StuckTrialTest, IsKilledAndTheReasonSaysWhy) {
   Store store = OpenStore();
-  ExperimentSpec spec = Spec({{"0", {"hang"}}});
+  ExperimentSpec spec = Spec({{"0", {GetParam().behavior}}});
   spec.max_restarts = 0;
   Experiment experiment = Experiment::Create(store, spec);
   RunnerOptions options = Options();
-  options.hang_timeout = std::chrono::seconds(1);
+  options.*GetParam().limit = std::chrono::seconds(1);
   EXPECT_EQ(Runner(experiment, options, nullptr).Run(), ExperimentState::kFailed);
-  EXPECT_THAT(EndOf(experiment, 0), HasSubstr("failed: no progress for 1 s"));
-  EXPECT_THAT(EndOf(experiment, 0), HasSubstr("the last step was 1"));
+  EXPECT_THAT(EndOf(experiment, 0), HasSubstr("failed: " + GetParam().reason));
+  EXPECT_THAT(store.GetExperiment(experiment.id()).reason, HasSubstr(GetParam().reason));
+  if (GetParam().behavior == "hang") {
+    EXPECT_THAT(EndOf(experiment, 0), HasSubstr("the last step was 1"));
+  }
   ExpectNothingRuns();
 }
 
@@ -224,19 +223,6 @@ TEST_F(RunnerTest, ATrialThatDoesNotEndAfterItsResultIsKilled) {
   options.hang_timeout = std::chrono::seconds(3);
   EXPECT_EQ(Runner(experiment, options, nullptr).Run(), ExperimentState::kCompleted);
   EXPECT_EQ(2 * NumLaunches(), std::ssize(Journal()) + 1);  // It has not noted its end.
-  ExpectNothingRuns();
-}
-
-TEST_F(RunnerTest, ATrialThatNeverEndsIsKilled) {
-  Store store = OpenStore();
-  ExperimentSpec spec = Spec({{"0", {"endless"}}});
-  spec.max_restarts = 0;
-  Experiment experiment = Experiment::Create(store, spec);
-  RunnerOptions options = Options();
-  options.trial_timeout = std::chrono::seconds(1);
-  EXPECT_EQ(Runner(experiment, options, nullptr).Run(), ExperimentState::kFailed);
-  EXPECT_THAT(EndOf(experiment, 0), HasSubstr("failed: still running after 1 s"));
-  EXPECT_THAT(store.GetExperiment(experiment.id()).reason, HasSubstr("still running after 1 s"));
   ExpectNothingRuns();
 }
 

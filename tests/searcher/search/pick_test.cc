@@ -76,6 +76,10 @@ TEST(PickTest, WhatWasNotConfirmedNeedsAGainAboveTheNoiseOfLaunches) {
     const Verdict verdict = VerdictOf(search);
     EXPECT_EQ(verdict.pick == 5, speed >= 150) << speed;
     EXPECT_EQ(verdict.certainty, speed >= 150 ? Certainty::kProbable : Certainty::kNone);
+    if (speed == 150) {
+      EXPECT_DOUBLE_EQ(verdict.factor->value, 1.5);
+    }
+    EXPECT_FALSE(verdict.factor->has_interval());
     EXPECT_EQ(verdict.factor->rounds, 0);
   }
 }

@@ -62,14 +62,6 @@ std::vector<Json> TrialsOf(const Search& search) {
   return trials;
 }
 
-// The same events as the log of another experiment.
-Store Logged(const ExperimentSpec& spec, const std::vector<Event>& log) {
-  Store store = Store::InMemory();
-  store.CreateExperiment(spec);
-  store.Append(1, 0, log);
-  return store;
-}
-
 // Runs trials to the end of the search, each with the points that its method asks for.
 void RunPoints(Experiment& experiment, const Predictor& engine) {
   while (true) {
@@ -110,7 +102,7 @@ TEST(PredictedAutoTest, ASearchByPointsKilledAfterAnyEventGoesOnAsIfItHadNotBeen
   EXPECT_GT(std::ranges::count(log, EventKind::kMeasured, &Event::kind),
             std::ssize(uninterrupted.search().trials()) + 1);
   for (size_t cut = 5; cut < log.size(); cut += 7) {
-    Store store = Logged(spec, {log.begin(), log.begin() + static_cast<std::ptrdiff_t>(cut)});
+    Store store = Logged(spec, std::span(log).first(cut));
     Experiment resumed = Experiment::Open(store, 1);
     RunPoints(resumed, *engine);
     EXPECT_EQ(TrialsOf(resumed.search()), TrialsOf(uninterrupted.search())) << "event " << cut;
@@ -180,7 +172,7 @@ TEST_P(PredictedSearchTest, ASearchKilledAfterAnyEventGoesOnAsIfItHadNotBeen) {
   const auto engine = MakePredictor(spec, BuiltinProfile());
   // A trial has four events: every kind is the last one of some log.
   for (size_t cut = 0; cut < log.size(); cut += 3) {
-    Store store = Logged(spec, {log.begin(), log.begin() + static_cast<std::ptrdiff_t>(cut)});
+    Store store = Logged(spec, std::span(log).first(cut));
     Experiment resumed = Experiment::Open(store, 1);
     for (const TrialId id : resumed.search().Running()) {
       const Simulated run = EndOf(resumed.search().trials().at(id), *engine);

@@ -50,11 +50,9 @@ class RunnerLockTest : public ::testing::Test {
 
 TEST_F(RunnerLockTest, TheSecondRunnerIsToldWhoTheFirstIs) {
   const pid_t child = Holder();
-  std::string message;
-  EXPECT_EQ(CodeOf([&] { RunnerLock::Acquire(path(), 1); }, &message),
-            ErrorCode::kFailedPrecondition);
-  EXPECT_THAT(message, HasSubstr("experiment 1"));
-  EXPECT_THAT(message, HasSubstr("process " + std::to_string(child) + ";"));
+  EXPECT_THAT(RefusalOf([&] { RunnerLock::Acquire(path(), 1); }, ErrorCode::kFailedPrecondition),
+              testing::AllOf(HasSubstr("experiment 1"),
+                             HasSubstr("process " + std::to_string(child) + ";")));
   kill(child, SIGKILL);
   WaitFor(child);
 }
@@ -76,15 +74,12 @@ TEST_F(RunnerLockTest, AFolderHasOneWriterAndBelongsToOneExperiment) {
   const std::string dir = folder_.path();
   {
     const RunnerLock lock = RunnerLock::ClaimFolder(dir, mine);
-    std::string message;
-    EXPECT_EQ(CodeOf([&] { RunnerLock::LockFolder(dir); }, &message),
-              ErrorCode::kFailedPrecondition);
-    EXPECT_THAT(message, HasSubstr(dir + " is in use by process " + std::to_string(getpid())));
+    EXPECT_THAT(RefusalOf([&] { RunnerLock::LockFolder(dir); }, ErrorCode::kFailedPrecondition),
+                HasSubstr(dir + " is in use by process " + std::to_string(getpid())));
   }
-  std::string message;
-  EXPECT_EQ(CodeOf([&] { RunnerLock::ClaimFolder(dir, other); }, &message),
-            ErrorCode::kFailedPrecondition);
-  EXPECT_THAT(message, HasSubstr("experiment 1 of \"" + path()));
+  EXPECT_THAT(
+      RefusalOf([&] { RunnerLock::ClaimFolder(dir, other); }, ErrorCode::kFailedPrecondition),
+      HasSubstr("experiment 1 of \"" + path()));
   EXPECT_EQ(CodeOf([&] { RunnerLock::CheckUnclaimed(dir); }), ErrorCode::kFailedPrecondition);
   RunnerLock::ClaimFolder(dir, mine);  // Again, for dsat resume.
   EXPECT_EQ(FreeFolder(dir, mine), dir);
@@ -97,11 +92,9 @@ TEST_F(RunnerLockTest, AFolderWithFilesOfTheUserIsNotForResults) {
     const std::string dir = folder_ / (std::string("with_") + name);
     std::filesystem::create_directory(dir);
     WriteFileAtomic(dir + "/" + name, "the user's");
-    std::string message;
     EXPECT_EQ(CodeOf([&] { RunnerLock::CheckUnclaimed(dir); }), ErrorCode::kAlreadyExists);
-    EXPECT_EQ(CodeOf([&] { RunnerLock::ClaimFolder(dir, mine); }, &message),
-              ErrorCode::kAlreadyExists);
-    EXPECT_THAT(message, HasSubstr(dir + "/" + name + ": no search has written this file"));
+    EXPECT_THAT(RefusalOf([&] { RunnerLock::ClaimFolder(dir, mine); }, ErrorCode::kAlreadyExists),
+                HasSubstr(dir + "/" + name + ": no search has written this file"));
     EXPECT_EQ(FreeFolder(dir, mine), dir + "-2");
     EXPECT_EQ(ReadFile(dir + "/" + name), "the user's");
   }

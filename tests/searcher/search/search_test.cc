@@ -293,6 +293,7 @@ TEST(SearchTest, SpecsThatContradictThemselvesAreRefused) {
       {"--max-slots", [](ExperimentSpec& s) { s.options.max_slots = 1; }},
       {"slots_per_trial", [](ExperimentSpec& s) { s.slots_per_trial = 0; }},
       {"bogus", [](ExperimentSpec& s) { s.method = "bogus"; }},
+      {"beauty", [](ExperimentSpec& s) { s.options.metric = "beauty"; }},
       {"stage", [](ExperimentSpec& s) { s.ds_config["zero_optimization"]["stage"] = 7; }},
       {"train_batch_size", [](ExperimentSpec& s) { s.ds_config["train_batch_size"] = 9; }},
   };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -60,20 +61,31 @@ inline void RunTrial(Experiment& experiment, TrialId id) {
   experiment.Tell(id, result.outcome);
 }
 
+// Runs one of the trials that have been asked for, in an order that mixes; false if there is none.
+inline bool RunNext(Experiment& experiment) {
+  const std::vector<TrialId> running = experiment.search().Running();
+  if (running.empty()) return false;
+  RunTrial(experiment, *std::ranges::min_element(running, {}, [](TrialId id) {
+             return Rng(1, static_cast<uint64_t>(id), "order").NextU64();
+           }));
+  return true;
+}
+
 // Runs an experiment to its end with up to `at_once` trials running, told in an order that mixes.
 inline void RunToEnd(Experiment& experiment, int64_t at_once) {
-  while (true) {
+  do {
     while (static_cast<int64_t>(experiment.search().Running().size()) < at_once &&
            experiment.Ask()) {
     }
-    std::vector<TrialId> running = experiment.search().Running();
-    if (running.empty()) return;
-    std::sort(running.begin(), running.end(), [](TrialId a, TrialId b) {
-      return Rng(1, static_cast<uint64_t>(a), "order").NextU64() <
-             Rng(1, static_cast<uint64_t>(b), "order").NextU64();
-    });
-    RunTrial(experiment, running.front());
-  }
+  } while (RunNext(experiment));
+}
+
+// A store that holds the events of a log.
+inline Store Logged(const ExperimentSpec& spec, std::span<const Event> log) {
+  Store store = Store::InMemory();
+  store.CreateExperiment(spec);
+  store.Append(1, 0, log);
+  return store;
 }
 
 inline LossCurve Curve(double rate, int num_steps = 8) {

@@ -211,16 +211,6 @@ TEST(VerdictTest, ConfirmTrialsComeAfterTheSearchOneAtATimeAndAreNotCounted) {
   EXPECT_NE(search.trials().at(*search.Best()).kind, TrialKind::kConfirm);
 }
 
-TEST(VerdictTest, WithoutConfirmationTheFactorHasNoInterval) {
-  Search search(ConfirmedSpec(0));
-  RunToEnd(search, Device([](const Trial& t) { return t.id == 5 ? 150.0 : 100.0; },
-                          [](const Trial&) { return 0.0; }));
-  const Verdict verdict = VerdictOf(search);
-  EXPECT_EQ(verdict.pick, 5);
-  EXPECT_DOUBLE_EQ(verdict.factor->value, 1.5);
-  EXPECT_FALSE(verdict.factor->has_interval());
-}
-
 TEST(VerdictTest, AnEndedSearchConfirmsWhatItHas) {
   Search search(ConfirmedSpec());
   const EndTrial end = Device([](const Trial& t) { return 100.0 + static_cast<double>(t.id); },
@@ -283,9 +273,12 @@ TEST(VerdictTest, LimitsMayBeRaisedWhileATrialConfirms) {
   EXPECT_EQ(trial.value().kind, TrialKind::kSearch);
   RunTrial(experiment, trial->id);
   RunToEnd(experiment, 3);
+  experiment.SetState(ExperimentState::kCompleted, "");
   const Experiment replayed = Experiment::Open(store, experiment.id());
   EXPECT_EQ(ToJson(VerdictOf(replayed.search())), ToJson(VerdictOf(experiment.search())));
   EXPECT_EQ(VerdictOf(replayed.search()).num_rounds, 2);
+  EXPECT_EQ(store.Query("SELECT pick FROM experiments").rows.at(0).at(0),
+            *VerdictOf(experiment.search()).pick);
 }
 
 TEST(VerdictTest, WithoutConfirmationNothingSlowerIsPicked) {
@@ -377,23 +370,6 @@ TEST(VerdictTest, AFixedGlobalBatchStays) {
     return OnDevice(trial, false);
   });
   EXPECT_GT(NumOf(search, TrialKind::kSearch), 2);
-}
-
-// Runs an experiment, closes it, and replays it from its log.
-TEST(VerdictTest, AReplayedExperimentHasTheSameVerdict) {
-  Store store = Store::InMemory();
-  ExperimentSpec spec = SearchSpec("binary", 9);
-  spec.options.confirm_rounds = 6;
-  Experiment experiment = Experiment::Create(store, spec);
-  RunToEnd(experiment, 3);
-  experiment.RaiseLimits({.max_trials = 11, .max_time_s = {}, .max_device_hours = {}});
-  RunToEnd(experiment, 3);
-  experiment.SetState(ExperimentState::kCompleted, "");
-  const Experiment replayed = Experiment::Open(store, experiment.id());
-  EXPECT_GT(NumOf(replayed.search(), TrialKind::kConfirm), 0);
-  EXPECT_EQ(ToJson(VerdictOf(replayed.search())), ToJson(VerdictOf(experiment.search())));
-  const Json picked = store.Query("SELECT pick FROM experiments").rows.at(0).at(0);
-  EXPECT_EQ(picked, *VerdictOf(experiment.search()).pick);
 }
 
 TEST(VerdictTest, TwoConfigurationsCanBeComparedWithoutASearch) {

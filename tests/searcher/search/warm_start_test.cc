@@ -83,11 +83,10 @@ TEST(WarmStartTest, ANamedExperimentCountsAlsoOnAnotherMachine) {
 TEST(WarmStartTest, AnExperimentThatTellsNothingIsRefused) {
   Store store = Store::InMemory();
   Experiment::Create(store, SpecOn("x"));
-  std::string message;
-  EXPECT_EQ(CodeOf([&] { FindPrior(store, From(SpecOn("x"), "1")); }, &message),
-            ErrorCode::kFailedPrecondition);
-  EXPECT_THAT(message, HasSubstr("--warm-start: experiment 1 has measured no configuration"));
-  EXPECT_EQ(CodeOf([&] { Experiment::Create(store, From(SpecOn("x"), "7")); }, &message),
+  EXPECT_THAT(
+      RefusalOf([&] { FindPrior(store, From(SpecOn("x"), "1")); }, ErrorCode::kFailedPrecondition),
+      HasSubstr("--warm-start: experiment 1 has measured no configuration"));
+  EXPECT_EQ(CodeOf([&] { Experiment::Create(store, From(SpecOn("x"), "7")); }),
             ErrorCode::kNotFound);
   EXPECT_EQ(store.ListExperiments().size(), 1u);
 }

@@ -43,14 +43,21 @@ std::vector<TrialMessage> Serve(EventQueue<TrialMessage>& queue, size_t count,
   return seen;
 }
 
-TEST(TrialServerTest, TheLoopHearsWhatARankSays) {
-  EventQueue<TrialMessage> queue;
-  TrialServer server(&queue);
-  server.Admit(kAttempt);
-  TrialClient client = TrialClient::Connect(server.address(), server.key(), kAttempt);
+// A server that expects one attempt, and a client of a rank of it.
+class TrialServerTest : public testing::Test {
+ protected:
+  TrialServerTest() { server_.Admit(kAttempt); }
+  TrialClient Client() { return TrialClient::Connect(server_.address(), server_.key(), kAttempt); }
+
+  EventQueue<TrialMessage> queue_;
+  TrialServer server_{&queue_};
+};
+
+TEST_F(TrialServerTest, TheLoopHearsWhatARankSays) {
+  TrialClient client = Client();
   EXPECT_FALSE(client.Progress(1, 7, /*begins=*/true, {"a warning", "\xff"}));
   client.Infeasible(2, "needs 3 GiB of 2 GiB \xff");
-  const std::vector<TrialMessage> seen = Serve(queue, 2, [](TrialMessage&) {});
+  const std::vector<TrialMessage> seen = Serve(queue_, 2, [](TrialMessage&) {});
   const auto& progress = std::get<ProgressMessage>(seen[0]);
   EXPECT_EQ(progress.attempt, kAttempt);
   EXPECT_EQ(progress.rank, 1);
@@ -62,18 +69,15 @@ TEST(TrialServerTest, TheLoopHearsWhatARankSays) {
   EXPECT_EQ(infeasible.reason, "needs 3 GiB of 2 GiB \uFFFD");
 }
 
-TEST(TrialServerTest, AMeasurementIsAnsweredWithTheNextPoint) {
-  EventQueue<TrialMessage> queue;
-  TrialServer server(&queue);
-  server.Admit(kAttempt);
+TEST_F(TrialServerTest, AMeasurementIsAnsweredWithTheNextPoint) {
   std::optional<Point> first, second;
   std::thread rank([&] {
-    TrialClient client = TrialClient::Connect(server.address(), server.key(), kAttempt);
+    TrialClient client = Client();
     first = client.Measured(SomeResult(), ModelProfile{10, 9, 8, 7, 6, 5});
     second = client.Measured(SomeResult(), std::nullopt);
   });
   bool answered_one = false;
-  const auto seen = Serve(queue, 2, [&](TrialMessage& message) {
+  const auto seen = Serve(queue_, 2, [&](TrialMessage& message) {
     auto& measured = std::get<MeasuredMessage>(message);
     if (answered_one) return measured.next_point.set_value(std::nullopt);
     answered_one = true;
@@ -92,7 +96,7 @@ TEST(TrialServerTest, AMeasurementIsAnsweredWithTheNextPoint) {
   EXPECT_FALSE(std::get<MeasuredMessage>(seen[1]).profile.has_value());
 }
 
-TEST(TrialServerTest, WithoutTheKeyNothingReachesTheLoop) {
+TEST_F(TrialServerTest, WithoutTheKeyNothingReachesTheLoop) {
   EventQueue<TrialMessage> queue;
   TrialServer server(&queue, "127.0.0.1"), other(&queue, "127.0.0.1");
   server.Admit(kAttempt);
@@ -108,27 +112,21 @@ TEST(TrialServerTest, WithoutTheKeyNothingReachesTheLoop) {
   EXPECT_EQ(queue.Drain().size(), 1u);
 }
 
-TEST(TrialServerTest, AnAttemptThatDoesNotRunHereIsToldToStop) {
-  EventQueue<TrialMessage> queue;
-  TrialServer server(&queue);
-  server.Admit(kAttempt);
-  TrialClient client = TrialClient::Connect(server.address(), server.key(), {1, 2, 4});
+TEST_F(TrialServerTest, AnAttemptThatDoesNotRunHereIsToldToStop) {
+  TrialClient client = TrialClient::Connect(server_.address(), server_.key(), {1, 2, 4});
   EXPECT_TRUE(client.Progress(0, 1));
   EXPECT_EQ(CodeOf([&] { client.Measured(SomeResult(), std::nullopt); }),
             ErrorCode::kFailedPrecondition);
   EXPECT_EQ(CodeOf([&] { client.Infeasible(0, "no"); }), ErrorCode::kFailedPrecondition);
-  server.Admit({1, 2, 4});
+  server_.Admit({1, 2, 4});
   EXPECT_FALSE(client.Progress(0, 1));
-  server.Dismiss({1, 2, 4});
+  server_.Dismiss({1, 2, 4});
   EXPECT_TRUE(client.Progress(0, 2));
-  EXPECT_EQ(queue.Drain().size(), 1u);
+  EXPECT_EQ(queue_.Drain().size(), 1u);
 }
 
-TEST(TrialServerTest, AMeasurementThatCannotBeIsRefused) {
-  EventQueue<TrialMessage> queue;
-  TrialServer server(&queue);
-  server.Admit(kAttempt);
-  TrialClient client = TrialClient::Connect(server.address(), server.key(), kAttempt);
+TEST_F(TrialServerTest, AMeasurementThatCannotBeIsRefused) {
+  TrialClient client = Client();
   EXPECT_EQ(CodeOf([&] {
               client.Measured({{1, 1}, {{"speed", {1, 0, 1}}}}, std::nullopt);
             }),
@@ -139,10 +137,10 @@ TEST(TrialServerTest, AMeasurementThatCannotBeIsRefused) {
             ErrorCode::kInvalidArgument);
   EXPECT_EQ(CodeOf([&] { client.Measured(SomeResult(), ModelProfile{}); }),
             ErrorCode::kInvalidArgument);
-  EXPECT_TRUE(queue.Drain().empty());
+  EXPECT_TRUE(queue_.Drain().empty());
 }
 
-TEST(TrialServerTest, AWaitingRankIsReleasedWhenTheRunnerEnds) {
+TEST_F(TrialServerTest, AWaitingRankIsReleasedWhenTheRunnerEnds) {
   EventQueue<TrialMessage> queue;
   auto server = std::make_unique<TrialServer>(&queue);
   server->Admit(kAttempt);
@@ -163,35 +161,29 @@ TEST(TrialServerTest, AWaitingRankIsReleasedWhenTheRunnerEnds) {
   EXPECT_TRUE(code == ErrorCode::kUnavailable || code == ErrorCode::kCancelled);
 }
 
-TEST(TrialServerTest, ADroppedMeasurementIsAnError) {
-  EventQueue<TrialMessage> queue;
-  TrialServer server(&queue);
-  server.Admit(kAttempt);
+TEST_F(TrialServerTest, ADroppedMeasurementIsAnError) {
   std::optional<ErrorCode> code;
   std::thread rank([&] {
-    TrialClient client = TrialClient::Connect(server.address(), server.key(), kAttempt);
+    TrialClient client = Client();
     code = CodeOf([&] { client.Measured(SomeResult(), std::nullopt); });
   });
-  Serve(queue, 1, [](TrialMessage&) {});  // The messages are destroyed unanswered.
+  Serve(queue_, 1, [](TrialMessage&) {});  // The messages are destroyed unanswered.
   rank.join();
   EXPECT_EQ(code, ErrorCode::kUnavailable);
 }
 
-TEST(TrialServerTest, ManyRanksAtOnceAreAllHeard) {
+TEST_F(TrialServerTest, ManyRanksAtOnceAreAllHeard) {
   constexpr int kRanks = 8, kSteps = 50;
-  EventQueue<TrialMessage> queue;
-  TrialServer server(&queue);
-  server.Admit(kAttempt);
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < kRanks; ++rank) {
-    ranks.emplace_back([&server, rank] {
-      TrialClient client = TrialClient::Connect(server.address(), server.key(), kAttempt);
+    ranks.emplace_back([this, rank] {
+      TrialClient client = Client();
       for (int step = 1; step <= kSteps; ++step)
         client.Progress(rank, step);
     });
   }
   std::map<int64_t, int64_t> last_step;
-  Serve(queue, kRanks * kSteps, [&](TrialMessage& message) {
+  Serve(queue_, kRanks * kSteps, [&](TrialMessage& message) {
     const auto& progress = std::get<ProgressMessage>(message);
     EXPECT_EQ(progress.step, last_step[progress.rank] + 1);  // In order, none lost.
     last_step[progress.rank] = progress.step;
@@ -249,10 +241,8 @@ TEST(TrialServerDeathTest, RanksAreHeardWhileOthersExhaustTheConnections) {
               testing::ExitedWithCode(0), "");
 }
 
-TEST(TrialServerTest, WhatDoesNotBeginAsHttp2IsClosed) {
-  EventQueue<TrialMessage> queue;
-  TrialServer server(&queue);
-  const UniqueFd fd = Connect(server.address(), "GET / HTTP/1.1\r\n\r\n");
+TEST_F(TrialServerTest, WhatDoesNotBeginAsHttp2IsClosed) {
+  const UniqueFd fd = Connect(server_.address(), "GET / HTTP/1.1\r\n\r\n");
   // The server may send its settings before an end or a reset.
   char bytes[256];
   ssize_t num_received = 1;
@@ -261,7 +251,7 @@ TEST(TrialServerTest, WhatDoesNotBeginAsHttp2IsClosed) {
   EXPECT_LE(num_received, 0);
 }
 
-TEST(TrialServerTest, TheSocketIsNoFileAndEndsWithTheServer) {
+TEST_F(TrialServerTest, TheSocketIsNoFileAndEndsWithTheServer) {
   EventQueue<TrialMessage> queue;
   std::string address;
   {
