@@ -36,12 +36,14 @@ Error ErrorOf(const Work& work) {
   return {ErrorCode::kUnknown, ""};
 }
 
-// The message of that Error, whose code must be kInvalidArgument.
+// The message of the Error that `work` throws, which must be one line and have this code; "" if it
+// throws none.
 template <typename Work>
-std::string RefusalOf(const Work& work) {
-  const Error error = ErrorOf(work);
-  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << error.what();
-  return error.what();
+std::string RefusalOf(const Work& work, ErrorCode code = ErrorCode::kInvalidArgument) {
+  std::string message;
+  const std::optional<ErrorCode> thrown = CodeOf(work, &message);
+  EXPECT_TRUE(!thrown || thrown == code) << message;
+  return message;
 }
 
 }  // namespace dsat

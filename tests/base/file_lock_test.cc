@@ -58,10 +58,9 @@ TEST_F(FileLockTest, ALookAtAnUnusedFileOnlyDelaysTheNextHolder) {
 TEST_F(FileLockTest, AHolderThatRunsIsNamed) {
   const FileLock lock = FileLock::Acquire(path(), "the folder is in use by");
   EXPECT_TRUE(FileLock::IsHeld(path()));
-  std::string message;
-  EXPECT_EQ(CodeOf([&] { FileLock::Acquire(path(), "the folder is in use by"); }, &message),
-            ErrorCode::kFailedPrecondition);
-  EXPECT_THAT(message, HasSubstr("the folder is in use by process " + std::to_string(getpid())));
+  EXPECT_THAT(RefusalOf([&] { FileLock::Acquire(path(), "the folder is in use by"); },
+                        ErrorCode::kFailedPrecondition),
+              HasSubstr("the folder is in use by process " + std::to_string(getpid())));
 }
 
 }  // namespace

@@ -97,10 +97,9 @@ TEST_F(OpenTest, AMissingFileIsNotFoundUnlessItIsToBeMade) {
 }
 
 TEST_F(OpenTest, AMissingFolderIsNamed) {
-  std::string message;
   const std::string deep = folder_ / "no/such/dsat.db";
-  EXPECT_EQ(CodeOf([&] { Store::Open(deep, Mode::kCreate); }, &message), ErrorCode::kNotFound);
-  EXPECT_THAT(message, HasSubstr("no folder " + folder_ / "no/such"));
+  EXPECT_THAT(RefusalOf([&] { Store::Open(deep, Mode::kCreate); }, ErrorCode::kNotFound),
+              HasSubstr("no folder " + folder_ / "no/such"));
 }
 
 TEST_F(OpenTest, AFolderIsNoDatabase) {
@@ -232,10 +231,8 @@ TEST_F(OpenTest, AMissingEventIsFound) {
     Database db = Database::Open(path(), Database::Access::kReadWrite, kShort);
     db.Execute("DELETE FROM events WHERE seq = 3");
   }
-  std::string message;
   const Store store = Store::Open(path(), Mode::kReadOnly);
-  EXPECT_EQ(CodeOf([&] { store.Events(1); }, &message), ErrorCode::kDataLoss);
-  EXPECT_THAT(message, HasSubstr("event 3"));
+  EXPECT_THAT(RefusalOf([&] { store.Events(1); }, ErrorCode::kDataLoss), HasSubstr("event 3"));
 }
 
 TEST_F(OpenTest, ALockedDatabaseIsUnavailableAfterTheTimeOut) {
@@ -244,10 +241,8 @@ TEST_F(OpenTest, ALockedDatabaseIsUnavailableAfterTheTimeOut) {
   Database other = Database::Open(path(), Database::Access::kReadWrite, kShort);
   {
     const Transaction lock(other);
-    std::string message;
-    EXPECT_EQ(CodeOf([&] { store.CreateExperiment(SampleSpec()); }, &message),
-              ErrorCode::kUnavailable);
-    EXPECT_THAT(message, HasSubstr("locked for more than 50 ms"));
+    EXPECT_THAT(RefusalOf([&] { store.CreateExperiment(SampleSpec()); }, ErrorCode::kUnavailable),
+                HasSubstr("locked for more than 50 ms"));
     EXPECT_EQ(store.Trials(1).size(), 20U);  // Readers do not wait.
   }
   EXPECT_EQ(store.CreateExperiment(SampleSpec()), 2);
@@ -260,11 +255,9 @@ TEST_F(OpenTest, AMovedFileTakesNoMoreEventsAndLosesNone) {
     Store store = Store::Open(path(), Mode::kReadWrite);
     EXPECT_EQ(store.CreateExperiment(SampleSpec()), 2);
     std::filesystem::rename(path(), elsewhere);
-    std::string message;
     const std::vector<Event> events = {AskedEvent(SampleTrial(1))};
-    EXPECT_EQ(CodeOf([&] { store.Append(1, 2, events); }, &message),
-              ErrorCode::kFailedPrecondition);
-    EXPECT_THAT(message, HasSubstr(path() + ": the database was moved"));
+    EXPECT_THAT(RefusalOf([&] { store.Append(1, 2, events); }, ErrorCode::kFailedPrecondition),
+                HasSubstr(path() + ": the database was moved"));
     EXPECT_EQ(CodeOf([&] { store.CreateExperiment(SampleSpec()); }),
               ErrorCode::kFailedPrecondition);
   }
@@ -292,11 +285,9 @@ TEST_F(OpenTest, TheReasonOfTheSystemIsNamed) {
 
 TEST_F(OpenTest, TheReasonOfTheSystemIsNamedWhereACommitFails) {
   Store store = Store::Open(path(), Mode::kCreate);
-  std::string message;
   const FileSizeLimit limit(8192);
-  EXPECT_EQ(CodeOf([&] { store.CreateExperiment(SampleSpec()); }, &message),
-            ErrorCode::kUnavailable);
-  EXPECT_EQ(message, path() + ": cannot read or write the database: File too large");
+  EXPECT_EQ(RefusalOf([&] { store.CreateExperiment(SampleSpec()); }, ErrorCode::kUnavailable),
+            path() + ": cannot read or write the database: File too large");
 }
 
 TEST_F(OpenTest, APathMayBeginWithTwoSlashes) {

@@ -175,18 +175,16 @@ TEST(SqliteTest, AFullDatabaseIsResourceExhaustedAndRollsBack) {
       Database::Open(folder / "x.db", Database::Access::kCreate, std::chrono::milliseconds(10));
   db.Execute("CREATE TABLE t (x)");
   db.Execute("PRAGMA max_page_count = 10");
-  std::string message;
-  EXPECT_EQ(CodeOf(
-                [&] {
-                  Transaction transaction(db);
-                  for (int i = 0; i < 100; ++i) {
-                    dsat::Run(db, "INSERT INTO t VALUES (?)", std::string(2000, 'x'));
-                  }
-                  transaction.Commit();
-                },
-                &message),
-            ErrorCode::kResourceExhausted);
-  EXPECT_THAT(message, HasSubstr("disk is full"));
+  EXPECT_THAT(RefusalOf(
+                  [&] {
+                    Transaction transaction(db);
+                    for (int i = 0; i < 100; ++i) {
+                      dsat::Run(db, "INSERT INTO t VALUES (?)", std::string(2000, 'x'));
+                    }
+                    transaction.Commit();
+                  },
+                  ErrorCode::kResourceExhausted),
+              HasSubstr("disk is full"));
   EXPECT_FALSE(db.InTransaction());
   Statement count(db, "SELECT count(*) FROM t");
   ASSERT_TRUE(count.Step());

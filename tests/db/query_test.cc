@@ -41,10 +41,9 @@ TEST_F(QueryTest, TextThatIsNoUtf8IsMadePrintable) {
 TEST_F(QueryTest, AQueryThatTakesTooMuchIsEnded) {
   const QueryLimits limits = {.time = std::chrono::milliseconds(50), .num_rows = 10};
   const std::string endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i FROM n) ";
-  std::string message;
-  EXPECT_EQ(CodeOf([&] { store_.Query(endless + "SELECT count(*) FROM n", limits); }, &message),
-            ErrorCode::kDeadlineExceeded);
-  EXPECT_THAT(message, HasSubstr("still running after 0.05 s; ask for less"));
+  EXPECT_THAT(RefusalOf([&] { store_.Query(endless + "SELECT count(*) FROM n", limits); },
+                        ErrorCode::kDeadlineExceeded),
+              HasSubstr("still running after 0.05 s; ask for less"));
   EXPECT_EQ(CodeOf([&] {
               store_.Query(endless + "SELECT i FROM n", {{std::chrono::hours(1), 10}});
             }),
@@ -53,13 +52,11 @@ TEST_F(QueryTest, AQueryThatTakesTooMuchIsEnded) {
 }
 
 TEST_F(QueryTest, NoFunctionTellsAnAddressOrMakesAHugeText) {
-  std::string message;
-  EXPECT_EQ(CodeOf([&] { store_.Query("SELECT fts3_tokenizer('simple')"); }, &message),
-            ErrorCode::kInvalidArgument);
-  EXPECT_THAT(message, HasSubstr("not authorized to use function: fts3_tokenizer"));
-  EXPECT_EQ(CodeOf([&] { store_.Query("SELECT zeroblob(500000000)"); }, &message),
-            ErrorCode::kResourceExhausted);
-  EXPECT_THAT(message, HasSubstr("string or blob too big"));
+  EXPECT_THAT(RefusalOf([&] { store_.Query("SELECT fts3_tokenizer('simple')"); }),
+              HasSubstr("not authorized to use function: fts3_tokenizer"));
+  EXPECT_THAT(
+      RefusalOf([&] { store_.Query("SELECT zeroblob(500000000)"); }, ErrorCode::kResourceExhausted),
+      HasSubstr("string or blob too big"));
 }
 
 TEST_F(QueryTest, AQueryWithoutRowsHasColumns) {
@@ -92,10 +89,8 @@ TEST_F(QueryTest, AClosingSemicolonAndCommentsAreNoSecondStatement) {
 }
 
 TEST_F(QueryTest, WrongSqlSaysWhat) {
-  std::string message;
-  EXPECT_EQ(CodeOf([&] { store_.Query("SELECT nme FROM experiments"); }, &message),
-            ErrorCode::kInvalidArgument);
-  EXPECT_THAT(message, HasSubstr("no such column: nme"));
+  EXPECT_THAT(RefusalOf([&] { store_.Query("SELECT nme FROM experiments"); }),
+              HasSubstr("no such column: nme"));
   for (const char* sql :
        {"", "  -- nothing", "SELEC 1", "SELECT 1; SELECT 2", "SELECT 1; garbage"}) {
     EXPECT_EQ(CodeOf([&] { store_.Query(sql); }), ErrorCode::kInvalidArgument) << sql;

@@ -119,10 +119,8 @@ TEST_P(StoreTest, ExperimentsAreFoundByNumberAndByNewestName) {
 
 TEST_P(StoreTest, UnknownExperimentsAreNamedWithThoseThatExist) {
   store_.CreateExperiment(SampleSpec());
-  std::string message;
-  EXPECT_EQ(CodeOf([&] { store_.FindExperiment("7"); }, &message), ErrorCode::kNotFound);
-  EXPECT_THAT(message, HasSubstr("no experiment 7"));
-  EXPECT_THAT(message, HasSubstr("1 (sample)"));
+  EXPECT_THAT(RefusalOf([&] { store_.FindExperiment("7"); }, ErrorCode::kNotFound),
+              testing::AllOf(HasSubstr("no experiment 7"), HasSubstr("1 (sample)")));
   EXPECT_EQ(CodeOf([&] { store_.FindExperiment("llama"); }), ErrorCode::kNotFound);
   EXPECT_EQ(CodeOf([&] { store_.GetSpec(7); }), ErrorCode::kNotFound);
   EXPECT_EQ(CodeOf([&] { store_.GetExperiment(7); }), ErrorCode::kNotFound);

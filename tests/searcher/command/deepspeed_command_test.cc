@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
 #include "searcher/command/rank_launcher.h"
+#include "tests/base/error_code.h"
 
 namespace dsat {
 namespace {
@@ -140,25 +140,19 @@ TEST(OthersMayReadConfigTest, PythonAloneIsSeenToReadIt) {
 }
 
 // The refusal by CheckDeepSpeedCommand of a trial of two ranks; "" if there is none.
-std::string RefusalOf(const Argv& entrypoint) {
+std::string Refusal(const Argv& entrypoint) {
   ExperimentSpec spec;
   spec.entrypoint = entrypoint;
   spec.slots_per_trial = 2;
   spec.environment = {{"OF_EXPERIMENT", "--num_gpus 2"}};
-  try {
-    CheckDeepSpeedCommand(spec, /*has_hook=*/true);
-    return "";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    return error.what();
-  }
+  return RefusalOf([&] { CheckDeepSpeedCommand(spec, /*has_hook=*/true); });
 }
 
 TEST(CheckVariablesTest, AValueOfAFlagAndTheScriptMayBeInVariables) {
-  EXPECT_EQ(RefusalOf({"sh", "-c", "deepspeed --num_gpus $N t.py --ds_config a $MORE"}), "");
-  EXPECT_EQ(RefusalOf({"sh", "-c", "S=train; torchrun $S $MORE --ds_config a"}), "");
-  EXPECT_EQ(RefusalOf({"sh", "-c", "deepspeed '$OPTS' t.py --ds_config a"}), "");
-  EXPECT_EQ(RefusalOf({"sh", "-c", "PYTHON=python3; $PYTHON t.py --ds_config a"}), "");
+  EXPECT_EQ(Refusal({"sh", "-c", "deepspeed --num_gpus $N t.py --ds_config a $MORE"}), "");
+  EXPECT_EQ(Refusal({"sh", "-c", "S=train; torchrun $S $MORE --ds_config a"}), "");
+  EXPECT_EQ(Refusal({"sh", "-c", "deepspeed '$OPTS' t.py --ds_config a"}), "");
+  EXPECT_EQ(Refusal({"sh", "-c", "PYTHON=python3; $PYTHON t.py --ds_config a"}), "");
 }
 
 // Its time is linear: looking through all assignments from each of them would exceed the time
@@ -171,7 +165,7 @@ TEST(FindRankLauncherTest, ManyAssignmentsMayStandBeforeALauncher) {
       FindRankLauncher(CommandWords({"sh", "-c", script + "exec b= torchrun t.py"}));
   ASSERT_TRUE(launcher);
   EXPECT_EQ(launcher->name, "torchrun");
-  EXPECT_EQ(RefusalOf({"sh", "-c", script + "$RUN t.py --ds_config a"}), "");
+  EXPECT_EQ(Refusal({"sh", "-c", script + "$RUN t.py --ds_config a"}), "");
 }
 
 TEST(CheckVariablesTest, ManyVariablesMayFollowALauncher) {
@@ -181,12 +175,12 @@ TEST(CheckVariablesTest, ManyVariablesMayFollowALauncher) {
     words += " -x $B";
   }
   const std::string name(1'000'000, 'N');
-  EXPECT_EQ(RefusalOf({"sh", "-c", script + "torchrun" + words + " -x $" + name + " t.py"}), "");
+  EXPECT_EQ(Refusal({"sh", "-c", script + "torchrun" + words + " -x $" + name + " t.py"}), "");
 }
 
 TEST(FindRankLauncherTest, MoreRanksThanANumberHoldsAreRefused) {
-  EXPECT_THAT(RefusalOf({"deepspeed", "--num_gpus", "4611686018427387904", "--num_nodes", "4",
-                         "t.py", "--ds_config", "a"}),
+  EXPECT_THAT(Refusal({"deepspeed", "--num_gpus", "4611686018427387904", "--num_nodes", "4", "t.py",
+                       "--ds_config", "a"}),
               HasSubstr("deepspeed would start 9223372036854775807 ranks, expected 2"));
 }
 
@@ -196,16 +190,16 @@ TEST(FindRankLauncherTest, ItsArgumentsEndBeforeTheModuleOrTheProgram) {
     Argv argv = {"deepspeed", "--num_gpus=2"};
     argv.insert(argv.end(), program.begin(), program.end());
     argv.insert(argv.end(), {"-i", "corpus:en", "--num_gpus", "7", "--ds_config", "a"});
-    EXPECT_EQ(RefusalOf(argv), "") << program.front();
+    EXPECT_EQ(Refusal(argv), "") << program.front();
   }
-  EXPECT_EQ(RefusalOf({"accelerate", "launch", "--multi-gpu", "pkg/main", "--num_processes", "4",
-                       "--ds_config", "a"}),
+  EXPECT_EQ(Refusal({"accelerate", "launch", "--multi-gpu", "pkg/main", "--num_processes", "4",
+                     "--ds_config", "a"}),
             "");
-  EXPECT_THAT(RefusalOf({"accelerate", "launch", "--multi_gpu", "--num_processes", "4", "pkg/main",
-                         "--ds_config", "a"}),
+  EXPECT_THAT(Refusal({"accelerate", "launch", "--multi_gpu", "--num_processes", "4", "pkg/main",
+                       "--ds_config", "a"}),
               HasSubstr("accelerate would start 4 ranks"));
-  EXPECT_THAT(RefusalOf({"accelerate", "launch", "--config_file", "a", "--num_processes", "3", "-m",
-                         "pkg.train", "--num_processes", "2"}),
+  EXPECT_THAT(Refusal({"accelerate", "launch", "--config_file", "a", "--num_processes", "3", "-m",
+                       "pkg.train", "--num_processes", "2"}),
               HasSubstr("accelerate would start 3 ranks"));
 }
 
@@ -235,19 +229,18 @@ TEST(RankProgramTest, LaunchersAndWrappersSayWhatRanksRun) {
 
 TEST(CheckIncludedTest, TheDevicesOfDeepSpeedsLauncherAreTheRanksOfATrial) {
   for (const char* filter : {"localhost:0,1,2", "a:0@b:0,3"}) {
-    EXPECT_THAT(RefusalOf({"deepspeed", "--include", filter, "t.py"}),
+    EXPECT_THAT(Refusal({"deepspeed", "--include", filter, "t.py"}),
                 HasSubstr("deepspeed would start 3 ranks, expected 2"));
   }
-  EXPECT_EQ(RefusalOf({"deepspeed", "-i", "a:4@b:1", "t.py"}), "");
-  EXPECT_EQ(RefusalOf({"deepspeed", "--include=a", "t.py"}), "") << "the hostfile says how many";
+  EXPECT_EQ(Refusal({"deepspeed", "-i", "a:4@b:1", "t.py"}), "");
+  EXPECT_EQ(Refusal({"deepspeed", "--include=a", "t.py"}), "") << "the hostfile says how many";
 }
 
 TEST(CheckIncludedTest, DeepSpeedsLauncherReadsNoNamesOfDevices) {
-  EXPECT_THAT(RefusalOf({"deepspeed", "--include=localhost:MIG-1,MIG-2", "t.py"}),
+  EXPECT_THAT(Refusal({"deepspeed", "--include=localhost:MIG-1,MIG-2", "t.py"}),
               HasSubstr("--include localhost:MIG-1,MIG-2: the launcher `deepspeed` reads numbers"));
-  EXPECT_THAT(RefusalOf({"deepspeed", "-e", "localhost:GPU-3f", "t.py"}),
-              HasSubstr("-e localhost"));
-  EXPECT_EQ(RefusalOf({"deepspeed", "--include", "localhost:0,1", "t.py", "-e", "GPU-1"}), "");
+  EXPECT_THAT(Refusal({"deepspeed", "-e", "localhost:GPU-3f", "t.py"}), HasSubstr("-e localhost"));
+  EXPECT_EQ(Refusal({"deepspeed", "--include", "localhost:0,1", "t.py", "-e", "GPU-1"}), "");
 }
 
 TEST(ConfigForScriptTest, KeysHaveTheNamesThatTheReleaseKnows) {

@@ -8,8 +8,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "base/error.h"
 #include "searcher/scripts/command_target.h"
+#include "tests/base/error_code.h"
 #include "tests/searcher/launch/launch_test_util.h"
 
 namespace dsat {
@@ -49,12 +49,7 @@ class RankLauncherTest : public testing::Test {
   }
   std::string RefusalOf(const std::string& command) {
     spec_.entrypoint = SplitCommand(command);
-    try {
-      CheckRankLauncher(spec_);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
+    return dsat::RefusalOf([this] { CheckRankLauncher(spec_); });
   }
   std::vector<RankCommand> CommandsOf(const std::string& command) {
     spec_.entrypoint = SplitCommand(command + " --ds_config {ds_config}");

@@ -6,8 +6,8 @@
 
 #include <fstream>
 
-#include "base/error.h"
 #include "searcher/command/deepspeed_command.h"
+#include "tests/base/error_code.h"
 #include "tests/searcher/launch/launch_test_util.h"
 
 namespace dsat {
@@ -35,12 +35,7 @@ class TrainerCommandTest : public testing::Test {
     return CompleteCommand("ds.json", &spec_);
   }
   std::string ErrorOf(const Argv& entrypoint, const Json& ds_config) {
-    try {
-      Complete(entrypoint, ds_config);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
+    return RefusalOf([&] { Complete(entrypoint, ds_config); });
   }
 
   TempFolder folder_;

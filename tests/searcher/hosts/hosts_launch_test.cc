@@ -345,13 +345,7 @@ TEST(ReachHostsTest, AGivenAddressIsTheFirstHosts) {
 
 std::string ReachError(const std::vector<Host>& hosts, const std::string& ssh,
                        const std::string& binary, ErrorCode code) {
-  try {
-    ReachHosts(hosts, {.ssh = ssh}, binary);
-    return "";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code);
-    return error.what();
-  }
+  return RefusalOf([&] { ReachHosts(hosts, {.ssh = ssh}, binary); }, code);
 }
 
 TEST(ReachHostsTest, AloneThisMachineNeedsNoSsh) {

@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <string>
 
-#include "base/error.h"
 #include "base/num_cores.h"
+#include "tests/base/error_code.h"
 #include "tests/searcher/hosts/host_with.h"
 
 namespace dsat {
@@ -19,13 +19,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 std::string ErrorText(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts) {
-  try {
-    CheckHosts(spec, hosts);
-    return "";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    return error.what();
-  }
+  return RefusalOf([&] { CheckHosts(spec, hosts); });
 }
 
 TEST(FindSlotsTest, ATrialThatFitsOnOneHostRunsOnOne) {

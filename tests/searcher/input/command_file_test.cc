@@ -32,10 +32,7 @@ class CommandFileTest : public ::testing::Test {
     return ReadExperimentFile(WriteExperimentFile(Typed(command)), folder_.path(), &warnings);
   }
   std::string RefusalOf(const Words& command) {
-    std::string message;
-    EXPECT_EQ(CodeOf([&] { ExperimentFileOf(Typed(command)); }, &message),
-              ErrorCode::kInvalidArgument);
-    return message;
+    return dsat::RefusalOf([&] { ExperimentFileOf(Typed(command)); });
   }
 
   TempFolder folder_;

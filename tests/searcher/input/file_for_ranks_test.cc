@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
 #include "base/files.h"
 #include "searcher/command/deepspeed_command.h"
 #include "searcher/input/experiment_file.h"
+#include "tests/base/error_code.h"
 #include "tests/temp_folder.h"
 
 namespace dsat {
@@ -35,12 +35,7 @@ class FileForRanksTest : public testing::Test {
   }
 
   std::string Refusal(const std::string& lines) {
-    try {
-      ReadCommand(lines);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "no error";
+    return RefusalOf([&] { ReadCommand(lines); });
   }
 
   TempFolder folder_;

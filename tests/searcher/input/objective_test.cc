@@ -24,10 +24,7 @@ class ObjectiveTest : public ::testing::Test {
     return spec_.options.train_batch_size;
   }
   std::string RefusalOf(const std::string& rule) {
-    std::string message;
-    EXPECT_EQ(CodeOf([&] { SetTrainBatchSize(rule, spec_); }, &message),
-              ErrorCode::kInvalidArgument);
-    return message;
+    return dsat::RefusalOf([&] { SetTrainBatchSize(rule, spec_); });
   }
 
   ExperimentSpec spec_;

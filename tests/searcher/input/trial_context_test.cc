@@ -6,8 +6,8 @@
 
 #include <filesystem>
 
-#include "base/error.h"
 #include "base/files.h"
+#include "tests/base/error_code.h"
 #include "tests/temp_folder.h"
 
 namespace dsat {
@@ -41,12 +41,9 @@ class TrialContextTest : public testing::Test {
     TrialContext(Path("out/context"), Path("model"), include).Keep();
   }
   std::string RefusalOf(const std::vector<std::string>& include) const {
-    try {
-      Make(include);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
+    std::string message;
+    CodeOf([&] { Make(include); }, &message);
+    return message;
   }
 
   const TempFolder folder_;

@@ -1,10 +1,9 @@
 // Tests the section where of an experiment file.
-#include "searcher/input/user_space.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/error.h"
+#include "searcher/input/user_space.h"
+#include "tests/base/error_code.h"
 
 namespace dsat {
 namespace {
@@ -34,13 +33,7 @@ class WhereTest : public testing::Test {
   }
 
   std::string ErrorOf(const Json& section) {
-    try {
-      Read(section);
-      return "";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-      return error.what();
-    }
+    return RefusalOf([&] { Read(section); });
   }
 
   ExperimentSpec spec_;

@@ -9,9 +9,9 @@
 #include <chrono>
 #include <fstream>
 
-#include "base/error.h"
 #include "base/files.h"
 #include "searcher/processes/leftovers.h"
+#include "tests/base/error_code.h"
 #include "tests/searcher/launch/launch_test_util.h"
 
 namespace dsat {
@@ -84,7 +84,10 @@ class CommandTargetTest : public testing::Test {
   Result Run(std::chrono::milliseconds stop = std::chrono::seconds(15));
 
   std::vector<RankCommand> Commands() { return MakeCommandTarget(spec_)->Prepare(request_); }
-  std::string RefusalOf(const Argv& entrypoint);
+  std::string RefusalOf(const Argv& entrypoint) {
+    spec_.entrypoint = entrypoint;
+    return dsat::RefusalOf([this] { MakeCommandTarget(spec_); });
+  }
   Json WrittenConfig() { return ReadJsonFile(request_.dir + "/ds_config.json"); }
 
   TempFolder folder_;
@@ -113,17 +116,6 @@ CommandTargetTest::Result CommandTargetTest::Run(std::chrono::milliseconds stop)
   result.outcome = target->Classify(request_, result.exit);
   EXPECT_TRUE(ProcessesNaming(folder_.path()).empty());
   return result;
-}
-
-std::string CommandTargetTest::RefusalOf(const Argv& entrypoint) {
-  spec_.entrypoint = entrypoint;
-  try {
-    MakeCommandTarget(spec_);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    return error.what();
-  }
-  return "";
 }
 
 TEST_F(CommandTargetTest, MeasuresAScriptThatReports) {

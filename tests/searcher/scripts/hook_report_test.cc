@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
 #include "searcher/scripts/device_memory.h"
+#include "tests/base/error_code.h"
 
 namespace dsat {
 namespace {
@@ -116,14 +116,7 @@ TEST(HookReportTest, AProfileIsReadWithTheMemoryOfTheDevice) {
   EXPECT_EQ(read(0).device_memory_bytes, 80'000'000'000);
   EXPECT_EQ(read(1 << 30).device_memory_bytes, 1 << 30);
   EXPECT_EQ(read(1 << 30).activation_bytes_per_sample, 1 << 20);
-  const auto refusal = [&] {
-    try {
-      read(1);
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string();
-  };
+  const auto refusal = [&] { return RefusalOf([&] { read(1); }); };
   for (const char* key : {"num_params", "trainable_num_params", "activation_bytes_per_sample"}) {
     const Json good = profile;
     profile.erase(key);
