@@ -115,9 +115,8 @@ TEST(JsonFileTest, WrittenFileIsReadBack) {
 }
 
 TEST(JsonFileTest, MissingFileIsNamed) {
-  const Error error = ErrorOf([&] { ReadJsonFile("/nonexistent/ds.json"); });
-  EXPECT_EQ(error.code(), ErrorCode::kNotFound);
-  EXPECT_THAT(error.what(), HasSubstr("/nonexistent/ds.json"));
+  EXPECT_THAT(RefusalOf([&] { ReadJsonFile("/nonexistent/ds.json"); }, ErrorCode::kNotFound),
+              HasSubstr("/nonexistent/ds.json"));
 }
 
 TEST(MergeJsonTest, ObjectsMergeAndAllElseReplaces) {

@@ -24,16 +24,21 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-// Leaves a checkpoint where dsat generate looks for one.
-void TrainOneStep(const Workspace& work) {
-  work.Write("deepspeed.yaml", std::string("entrypoint: builtin") + kSmallTraining);
-  work.Write("ds_config.json", R"({"train_batch_size": 2, "optimizer": {"type": "SGD"}})");
-  work.Succeed({"train", "deepspeed.yaml", "--steps", "1"});
-}
+class InferenceTest : public testing::Test {
+ protected:
+  InferenceTest() {
+    work.Write("deepspeed.yaml", std::string("entrypoint: builtin") + kSmallTraining);
+    work.Write("ds_config.json", R"({"train_batch_size": 2, "optimizer": {"type": "SGD"}})");
+  }
+  // Leaves a checkpoint where dsat generate looks for one.
+  void TrainOneStep() const { work.Succeed({"train", "deepspeed.yaml", "--steps", "1"}); }
 
-TEST(InferenceTest, TextThatCannotBeWrittenIsAnErrorUnlessItsReaderHasGone) {
   const Workspace work;
-  ASSERT_NO_FATAL_FAILURE(TrainOneStep(work));
+};
+using TrainingStartTest = InferenceTest;
+
+TEST_F(InferenceTest, TextThatCannotBeWrittenIsAnErrorUnlessItsReaderHasGone) {
+  TrainOneStep();
   for (const char* format : {"", "--json"}) {
     std::vector<std::string> argv = {"generate", "deepspeed.yaml",   "--prompt",
                                      "The ",     "--max-new-tokens", "3"};
@@ -55,18 +60,16 @@ TEST(InferenceTest, TextThatCannotBeWrittenIsAnErrorUnlessItsReaderHasGone) {
   EXPECT_EQ(ReadFile(work.Path("gone.err")), "");
 }
 
-TEST(InferenceTest, ATaskThatCannotBeWrittenIsAnError) {
-  const Workspace work;
-  ASSERT_NO_FATAL_FAILURE(TrainOneStep(work));
+TEST_F(InferenceTest, ATaskThatCannotBeWrittenIsAnError) {
+  TrainOneStep();
   const FileSizeLimit limit(512);
   const Finished run = work.Dsat({"generate", "deepspeed.yaml", "--prompt", "The "});
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_EQ(run.err, "dsat: memory for the task: File too large\n");
 }
 
-TEST(InferenceTest, TheEnvironmentOfTheExperimentFileHolds) {
-  const Workspace work;
-  ASSERT_NO_FATAL_FAILURE(TrainOneStep(work));
+TEST_F(InferenceTest, TheEnvironmentOfTheExperimentFileHolds) {
+  TrainOneStep();
   std::string training = kSmallTraining;
   training.insert(training.rfind('}'), ", validation: {split: 0.05}");
   work.Write("deepspeed.yaml",
@@ -78,9 +81,7 @@ TEST(InferenceTest, TheEnvironmentOfTheExperimentFileHolds) {
     EXPECT_THAT(work.Dsat(args).err, HasSubstr("/none.so")) << args[0];
 }
 
-TEST(TrainingStartTest, WithoutTheFileLatestTheCommandKnowsWhatTheRanksContinueFrom) {
-  const Workspace work;
-  work.Write("deepspeed.yaml", std::string("entrypoint: builtin") + kSmallTraining);
+TEST_F(TrainingStartTest, WithoutTheFileLatestTheCommandKnowsWhatTheRanksContinueFrom) {
   const auto train = [&](int train_batch_size, std::vector<std::string> more) {
     work.Write("ds_config.json",
                fmt::format(R"({{"train_batch_size": {}, "optimizer": {{"type": "SGD"}}}})",
@@ -100,10 +101,7 @@ TEST(TrainingStartTest, WithoutTheFileLatestTheCommandKnowsWhatTheRanksContinueF
   EXPECT_THAT(said, HasSubstr("train_batch_size was 2 and is 4"));
 }
 
-TEST(TrainingStartTest, ADamagedCheckpointIsNamedAndTheOneBeforeItContinues) {
-  const Workspace work;
-  work.Write("deepspeed.yaml", std::string("entrypoint: builtin") + kSmallTraining);
-  work.Write("ds_config.json", R"({"train_batch_size": 2, "optimizer": {"type": "SGD"}})");
+TEST_F(TrainingStartTest, ADamagedCheckpointIsNamedAndTheOneBeforeItContinues) {
   const auto train = [&](const std::string& steps) {
     return work.Dsat({"train", "deepspeed.yaml", "--steps", steps, "--json", "--keep", "2",
                       "--checkpoint-interval", "2"});
@@ -124,8 +122,7 @@ TEST(TrainingStartTest, ADamagedCheckpointIsNamedAndTheOneBeforeItContinues) {
   EXPECT_THAT(none.err, HasSubstr("move this folder away to train from the beginning"));
 }
 
-TEST(TrainingStartTest, AnotherTrainingDoesNotContinueACheckpointUnnoticed) {
-  const Workspace work;
+TEST_F(TrainingStartTest, AnotherTrainingDoesNotContinueACheckpointUnnoticed) {
   std::string training = kSmallTraining;
   const auto write = [&](const std::string& was, const std::string& is, const std::string& lr) {
     const size_t at = training.find(was);
@@ -167,9 +164,8 @@ TEST(TrainingStartTest, AnotherTrainingDoesNotContinueACheckpointUnnoticed) {
       HasSubstr("dsat-out/train/other/checkpoint/global_step2"));
 }
 
-TEST(TrainingStartTest, FilesOfOthersAreNotReplaced) {
-  const Workspace work;
-  ASSERT_NO_FATAL_FAILURE(TrainOneStep(work));
+TEST_F(TrainingStartTest, FilesOfOthersAreNotReplaced) {
+  TrainOneStep();
   const auto expect_refused = [&](const std::string& option, const std::string& value,
                                   const std::string& file) {
     work.Write(file, "{\"mine\": 1}");
@@ -181,9 +177,8 @@ TEST(TrainingStartTest, FilesOfOthersAreNotReplaced) {
   expect_refused("--out", "out", "out/task.json");
 }
 
-TEST(TrainingStartTest, AScriptHasNoResultsOfATrainingThatWasInItsFolder) {
-  const Workspace work;
-  ASSERT_NO_FATAL_FAILURE(TrainOneStep(work));
+TEST_F(TrainingStartTest, AScriptHasNoResultsOfATrainingThatWasInItsFolder) {
+  TrainOneStep();
   work.Write("script.yaml",
              "entrypoint: python3 train.py --deepspeed_config ds_config.json\n"
              "hyperparameters: {deepspeed_config: ds_config.json}\n");
@@ -192,10 +187,7 @@ TEST(TrainingStartTest, AScriptHasNoResultsOfATrainingThatWasInItsFolder) {
   EXPECT_TRUE(Json::parse(trained.out).at("last_step").is_null()) << trained.out;
 }
 
-TEST(TrainingStartTest, AFolderThatCannotTakeCheckpointsIsRefusedBeforeTheFirstStep) {
-  const Workspace work;
-  work.Write("deepspeed.yaml", std::string("entrypoint: builtin") + kSmallTraining);
-  work.Write("ds_config.json", R"({"train_batch_size": 2, "optimizer": {"type": "SGD"}})");
+TEST_F(TrainingStartTest, AFolderThatCannotTakeCheckpointsIsRefusedBeforeTheFirstStep) {
   std::filesystem::create_directory(work.Path("out"));
   work.Write("out/checkpoint", "a file");
   const Finished refused = work.Dsat({"train", "deepspeed.yaml", "--out", "out", "--steps", "3"});
@@ -205,8 +197,7 @@ TEST(TrainingStartTest, AFolderThatCannotTakeCheckpointsIsRefusedBeforeTheFirstS
             "dsat: cannot create folder " + work.Path("out/checkpoint") + ": Not a directory\n");
 }
 
-TEST(TrainingStartTest, TextForAModelOfImagesIsRefusedAsTextAndNotByItsLength) {
-  const Workspace work;
+TEST_F(TrainingStartTest, TextForAModelOfImagesIsRefusedAsTextAndNotByItsLength) {
   work.Write("deepspeed.yaml", R"(
 entrypoint: builtin
 hyperparameters:
@@ -215,7 +206,6 @@ hyperparameters:
   data: {type: text, path: text.txt, seq_len: 4}
 )");
   work.Write("text.txt", "some bytes");
-  work.Write("ds_config.json", R"({"train_batch_size": 2, "optimizer": {"type": "SGD"}})");
   const Finished refused =
       work.Fail({"train", "deepspeed.yaml", "--steps", "1"},
                 "/hyperparameters/model: the model takes images of 32 x 32 x 3, but ");

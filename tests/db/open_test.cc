@@ -45,6 +45,10 @@ class OpenTest : public ::testing::Test {
     store.Append(id, 0, events);
   }
 
+  void Execute(const std::string& sql) {
+    Database::Open(path(), Database::Access::kReadWrite, kShort).Execute(sql);
+  }
+
   void Overwrite(size_t offset, const std::string& bytes) {
     std::fstream file(path(), std::ios::in | std::ios::out | std::ios::binary);
     file.seekp(static_cast<std::streamoff>(offset));
@@ -138,10 +142,7 @@ TEST_F(OpenTest, AnotherProgramsDatabaseIsRefused) {
 TEST_F(OpenTest, ANewerOrOlderSchemaIsRefused) {
   MakeDatabase();
   for (const int32_t version : {kSchemaVersion + 1, kSchemaVersion - 1}) {
-    {
-      Database db = Database::Open(path(), Database::Access::kReadWrite, kShort);
-      db.Execute(fmt::format("PRAGMA user_version = {}", version));
-    }
+    Execute(fmt::format("PRAGMA user_version = {}", version));
     const std::string message = ExpectRefused(ErrorCode::kFailedPrecondition);
     EXPECT_THAT(message, HasSubstr(fmt::format("version {}", version)));
     EXPECT_THAT(message, HasSubstr(version > kSchemaVersion ? "newer dsat" : "older one"));
@@ -186,15 +187,11 @@ TEST_F(OpenTest, ATextOfAnotherFormIsDamage) {
                                     MeasuredEvent(77, 0, SamplePoint(10), std::nullopt)});
   }
   const auto expect_damage = [this](const std::string& change, const auto& read) {
-    {
-      Database db = Database::Open(path(), Database::Access::kReadWrite, kShort);
-      db.Execute("PRAGMA foreign_keys = OFF; PRAGMA ignore_check_constraints = ON");
-      db.Execute(change);
-    }
+    Execute("PRAGMA foreign_keys = OFF; PRAGMA ignore_check_constraints = ON; " + change);
     const Store store = Store::Open(path(), Store::Mode::kReadOnly);
-    const Error error = ErrorOf([&] { read(store); });
-    EXPECT_EQ(error.code(), ErrorCode::kDataLoss) << change;
-    EXPECT_THAT(error.what(), HasSubstr(path() + ": experiment 1 cannot be read; it was"));
+    EXPECT_THAT(RefusalOf([&] { read(store); }, ErrorCode::kDataLoss),
+                HasSubstr(path() + ": experiment 1 cannot be read; it was"))
+        << change;
   };
   const auto trials = [](const Store& store) { store.Trials(1); };
   expect_damage("UPDATE points SET measurement = '[1e999]'", trials);
@@ -218,19 +215,13 @@ TEST_F(OpenTest, ATruncatedFileIsRefused) {
 
 TEST_F(OpenTest, AMissingTableIsFound) {
   MakeDatabase();
-  {
-    Database db = Database::Open(path(), Database::Access::kReadWrite, kShort);
-    db.Execute("DROP TABLE points");
-  }
+  Execute("DROP TABLE points");
   EXPECT_THAT(ExpectRefused(ErrorCode::kDataLoss), HasSubstr("table is missing"));
 }
 
 TEST_F(OpenTest, AMissingEventIsFound) {
   MakeDatabase(3);
-  {
-    Database db = Database::Open(path(), Database::Access::kReadWrite, kShort);
-    db.Execute("DELETE FROM events WHERE seq = 3");
-  }
+  Execute("DELETE FROM events WHERE seq = 3");
   const Store store = Store::Open(path(), Mode::kReadOnly);
   EXPECT_THAT(RefusalOf([&] { store.Events(1); }, ErrorCode::kDataLoss), HasSubstr("event 3"));
 }

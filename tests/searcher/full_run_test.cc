@@ -103,14 +103,13 @@ TEST_F(FullRunTest, AFolderHasOneTrainingAndOneExperiment) {
     const RunnerLock lock = RunnerLock::LockFolder(options.out_dir);
     EXPECT_THROW(train(), Error);
   }
-  Store first = OpenStore();
-  Experiment mine = Experiment::Create(first, Spec({}));
+  Experiment mine = Experiment::Create(store_, Spec({}));
   EXPECT_EQ(Runner(mine, options, nullptr).Run(), ExperimentState::kCompleted);
   const std::string metrics = ReadFile(Path("out/metrics.json"));
-  Store second = Store::Open(Path("other.db"), Store::Mode::kCreate);
-  Experiment other = Experiment::Create(second, Spec({}));
+  Store others = Store::Open(Path("other.db"), Store::Mode::kCreate);
+  Experiment other = Experiment::Create(others, Spec({}));
   EXPECT_THROW(Runner(other, options, nullptr).Run(), Error);
-  EXPECT_TRUE(second.Events(other.id()).empty());
+  EXPECT_TRUE(others.Events(other.id()).empty());
   EXPECT_EQ(ReadFile(Path("out/metrics.json")), metrics);
 }
 

@@ -52,7 +52,6 @@ class RunnerTest : public testing::Test {
   }
 
   std::string Path(const std::string& name) const { return folder_.path() + "/" + name; }
-  Store OpenStore() const { return Store::Open(Path("dsat.db"), Store::Mode::kCreate); }
 
   // "+<pid>" and "-<pid>" lines of the trials.
   std::vector<std::string> Journal() const {
@@ -77,6 +76,7 @@ class RunnerTest : public testing::Test {
   }
 
   TempFolder folder_;
+  Store store_ = Store::Open(Path("dsat.db"), Store::Mode::kCreate);
 };
 
 }  // namespace dsat

@@ -71,8 +71,7 @@ std::vector<std::string> Rows(const Experiment& experiment) {
 }
 
 TEST_F(RunnerTest, ASearchRunsToItsEndAndLeavesItsResults) {
-  Store store = OpenStore();
-  Experiment experiment = Experiment::Create(store, Spec({}));
+  Experiment experiment = Experiment::Create(store_, Spec({}));
   Watcher watcher;
   Runner runner(experiment, Options(), watcher.Function());
   EXPECT_EQ(runner.Run(), ExperimentState::kCompleted);
@@ -82,7 +81,7 @@ TEST_F(RunnerTest, ASearchRunsToItsEndAndLeavesItsResults) {
     EXPECT_EQ(experiment.NumAttempts(id), 1);
     EXPECT_TRUE(fs::exists(Path(fmt::format("out/trials/{}/attempt0/rank0.log", id))));
   }
-  EXPECT_EQ(store.GetExperiment(experiment.id()).state, ExperimentState::kCompleted);
+  EXPECT_EQ(store_.GetExperiment(experiment.id()).state, ExperimentState::kCompleted);
   EXPECT_TRUE(experiment.search().profile().has_value());
   const Json best = ReadJsonFile(Path("out/ds_config.json"));
   const TrialId best_trial = experiment.search().Best().value();
@@ -97,7 +96,6 @@ TEST_F(RunnerTest, ASearchRunsToItsEndAndLeavesItsResults) {
 }
 
 TEST_F(RunnerTest, EveryEndOfAProcessHasItsOutcome) {
-  Store store = OpenStore();
   ExperimentSpec spec = Spec({{"1", {"infeasible"}},
                               {"2", {"crash"}},
                               {"3", {"crash", "ok"}},
@@ -106,7 +104,7 @@ TEST_F(RunnerTest, EveryEndOfAProcessHasItsOutcome) {
                               {"6", {"infeasible by exit"}},
                               {"7", {"segv", "ok"}}});
   spec.options.max_trials = 8;
-  Experiment experiment = Experiment::Create(store, spec);
+  Experiment experiment = Experiment::Create(store_, spec);
   RunnerOptions options = Options();
   options.num_slots = 2;
   EXPECT_EQ(Runner(experiment, options, nullptr).Run(), ExperimentState::kCompleted);
@@ -126,18 +124,17 @@ TEST_F(RunnerTest, EveryEndOfAProcessHasItsOutcome) {
   const Experiment::Attempt first = experiment.Attempts(7).at(0);
   EXPECT_EQ(first.end->state, TrialState::kFailed);
   EXPECT_THAT(first.end->reason, HasSubstr("signal 11"));
-  const QueryResult tails = store.Query("SELECT log_tail FROM attempts WHERE trial = 2");
+  const QueryResult tails = store_.Query("SELECT log_tail FROM attempts WHERE trial = 2");
   EXPECT_THAT(tails.rows.at(0).at(0).get<std::string>(), HasSubstr("the fake crashes as told"));
 }
 
 // The profile and the submitted configuration, trials 0 and 1, are tried three times at least.
 TEST_F(RunnerTest, AMomentWithoutHostMemoryIsNoEvidence) {
-  Store store = OpenStore();
   ExperimentSpec spec = Spec({{"0", {"no memory", "no memory", "ok"}},
                               {"1", {"no memory", "no memory", "ok"}},
                               {"2", {"no memory"}}});
   spec.max_restarts = 0;
-  Experiment experiment = Experiment::Create(store, spec);
+  Experiment experiment = Experiment::Create(store_, spec);
   Watcher watcher;
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_EQ(Runner(experiment, Options(), watcher.Function()).Run(), ExperimentState::kCompleted);
@@ -153,10 +150,9 @@ TEST_F(RunnerTest, AMomentWithoutHostMemoryIsNoEvidence) {
 }
 
 TEST_F(RunnerTest, AFullDiskDuringTheSoakLosesNoAnswer) {
-  Store store = OpenStore();
   ExperimentSpec spec = Spec({{"5", {"crash by full disk"}}});
   spec.options.soak_steps = 3;
-  Experiment experiment = Experiment::Create(store, spec);
+  Experiment experiment = Experiment::Create(store_, spec);
   EXPECT_EQ(Runner(experiment, Options(), nullptr).Run(), ExperimentState::kCompleted);
   ASSERT_EQ(experiment.search().trials().size(), 6u);
   EXPECT_EQ(experiment.search().trials().at(5).kind, TrialKind::kSoak);
@@ -164,7 +160,7 @@ TEST_F(RunnerTest, AFullDiskDuringTheSoakLosesNoAnswer) {
   EXPECT_THAT(EndOf(experiment, 5), HasSubstr("No space left on device"));
   const TrialId best = experiment.search().Best().value();
   EXPECT_EQ(ReadJsonFile(Path("out/metrics.json")).at("best_trial").at("trial"), best);
-  EXPECT_EQ(store.BestTrials().at(experiment.id()).trial, best);
+  EXPECT_EQ(store_.BestTrials().at(experiment.id()).trial, best);
 }
 
 TEST_F(RunnerTest, AScriptWhoseExtensionDoesNotCompileIsStartedOnce) {
@@ -172,11 +168,10 @@ TEST_F(RunnerTest, AScriptWhoseExtensionDoesNotCompileIsStartedOnce) {
       << "echo \"RuntimeError: Error building extension 'x': [1/2] c++ -c x.cpp\"\n"
          "echo 'pytypes.h:12:10: fatal error: Python.h: No such file or directory'\n"
          "exit 1\n";
-  Store store = OpenStore();
   ExperimentSpec spec = Spec({});
   spec.entrypoint = {"sh", "script.sh"};
   spec.device_memory_bytes = int64_t{1} << 30;
-  Experiment experiment = Experiment::Create(store, spec);
+  Experiment experiment = Experiment::Create(store_, spec);
   EXPECT_EQ(Runner(experiment, Options(), nullptr).Run(), ExperimentState::kFailed);
   EXPECT_EQ(experiment.NumAttempts(0), 1);
   EXPECT_THAT(EndOf(experiment, 0), HasSubstr("fatal error: Python.h"));
@@ -199,15 +194,14 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& stuck) { return stuck.param.behavior; });
 
 TEST_P(StuckTrialTest, IsKilledAndTheReasonSaysWhy) {
-  Store store = OpenStore();
   ExperimentSpec spec = Spec({{"0", {GetParam().behavior}}});
   spec.max_restarts = 0;
-  Experiment experiment = Experiment::Create(store, spec);
+  Experiment experiment = Experiment::Create(store_, spec);
   RunnerOptions options = Options();
   options.*GetParam().limit = std::chrono::seconds(1);
   EXPECT_EQ(Runner(experiment, options, nullptr).Run(), ExperimentState::kFailed);
   EXPECT_THAT(EndOf(experiment, 0), HasSubstr("failed: " + GetParam().reason));
-  EXPECT_THAT(store.GetExperiment(experiment.id()).reason, HasSubstr(GetParam().reason));
+  EXPECT_THAT(store_.GetExperiment(experiment.id()).reason, HasSubstr(GetParam().reason));
   if (GetParam().behavior == "hang") {
     EXPECT_THAT(EndOf(experiment, 0), HasSubstr("the last step was 1"));
   }
@@ -216,9 +210,8 @@ TEST_P(StuckTrialTest, IsKilledAndTheReasonSaysWhy) {
 
 // Its result counts. One that a frozen supervisor holds is the same.
 TEST_F(RunnerTest, ATrialThatDoesNotEndAfterItsResultIsKilled) {
-  Store store = OpenStore();
   ExperimentSpec spec = Spec({{"0", {"linger"}}});
-  Experiment experiment = Experiment::Create(store, spec);
+  Experiment experiment = Experiment::Create(store_, spec);
   RunnerOptions options = Options();
   options.hang_timeout = std::chrono::seconds(3);
   EXPECT_EQ(Runner(experiment, options, nullptr).Run(), ExperimentState::kCompleted);
@@ -227,20 +220,18 @@ TEST_F(RunnerTest, ATrialThatDoesNotEndAfterItsResultIsKilled) {
 }
 
 TEST_F(RunnerTest, AProfilingTrialWithoutAProfileHasFailed) {
-  Store store = OpenStore();
   ExperimentSpec spec = Spec({{"0", {"no profile"}}});
   spec.max_restarts = 0;
-  Experiment experiment = Experiment::Create(store, spec);
+  Experiment experiment = Experiment::Create(store_, spec);
   EXPECT_EQ(Runner(experiment, Options(), nullptr).Run(), ExperimentState::kFailed);
   EXPECT_THAT(EndOf(experiment, 0), HasSubstr("failed: "));
   EXPECT_EQ(experiment.search().trials().size(), 1u);
 }
 
 TEST_F(RunnerTest, AConfigThatTheEngineCannotRunIsNotLaunched) {
-  Store store = OpenStore();
   ExperimentSpec spec = Spec({});
   spec.ds_config["sparse_gradients"] = true;
-  Experiment experiment = Experiment::Create(store, spec);
+  Experiment experiment = Experiment::Create(store_, spec);
   EXPECT_EQ(Runner(experiment, Options(), nullptr).Run(), ExperimentState::kFailed);
   EXPECT_THAT(EndOf(experiment, 0), HasSubstr("infeasible: "));
   EXPECT_THAT(EndOf(experiment, 0), HasSubstr("sparse_gradients"));
@@ -271,8 +262,7 @@ TEST_F(RunnerTest, SlotsAreNeverExceeded) {
 }
 
 TEST_F(RunnerTest, CancelLeavesNothingRunningAndTheSearchGoesOnLater) {
-  Store store = OpenStore();
-  Experiment experiment = Experiment::Create(store, Spec({{"2", {"endless", "ok"}}}));
+  Experiment experiment = Experiment::Create(store_, Spec({{"2", {"endless", "ok"}}}));
   Runner* running = nullptr;
   Runner runner(experiment, Options(), [&](const Experiment&, const RunnerEvent& event) {
     if (event.kind == Kind::kTrialProgress && event.trial == 2) running->Cancel();
@@ -284,7 +274,7 @@ TEST_F(RunnerTest, CancelLeavesNothingRunningAndTheSearchGoesOnLater) {
   EXPECT_EQ(experiment.Attempts(2).at(0).end->state, TrialState::kStopped);
   EXPECT_TRUE(fs::exists(Path("out/ds_config.json")));  // The best so far.
 
-  Experiment again = Experiment::Open(store, experiment.id());
+  Experiment again = Experiment::Open(store_, experiment.id());
   EXPECT_EQ(Runner(again, Options(), nullptr).Run(), ExperimentState::kCompleted);
   EXPECT_EQ(again.search().trials().size(), 5u);
   EXPECT_EQ(again.NumAttempts(2), 2);
@@ -292,8 +282,7 @@ TEST_F(RunnerTest, CancelLeavesNothingRunningAndTheSearchGoesOnLater) {
 }
 
 TEST_F(RunnerTest, CancelBeforeRunLaunchesNothing) {
-  Store store = OpenStore();
-  Experiment experiment = Experiment::Create(store, Spec({}));
+  Experiment experiment = Experiment::Create(store_, Spec({}));
   Runner runner(experiment, Options(), nullptr);
   runner.Cancel();
   EXPECT_EQ(runner.Run(), ExperimentState::kActive);
@@ -301,13 +290,12 @@ TEST_F(RunnerTest, CancelBeforeRunLaunchesNothing) {
 }
 
 TEST_F(RunnerTest, ASearchThatHasEndedStaysAsItIs) {
-  Store store = OpenStore();
-  Experiment experiment = Experiment::Create(store, Spec({}));
+  Experiment experiment = Experiment::Create(store_, Spec({}));
   ASSERT_EQ(Runner(experiment, Options(), nullptr).Run(), ExperimentState::kCompleted);
-  const size_t num_events = store.Events(experiment.id()).size();
+  const size_t num_events = store_.Events(experiment.id()).size();
   fs::remove_all(Path("out"));
   EXPECT_EQ(Runner(experiment, Options(), nullptr).Run(), ExperimentState::kCompleted);
-  EXPECT_EQ(store.Events(experiment.id()).size(), num_events);
+  EXPECT_EQ(store_.Events(experiment.id()).size(), num_events);
   EXPECT_TRUE(fs::exists(Path("out/ds_config.json")));
 }
 
@@ -342,16 +330,15 @@ TEST_F(RunnerKillTest, AKilledRunnerIsResumedToTheSameTrials) {
   fs::remove_all(Path("out"));
   fs::remove(Path("journal"));
 
-  Store store = OpenStore();
   // The launches after which the runner is killed, those of earlier runs included, do not end.
   ExperimentSpec endless =
       Spec({{"0", {"endless", "ok"}}, {"1", {"endless", "ok"}}, {"3", {"endless", "infeasible"}}});
   endless.options.max_trials = 7;
-  const ExperimentId id = Experiment::Create(store, endless).id();
+  const ExperimentId id = Experiment::Create(store_, endless).id();
   const std::vector<int64_t> kill_after = {1, 3, 6};
   for (const int64_t launches : kill_after)
     RunAndKill(id, launches);
-  Experiment resumed = Experiment::Open(store, id);
+  Experiment resumed = Experiment::Open(store_, id);
   EXPECT_EQ(Runner(resumed, Options(), nullptr).Run(), ExperimentState::kCompleted);
   EXPECT_EQ(Rows(resumed), Rows(reference));
   // No ended trial runs again: each kill causes one more launch.
@@ -360,8 +347,7 @@ TEST_F(RunnerKillTest, AKilledRunnerIsResumedToTheSameTrials) {
 }
 
 TEST_F(RunnerTest, WhatADeadRunnerHadRecordedIsNotRunAgain) {
-  Store store = OpenStore();
-  Experiment experiment = Experiment::Create(store, Spec({}));
+  Experiment experiment = Experiment::Create(store_, Spec({}));
   RunnerOptions options = Options();
   // Trial 0: measured, its attempt never ended.
   ASSERT_EQ(experiment.Ask()->id, 0);
@@ -395,28 +381,25 @@ TEST_F(RunnerTest, WhatADeadRunnerHadRecordedIsNotRunAgain) {
 }
 
 TEST_F(RunnerTest, ASecondRunnerIsRefused) {
-  Store store = OpenStore();
-  Experiment experiment = Experiment::Create(store, Spec({}));
-  const RunnerLock lock = RunnerLock::Acquire(store.path(), experiment.id());
+  Experiment experiment = Experiment::Create(store_, Spec({}));
+  const RunnerLock lock = RunnerLock::Acquire(store_.path(), experiment.id());
   const Error error = ErrorOf([&] { Runner(experiment, Options(), nullptr); });
   EXPECT_EQ(error.code(), ErrorCode::kFailedPrecondition);
-  EXPECT_TRUE(store.Events(experiment.id()).empty());
+  EXPECT_TRUE(store_.Events(experiment.id()).empty());
 }
 
 TEST_F(RunnerTest, AnOutFolderThatCannotBeWrittenIsAnErrorBeforeAnythingHappens) {
-  Store store = OpenStore();
-  Experiment experiment = Experiment::Create(store, Spec({}));
+  Experiment experiment = Experiment::Create(store_, Spec({}));
   RunnerOptions options = Options();
   WriteFileAtomic(Path("file"), "no folder");
   options.out_dir = Path("file") + "/out";
   EXPECT_THROW(Runner(experiment, options, nullptr).Run(), Error);
-  EXPECT_TRUE(store.Events(experiment.id()).empty());
+  EXPECT_TRUE(store_.Events(experiment.id()).empty());
   EXPECT_EQ(NumLaunches(), 0);
 }
 
 TEST_F(RunnerTest, AnErrorOnTheWayStopsTheTrialsAndSaysHowToGoOn) {
-  Store store = OpenStore();
-  Experiment experiment = Experiment::Create(store, Spec({{"3", {"endless", "ok"}}}));
+  Experiment experiment = Experiment::Create(store_, Spec({{"3", {"endless", "ok"}}}));
   RunnerOptions options = Options();
   options.num_slots = 2;
   const std::string trials = Path("out/trials");
@@ -432,7 +415,7 @@ TEST_F(RunnerTest, AnErrorOnTheWayStopsTheTrialsAndSaysHowToGoOn) {
                                     experiment.id())));
   ExpectNothingRuns();
   fs::remove(trials);
-  Experiment again = Experiment::Open(store, experiment.id());
+  Experiment again = Experiment::Open(store_, experiment.id());
   EXPECT_EQ(Runner(again, options, nullptr).Run(), ExperimentState::kCompleted);
   EXPECT_EQ(again.search().trials().size(), 5u);
 }

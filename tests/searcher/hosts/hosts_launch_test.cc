@@ -61,8 +61,12 @@ SupervisedProcess StartOn(const TempFolder& folder, const std::vector<std::strin
   return SupervisedProcess::Start(SelfBinary(), ranks, folder.path(), grace, Hosts(hosts));
 }
 
-TEST(HostsLaunchTest, RanksOfSeveralHostsAreOneReport) {
+class HostsLaunchTest : public testing::Test {
+ protected:
   TempFolder folder;
+};
+
+TEST_F(HostsLaunchTest, RanksOfSeveralHostsAreOneReport) {
   const std::string script = "echo rank on $DSAT_TEST_HOST";
   SupervisedProcess process =
       StartOn(folder, {"w0", "w1"},
@@ -79,6 +83,7 @@ TEST(HostsLaunchTest, RanksOfSeveralHostsAreOneReport) {
   ExpectNothingLeft(folder);
 }
 
+// A command in place of ssh that runs `script`.
 std::string MakeSsh(const TempFolder& folder, const std::string& script) {
   const std::string ssh = folder / "ssh";
   std::ofstream(ssh) << "#!/bin/sh\n" << script << "\n";
@@ -86,8 +91,14 @@ std::string MakeSsh(const TempFolder& folder, const std::string& script) {
   return ssh;
 }
 
-TEST(HostsLaunchTest, AHostsOwnFolderIsRemoved) {
-  TempFolder folder;
+// A rank on one host, which `ssh` reaches.
+SupervisedProcess StartBy(const std::string& ssh, const TempFolder& folder,
+                          const std::string& script) {
+  return SupervisedProcess::Start(SelfBinary(), {RankApart(folder, 0, 0, script)}, folder.path(),
+                                  kShortGrace, {{.name = "w0", .reach = {ssh, "w0"}}});
+}
+
+TEST_F(HostsLaunchTest, AHostsOwnFolderIsRemoved) {
   SupervisedProcess process = StartOn(folder, {"w0"}, {RankApart(folder, 0, 0, "pwd")});
   EXPECT_EQ(WaitForReport(process).exit_code, 0);
   const std::string path = Trimmed(ReadFile(folder / "rank0.log"));
@@ -96,12 +107,9 @@ TEST(HostsLaunchTest, AHostsOwnFolderIsRemoved) {
   EXPECT_FALSE(std::filesystem::exists(path));
 }
 
-TEST(HostsLaunchTest, AHostThatCannotStartRanksIsLost) {
-  TempFolder folder;
+TEST_F(HostsLaunchTest, AHostThatCannotStartRanksIsLost) {
   const std::string ssh = MakeSsh(folder, "TMPDIR=/no/folder exec " + kFakeSsh + " \"$@\"");
-  SupervisedProcess process =
-      SupervisedProcess::Start(SelfBinary(), {RankApart(folder, 0, 0, "true")}, folder.path(),
-                               kShortGrace, {{.name = "w0", .reach = {ssh, "w0"}}});
+  SupervisedProcess process = StartBy(ssh, folder, "true");
   const ExitReport report = WaitForReport(process);
   EXPECT_EQ(report.lost_host, 0);
   EXPECT_THAT(
@@ -109,8 +117,7 @@ TEST(HostsLaunchTest, AHostThatCannotStartRanksIsLost) {
       AllOf(HasSubstr("rank 0 failed because of its host: host w0: "), HasSubstr("/no/folder")));
 }
 
-TEST(HostsLaunchTest, ThisMachineCanBeOneOfThem) {
-  TempFolder folder;
+TEST_F(HostsLaunchTest, ThisMachineCanBeOneOfThem) {
   std::vector<LaunchHost> hosts = Hosts({"w1"});
   hosts.insert(hosts.begin(), LaunchHost{});
   const std::string script = "echo on ${DSAT_TEST_HOST:-this machine}";
@@ -122,8 +129,7 @@ TEST(HostsLaunchTest, ThisMachineCanBeOneOfThem) {
   EXPECT_EQ(ReadFile(folder / "rank1.log"), "on w1\n");
 }
 
-TEST(HostsLaunchTest, ARankThatFailsOnOneHostEndsThoseOnTheOthers) {
-  TempFolder folder;
+TEST_F(HostsLaunchTest, ARankThatFailsOnOneHostEndsThoseOnTheOthers) {
   SupervisedProcess process =
       StartOn(folder, {"w0", "w1"},
               {StayingRank(folder, 0, 0), StayingRank(folder, 1, 1),
@@ -139,8 +145,7 @@ TEST(HostsLaunchTest, ARankThatFailsOnOneHostEndsThoseOnTheOthers) {
   ExpectNothingLeft(folder);
 }
 
-TEST(HostsLaunchTest, RanksElsewhereMayFailByThemselvesFirst) {
-  TempFolder folder;
+TEST_F(HostsLaunchTest, RanksElsewhereMayFailByThemselvesFirst) {
   SupervisedProcess process =
       StartOn(folder, {"w0", "w1"},
               {RankOn(folder, 0, 0,
@@ -154,8 +159,7 @@ TEST(HostsLaunchTest, RanksElsewhereMayFailByThemselvesFirst) {
   EXPECT_THAT(report.exit_codes, ElementsAre(5, 7));
 }
 
-TEST(HostsLaunchTest, ARankThatCrashedElsewhereIsTheCause) {
-  TempFolder folder;
+TEST_F(HostsLaunchTest, ARankThatCrashedElsewhereIsTheCause) {
   SupervisedProcess process =
       StartOn(folder, {"w0", "w1"},
               {RankOn(folder, 0, 0, ": > \"$0\"/failed; exit 1"),
@@ -168,8 +172,7 @@ TEST(HostsLaunchTest, ARankThatCrashedElsewhereIsTheCause) {
   EXPECT_EQ(report.exit_code, 128 + SIGKILL);
 }
 
-TEST(HostsLaunchTest, AStopEndsTheRanksOfAllHosts) {
-  TempFolder folder;
+TEST_F(HostsLaunchTest, AStopEndsTheRanksOfAllHosts) {
   SupervisedProcess process =
       StartOn(folder, {"w0", "w1"}, {StayingRank(folder, 0, 0), StayingRank(folder, 1, 1)});
   ASSERT_TRUE(AreReady(folder, {0, 1}));
@@ -180,8 +183,7 @@ TEST(HostsLaunchTest, AStopEndsTheRanksOfAllHosts) {
   ExpectNothingLeft(folder);
 }
 
-TEST(HostsLaunchTest, EachHostRemovesTheBuffersOfItsRanksEvenIfTheyAreStopped) {
-  TempFolder folder;
+TEST_F(HostsLaunchTest, EachHostRemovesTheBuffersOfItsRanksEvenIfTheyAreStopped) {
   const int64_t port = 100'000 + getpid();  // No real rendezvous has it.
   std::vector<RankCommand> ranks = {StayingRank(folder, 0, 0), StayingRank(folder, 1, 1)};
   std::vector<std::string> buffers;
@@ -200,8 +202,7 @@ TEST(HostsLaunchTest, EachHostRemovesTheBuffersOfItsRanksEvenIfTheyAreStopped) {
     EXPECT_FALSE(std::filesystem::exists(buffer)) << "the hosts of this test share a folder";
 }
 
-TEST(HostsLaunchTest, TheDestructorLeavesNothingOnAnyHost) {
-  TempFolder folder;
+TEST_F(HostsLaunchTest, TheDestructorLeavesNothingOnAnyHost) {
   {
     SupervisedProcess process =
         StartOn(folder, {"w0", "w1"}, {StayingRank(folder, 0, 0), StayingRank(folder, 1, 1)});
@@ -210,8 +211,7 @@ TEST(HostsLaunchTest, TheDestructorLeavesNothingOnAnyHost) {
   ExpectNothingLeft(folder);
 }
 
-TEST(HostsLaunchTest, AHostThatCannotBeReachedIsAFailedRankInSshsWords) {
-  TempFolder folder;
+TEST_F(HostsLaunchTest, AHostThatCannotBeReachedIsAFailedRankInSshsWords) {
   SupervisedProcess process =
       StartOn(folder, {"w0", "nowhere"}, {StayingRank(folder, 0, 0), StayingRank(folder, 1, 1)});
   const ExitReport report = WaitForReport(process);
@@ -222,8 +222,7 @@ TEST(HostsLaunchTest, AHostThatCannotBeReachedIsAFailedRankInSshsWords) {
   ExpectNothingLeft(folder);
 }
 
-TEST(HostsLaunchTest, ALineThatBreaksEndsTheOtherHosts) {
-  TempFolder folder;
+TEST_F(HostsLaunchTest, ALineThatBreaksEndsTheOtherHosts) {
   SupervisedProcess process = StartOn(
       folder, {"w0", "w1"},
       {StayingRank(folder, 0, 0), RankOn(folder, 1, 1,
@@ -236,8 +235,7 @@ TEST(HostsLaunchTest, ALineThatBreaksEndsTheOtherHosts) {
   EXPECT_TRUE(Eventually([&] { return ProcessesNaming(folder.path()).empty(); }));
 }
 
-TEST(HostsLaunchTest, AHostThatHearsNothingOfTheRunnerEndsItsRanks) {
-  TempFolder folder;
+TEST_F(HostsLaunchTest, AHostThatHearsNothingOfTheRunnerEndsItsRanks) {
   GraceTimes grace = kShortGrace;
   grace.silence = milliseconds(500);  // Before the runner next says that it is alive.
   SupervisedProcess process = StartOn(folder, {"w0"}, {StayingRank(folder, 0, 0)}, grace);
@@ -247,8 +245,7 @@ TEST(HostsLaunchTest, AHostThatHearsNothingOfTheRunnerEndsItsRanks) {
   EXPECT_TRUE(Eventually([&] { return ProcessesNaming(folder.path()).empty(); }));
 }
 
-TEST(HostsLaunchTest, AFolderThatMustBeSharedAndIsNotIsARefusalByName) {
-  TempFolder folder;
+TEST_F(HostsLaunchTest, AFolderThatMustBeSharedAndIsNotIsARefusalByName) {
   RankCommand rank = RankApart(folder, 0, 0, "exit 0");
   rank.shares_folder = true;
   SupervisedProcess process = StartOn(folder, {"w0"}, {rank});
@@ -259,15 +256,12 @@ TEST(HostsLaunchTest, AFolderThatMustBeSharedAndIsNotIsARefusalByName) {
               AllOf(HasSubstr("host w0: "), HasSubstr("expected a folder that all hosts share")));
 }
 
-// A command in place of ssh that runs `script`.
 // The report of a rank whose host sends `message`.
 ExitReport ReportAfter(const TempFolder& folder, const std::string& message) {
   std::ofstream(folder / "message") << message << "\n";
   const std::string ssh =
       MakeSsh(folder, fmt::format("cat '{}'; head -n 1 > /dev/null", folder / "message"));
-  SupervisedProcess process =
-      SupervisedProcess::Start(SelfBinary(), {RankApart(folder, 0, 0, "")}, folder.path(),
-                               kShortGrace, {{.name = "w0", .reach = {ssh, "w0"}}});
+  SupervisedProcess process = StartBy(ssh, folder, "");
   return WaitForReport(process);
 }
 
@@ -285,8 +279,7 @@ std::string ReportWithLog(const std::string& path) {
       .dump();
 }
 
-TEST(HostsLaunchTest, AHostWritesTheLogsOfItsRanksAndNoOtherFile) {
-  TempFolder folder;
+TEST_F(HostsLaunchTest, AHostWritesTheLogsOfItsRanksAndNoOtherFile) {
   ReportAfter(folder, ReportWithLog(folder / "planted"));
   EXPECT_FALSE(std::filesystem::exists(folder / "planted"));
   const std::string log = RankApart(folder, 0, 0, "").log_path;
@@ -294,7 +287,7 @@ TEST(HostsLaunchTest, AHostWritesTheLogsOfItsRanksAndNoOtherFile) {
   EXPECT_EQ(ReadFile(log), "the log");
 }
 
-TEST(HostsLaunchTest, AMessageThatNoSupervisorSendsIsAFailureInPlainWords) {
+TEST_F(HostsLaunchTest, AMessageThatNoSupervisorSendsIsAFailureInPlainWords) {
   for (const std::string message : {R"({"report": 7})", R"({"report": {"exit_codes": {}}})"}) {
     TempFolder folder;
     const ExitReport report = ReportAfter(folder, message);
@@ -305,12 +298,9 @@ TEST(HostsLaunchTest, AMessageThatNoSupervisorSendsIsAFailureInPlainWords) {
   }
 }
 
-TEST(HostsLaunchTest, AnEndlessLineIsNotKept) {
-  TempFolder folder;
+TEST_F(HostsLaunchTest, AnEndlessLineIsNotKept) {
   const std::string ssh = MakeSsh(folder, "tr '\\0' x < /dev/zero");
-  SupervisedProcess process =
-      SupervisedProcess::Start(SelfBinary(), {RankApart(folder, 0, 0, "")}, folder.path(),
-                               kShortGrace, {{.name = "w0", .reach = {ssh, "w0"}}});
+  SupervisedProcess process = StartBy(ssh, folder, "");
   EXPECT_THAT(WaitForReport(process).log_tail, HasSubstr("host w0: it sent a line above 32.0 MiB"));
 }
 
@@ -383,13 +373,12 @@ TEST(ReachHostsTest, SaysWhereItLooksForDsat) {
 
 TEST(ReachHostsTest, AnotherVersionIsRefused) {
   TempFolder folder;
-  const std::string ssh = folder / "ssh";
-  std::ofstream(ssh) << "#!/bin/sh\n"
-                        "echo Welcome to the machine\n"
-                        "echo '{\"hello\": {\"version\": \"0.0.1\", \"num_cores\": 1, \"address\": "
-                        "\"\", \"runner_address\": \"\"}}'\n"
-                        "cat > /dev/null\n";
-  std::filesystem::permissions(ssh, std::filesystem::perms::owner_all);
+  const std::string ssh =
+      MakeSsh(folder,
+              "echo Welcome to the machine\n"
+              "echo '{\"hello\": {\"version\": \"0.0.1\", \"num_cores\": 1, \"address\": \"\", "
+              "\"runner_address\": \"\"}}'\n"
+              "cat > /dev/null");
   EXPECT_THAT(ReachError({{"old", {0}}}, ssh, SelfBinary(), ErrorCode::kFailedPrecondition),
               HasSubstr("host old: it has dsat 0.0.1, but this machine has"));
 }

@@ -421,9 +421,9 @@ TEST_F(ExperimentFileTest, AMistakeInTheConfigNamesThatFile) {
 }
 
 TEST_F(ExperimentFileTest, MissingFilesAreNamed) {
-  const Error error = ErrorOf([&] { ReadExperimentFile(Path("none.yaml"), "", &warnings_); });
-  EXPECT_EQ(error.code(), ErrorCode::kNotFound);
-  EXPECT_THAT(error.what(), HasSubstr("none.yaml"));
+  EXPECT_THAT(RefusalOf([&] { ReadExperimentFile(Path("none.yaml"), "", &warnings_); },
+                        ErrorCode::kNotFound),
+              HasSubstr("none.yaml"));
 }
 
 TEST_F(ExperimentFileTest, ScalarsFollowTheCoreSchema) {

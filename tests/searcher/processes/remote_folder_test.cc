@@ -85,10 +85,8 @@ TEST(RemoteFolderTest, RanksThatLeaveFilesForTheRunnerNeedItsFolder) {
   TempFolder folder;
   SuperviseOrder order = OrderIn(folder / "not-here");
   order.ranks[0].shares_folder = true;
-  const Error error = ErrorOf([&] { const RemoteFolder here(order); });
-  EXPECT_EQ(error.code(), ErrorCode::kFailedPrecondition);
-  EXPECT_THAT(error.what(), HasSubstr("not-here"));
-  EXPECT_THAT(error.what(), HasSubstr("a folder that all hosts share"));
+  EXPECT_THAT(RefusalOf([&] { const RemoteFolder here(order); }, ErrorCode::kFailedPrecondition),
+              testing::AllOf(HasSubstr("not-here"), HasSubstr("a folder that all hosts share")));
 }
 
 }  // namespace

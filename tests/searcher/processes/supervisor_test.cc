@@ -45,8 +45,16 @@ RankCommand StayingRank(const TempFolder& folder, int rank, const std::string& b
   return ShellRank(folder, rank, before + " : > " + ready + "; while :; do sleep 5; done");
 }
 
-TEST(SupervisorTest, ReportsRanksThatAllEndWell) {
+class SupervisorTest : public testing::Test {
+ protected:
+  SupervisedProcess Start(const std::vector<RankCommand>& ranks, const GraceTimes& grace = {}) {
+    return SupervisedProcess::Start(SelfBinary(), ranks, folder.path(), grace);
+  }
+
   TempFolder folder;
+};
+
+TEST_F(SupervisorTest, ReportsRanksThatAllEndWell) {
   const ExitReport report = RunRanks(
       folder, {ShellRank(folder, 0, "echo first; echo last"), ShellRank(folder, 1, "sleep 0.1")});
   EXPECT_EQ(report.first_failed_rank, -1);
@@ -58,8 +66,7 @@ TEST(SupervisorTest, ReportsRanksThatAllEndWell) {
   ExpectNothingLeft(folder);
 }
 
-TEST(SupervisorTest, NamesTheRankThatFailedFirstAndEndsTheOthers) {
-  TempFolder folder;
+TEST_F(SupervisorTest, NamesTheRankThatFailedFirstAndEndsTheOthers) {
   const ExitReport report = RunRanks(
       folder, {StayingRank(folder, 0),
                ShellRank(folder, 1,
@@ -74,37 +81,32 @@ TEST(SupervisorTest, NamesTheRankThatFailedFirstAndEndsTheOthers) {
   ExpectNothingLeft(folder);
 }
 
-TEST(SupervisorTest, GivesTheOthersTimeToFailByThemselves) {
-  TempFolder folder;
-  SupervisedProcess process = SupervisedProcess::Start(
-      SelfBinary(),
-      // The first one goes on when the end of the other has been seen.
-      {ShellRank(folder, 0,
-                 "while [ ! -e \"$0\"/pid ]; do sleep 0.01; done; "
-                 "while kill -0 $(cat \"$0\"/pid) 2>/dev/null; do sleep 0.01; done; exit 5"),
-       ShellRank(folder, 1, "echo $$ > \"$0\"/new; mv \"$0\"/new \"$0\"/pid; exit 7")},
-      folder.path(), {milliseconds(15000), milliseconds(100)});
+TEST_F(SupervisorTest, GivesTheOthersTimeToFailByThemselves) {
+  SupervisedProcess process =
+      Start(  // The first one goes on when the end of the other has been seen.
+          {ShellRank(folder, 0,
+                     "while [ ! -e \"$0\"/pid ]; do sleep 0.01; done; "
+                     "while kill -0 $(cat \"$0\"/pid) 2>/dev/null; do sleep 0.01; done; exit 5"),
+           ShellRank(folder, 1, "echo $$ > \"$0\"/new; mv \"$0\"/new \"$0\"/pid; exit 7")},
+          {milliseconds(15000), milliseconds(100)});
   const ExitReport report = WaitForReport(process);
   EXPECT_EQ(report.first_failed_rank, 1);
   EXPECT_THAT(report.exit_codes, ElementsAre(5, 7));
 }
 
 // The end of rank 1 is seen last, as if its peer had noticed it before the supervisor.
-TEST(SupervisorTest, ARankThatCrashedIsTheCauseOfItsPeersErrors) {
-  TempFolder folder;
+TEST_F(SupervisorTest, ARankThatCrashedIsTheCauseOfItsPeersErrors) {
   SupervisedProcess process =
-      SupervisedProcess::Start(SelfBinary(),
-                               {ShellRank(folder, 0, "echo lost a peer; exit 1"),
-                                ShellRank(folder, 1, "sleep 0.3; echo last words; kill -KILL $$")},
-                               folder.path(), {milliseconds(15000), milliseconds(100)});
+      Start({ShellRank(folder, 0, "echo lost a peer; exit 1"),
+             ShellRank(folder, 1, "sleep 0.3; echo last words; kill -KILL $$")},
+            {milliseconds(15000), milliseconds(100)});
   const ExitReport report = WaitForReport(process);
   EXPECT_EQ(report.first_failed_rank, 1);
   EXPECT_EQ(report.exit_code, 128 + SIGKILL);
   EXPECT_THAT(report.log_tail, HasSubstr("last words"));
 }
 
-TEST(SupervisorTest, KillsARankThatIgnoresSigterm) {
-  TempFolder folder;
+TEST_F(SupervisorTest, KillsARankThatIgnoresSigterm) {
   const ExitReport report = RunRanks(
       folder, {StayingRank(folder, 0, "trap '' TERM;"),
                ShellRank(folder, 1, "while [ ! -e \"$0\"/ready0 ]; do sleep 0.01; done; exit 1")});
@@ -113,15 +115,13 @@ TEST(SupervisorTest, KillsARankThatIgnoresSigterm) {
   ExpectNothingLeft(folder);
 }
 
-TEST(SupervisorTest, TellsTheSignalThatKilledARank) {
-  TempFolder folder;
+TEST_F(SupervisorTest, TellsTheSignalThatKilledARank) {
   const ExitReport report = RunRanks(folder, {ShellRank(folder, 0, "kill -SEGV $$")});
   EXPECT_EQ(report.first_failed_rank, 0);
   EXPECT_EQ(report.exit_code, 128 + SIGSEGV);
 }
 
-TEST(SupervisorTest, EndsDaemonsThatTheRanksLeaveBehind) {
-  TempFolder folder;
+TEST_F(SupervisorTest, EndsDaemonsThatTheRanksLeaveBehind) {
   const ExitReport report = RunRanks(
       folder, {SelfRank(folder, 0, "daemon"), ShellRank(folder, 1, "sleep 1000 & exit 0")});
   EXPECT_EQ(report.first_failed_rank, -1);
@@ -144,14 +144,11 @@ INSTANTIATE_TEST_SUITE_P(Kinds, RunAwayTest, testing::Values("run-away", "run-aw
                            return test_info.param == "run-away" ? "SameSession" : "NewSessions";
                          });
 
-TEST(SupervisorTest, StopGivesTheRanksTimeToSave) {
-  TempFolder folder;
-  SupervisedProcess process =
-      SupervisedProcess::Start(SelfBinary(),
-                               {ShellRank(folder, 0,
-                                          "trap 'echo saved; exit 0' TERM; : > \"$0\"/ready0; "
-                                          "while :; do sleep 0.05; done")},
-                               folder.path(), kShortGrace);
+TEST_F(SupervisorTest, StopGivesTheRanksTimeToSave) {
+  SupervisedProcess process = Start({ShellRank(folder, 0,
+                                               "trap 'echo saved; exit 0' TERM; : > \"$0\"/ready0; "
+                                               "while :; do sleep 0.05; done")},
+                                    kShortGrace);
   ASSERT_TRUE(AreReady(folder, {0}));
   EXPECT_EQ(process.Poll(), std::nullopt);
   process.Stop(milliseconds(15000));
@@ -163,10 +160,8 @@ TEST(SupervisorTest, StopGivesTheRanksTimeToSave) {
   EXPECT_EQ(process.Poll()->log_tail, report.log_tail);  // Again the same.
 }
 
-TEST(SupervisorTest, StopKillsAfterTheGraceTimeAndASecondStopShortensIt) {
-  TempFolder folder;
-  SupervisedProcess process = SupervisedProcess::Start(
-      SelfBinary(), {StayingRank(folder, 0, "trap '' TERM;")}, folder.path());
+TEST_F(SupervisorTest, StopKillsAfterTheGraceTimeAndASecondStopShortensIt) {
+  SupervisedProcess process = Start({StayingRank(folder, 0, "trap '' TERM;")});
   ASSERT_TRUE(AreReady(folder, {0}));
   process.Stop(std::chrono::hours(1));
   process.Stop(milliseconds(50));
@@ -176,11 +171,9 @@ TEST(SupervisorTest, StopKillsAfterTheGraceTimeAndASecondStopShortensIt) {
   ExpectNothingLeft(folder);
 }
 
-TEST(SupervisorTest, AFailureBeforeTheStopIsStillAFailure) {
-  TempFolder folder;
-  SupervisedProcess process = SupervisedProcess::Start(
-      SelfBinary(), {ShellRank(folder, 0, "exit 4"), StayingRank(folder, 1)}, folder.path(),
-      {std::chrono::hours(1), milliseconds(100)});
+TEST_F(SupervisorTest, AFailureBeforeTheStopIsStillAFailure) {
+  SupervisedProcess process = Start({ShellRank(folder, 0, "exit 4"), StayingRank(folder, 1)},
+                                    {std::chrono::hours(1), milliseconds(100)});
   ASSERT_TRUE(Eventually(
       [&] { return ProcessesNaming(folder / "rank0").empty() && AreReady(folder, {1}); }));
   // The failed rank is a zombie for an instant after it has ended.
@@ -192,18 +185,16 @@ TEST(SupervisorTest, AFailureBeforeTheStopIsStillAFailure) {
   EXPECT_FALSE(report.killed_by_us);
 }
 
-TEST(SupervisorTest, TheDestructorLeavesNothing) {
-  TempFolder folder;
+TEST_F(SupervisorTest, TheDestructorLeavesNothing) {
   {
-    SupervisedProcess process = SupervisedProcess::Start(
-        SelfBinary(), {StayingRank(folder, 0, "trap '' TERM;"), StayingRank(folder, 1)},
-        folder.path());
+    SupervisedProcess process =
+        Start({StayingRank(folder, 0, "trap '' TERM;"), StayingRank(folder, 1)});
     ASSERT_TRUE(AreReady(folder, {0, 1}));
   }
   ExpectNothingLeft(folder);
 }
 
-TEST(SupervisorTest, WhenTheRunnerIsKilledNothingSurvives) {
+TEST_F(SupervisorTest, WhenTheRunnerIsKilledNothingSurvives) {
   for (const bool supervisor_is_stopped : {false, true}) {
     TempFolder folder;
     const std::string self = SelfBinary(), path = folder.path();
@@ -226,10 +217,8 @@ TEST(SupervisorTest, WhenTheRunnerIsKilledNothingSurvives) {
   }
 }
 
-TEST(SupervisorTest, WhenTheSupervisorIsKilledTheRanksEndAndTheReportSaysSo) {
-  TempFolder folder;
-  SupervisedProcess process = SupervisedProcess::Start(
-      SelfBinary(), {StayingRank(folder, 0), StayingRank(folder, 1)}, folder.path());
+TEST_F(SupervisorTest, WhenTheSupervisorIsKilledTheRanksEndAndTheReportSaysSo) {
+  SupervisedProcess process = Start({StayingRank(folder, 0), StayingRank(folder, 1)});
   ASSERT_TRUE(AreReady(folder, {0, 1}));
   const std::vector<pid_t> children = ChildrenOf(getpid());
   ASSERT_EQ(children.size(), 1u);
@@ -243,10 +232,8 @@ TEST(SupervisorTest, WhenTheSupervisorIsKilledTheRanksEndAndTheReportSaysSo) {
   EXPECT_TRUE(Eventually([&] { return ProcessesNaming(folder.path()).empty(); }));
 }
 
-TEST(SupervisorTest, AStoppedSupervisorIsContinuedToEndItsRanks) {
-  TempFolder folder;
-  SupervisedProcess process =
-      SupervisedProcess::Start(SelfBinary(), {StayingRank(folder, 0)}, folder.path());
+TEST_F(SupervisorTest, AStoppedSupervisorIsContinuedToEndItsRanks) {
+  SupervisedProcess process = Start({StayingRank(folder, 0)});
   ASSERT_TRUE(AreReady(folder, {0}));
   kill(ChildrenOf(getpid()).at(0), SIGSTOP);
   process.Stop(milliseconds(0));
@@ -255,7 +242,7 @@ TEST(SupervisorTest, AStoppedSupervisorIsContinuedToEndItsRanks) {
 }
 
 // Also where one that hangs in the kernel has much more time.
-TEST(SupervisorTest, ASupervisorThatStaysStoppedIsKilledWithEverythingBelowIt) {
+TEST_F(SupervisorTest, ASupervisorThatStaysStoppedIsKilledWithEverythingBelowIt) {
   for (const milliseconds frozen : {milliseconds(100), milliseconds(3'600'000)}) {
     TempFolder folder;
     GraceTimes grace = kShortGrace;
@@ -278,18 +265,15 @@ TEST(SupervisorTest, ASupervisorThatStaysStoppedIsKilledWithEverythingBelowIt) {
   }
 }
 
-TEST(SupervisorTest, SigtermToTheSupervisorStopsTheRanks) {
-  TempFolder folder;
-  SupervisedProcess process =
-      SupervisedProcess::Start(SelfBinary(), {StayingRank(folder, 0)}, folder.path(), kShortGrace);
+TEST_F(SupervisorTest, SigtermToTheSupervisorStopsTheRanks) {
+  SupervisedProcess process = Start({StayingRank(folder, 0)}, kShortGrace);
   ASSERT_TRUE(AreReady(folder, {0}));
   kill(ChildrenOf(getpid()).at(0), SIGTERM);
   EXPECT_TRUE(WaitForReport(process).killed_by_us);
   ExpectNothingLeft(folder);
 }
 
-TEST(SupervisorTest, RanksStartWithNoStrangeFilesOrSignals) {
-  TempFolder folder;
+TEST_F(SupervisorTest, RanksStartWithNoStrangeFilesOrSignals) {
   const int leaked = dup2(STDERR_FILENO, 57);  // Inherited across exec.
   ASSERT_EQ(leaked, 57);
   sigset_t mask, old_mask;
@@ -314,8 +298,7 @@ TEST(SupervisorTest, RanksStartWithNoStrangeFilesOrSignals) {
   EXPECT_EQ(ignored, 0u);
 }
 
-TEST(SupervisorTest, RanksShareAMemoryFile) {
-  TempFolder folder;
+TEST_F(SupervisorTest, RanksShareAMemoryFile) {
   const std::string file = std::string("/proc/$$/fd/$") + engine::kEnvGroupFd;
   const ExitReport report = RunRanks(
       folder, {ShellRank(folder, 0, "echo hello > " + file),
@@ -323,8 +306,7 @@ TEST(SupervisorTest, RanksShareAMemoryFile) {
   EXPECT_THAT(report.exit_codes, ElementsAre(0, 0));
 }
 
-TEST(SupervisorTest, EnvironmentAndFolderAreAsAsked) {
-  TempFolder folder;
+TEST_F(SupervisorTest, EnvironmentAndFolderAreAsAsked) {
   std::filesystem::create_directory(folder / "elsewhere");
   setenv("DSAT_TEST_OURS", "ours", 1);
   RankCommand rank = ShellRank(folder, 0, "echo $DSAT_TEST_OURS $HOME $EXTRA $(pwd -P)");
@@ -337,15 +319,13 @@ TEST(SupervisorTest, EnvironmentAndFolderAreAsAsked) {
   EXPECT_EQ(ReadFile(other.log_path), here + "/elsewhere\n");
 }
 
-TEST(SupervisorTest, RanksAreTheFirstToGoWhenHostMemoryRunsOut) {
-  TempFolder folder;
+TEST_F(SupervisorTest, RanksAreTheFirstToGoWhenHostMemoryRunsOut) {
   const ExitReport report =
       RunRanks(folder, {ShellRank(folder, 0, "cat /proc/self/oom_score_adj")});
   EXPECT_GE(std::stoi(report.log_tail), 500);
 }
 
-TEST(SupervisorTest, ACommandThatIsNotThereIsAFailedRankWithItsNameInTheLog) {
-  TempFolder folder;
+TEST_F(SupervisorTest, ACommandThatIsNotThereIsAFailedRankWithItsNameInTheLog) {
   RankCommand rank = ShellRank(folder, 0, "");
   rank.argv = {"no-such-program-here"};
   const ExitReport report = RunRanks(folder, {rank});
@@ -354,8 +334,7 @@ TEST(SupervisorTest, ACommandThatIsNotThereIsAFailedRankWithItsNameInTheLog) {
   EXPECT_THAT(report.log_tail, HasSubstr("no-such-program-here: No such file"));
 }
 
-TEST(SupervisorTest, ALogThatCannotBeWrittenIsReportedAndStopsTheRanksBeforeIt) {
-  TempFolder folder;
+TEST_F(SupervisorTest, ALogThatCannotBeWrittenIsReportedAndStopsTheRanksBeforeIt) {
   RankCommand rank = ShellRank(folder, 1, "exit 0");
   rank.log_path = folder / "no-folder/rank1.log";
   const ExitReport report = RunRanks(folder, {StayingRank(folder, 0), rank});
@@ -365,36 +344,33 @@ TEST(SupervisorTest, ALogThatCannotBeWrittenIsReportedAndStopsTheRanksBeforeIt) 
   ExpectNothingLeft(folder);
 }
 
-TEST(SupervisorTest, AStopThatComesWithTheOrderIsHeard) {
-  TempFolder folder;
+TEST_F(SupervisorTest, AStopThatComesWithTheOrderIsHeard) {
   for (int i = 0; i < 5; ++i) {
-    SupervisedProcess process = SupervisedProcess::Start(SelfBinary(), {StayingRank(folder, 0)},
-                                                         folder.path(), kShortGrace);
+    SupervisedProcess process = Start({StayingRank(folder, 0)}, kShortGrace);
     process.Stop(milliseconds(100));
     EXPECT_TRUE(WaitForReport(process).killed_by_us);
   }
   ExpectNothingLeft(folder);
 }
 
-TEST(SupervisorTest, ASupervisorThatIsNotThereIsAnError) {
-  TempFolder folder;
-  const Error error = ErrorOf([&] {
-    SupervisedProcess::Start(folder / "nothing", {ShellRank(folder, 0, "exit 0")}, folder.path());
-  });
-  EXPECT_EQ(error.code(), ErrorCode::kNotFound);
-  EXPECT_THAT(error.what(), HasSubstr("nothing supervise"));
+TEST_F(SupervisorTest, ASupervisorThatIsNotThereIsAnError) {
+  EXPECT_THAT(RefusalOf(
+                  [&] {
+                    SupervisedProcess::Start(folder / "nothing", {ShellRank(folder, 0, "exit 0")},
+                                             folder.path());
+                  },
+                  ErrorCode::kNotFound),
+              HasSubstr("nothing supervise"));
 }
 
-TEST(SupervisorTest, FastStartsLeakNeitherFilesNorZombies) {
-  TempFolder folder;
+TEST_F(SupervisorTest, FastStartsLeakNeitherFilesNorZombies) {
   const auto num_files = [] {
     const std::filesystem::directory_iterator files("/proc/self/fd");
     return std::distance(begin(files), end(files));
   };
   const auto before = num_files();
   for (int i = 0; i < 50; ++i) {
-    SupervisedProcess process =
-        SupervisedProcess::Start(SelfBinary(), {ShellRank(folder, 0, "exit 0")}, folder.path());
+    SupervisedProcess process = Start({ShellRank(folder, 0, "exit 0")});
     if (i % 2 == 1) continue;  // The destructor ends it.
     EXPECT_EQ(WaitForReport(process).first_failed_rank, -1);
   }
@@ -402,8 +378,7 @@ TEST(SupervisorTest, FastStartsLeakNeitherFilesNorZombies) {
   ExpectNothingLeft(folder);
 }
 
-TEST(SupervisorTest, LongArgumentsArriveWhole) {
-  TempFolder folder;
+TEST_F(SupervisorTest, LongArgumentsArriveWhole) {
   RankCommand rank = ShellRank(folder, 0, "echo ${#LONG} ${#1}");
   rank.argv.push_back(std::string(100'000, 'a'));  // More than a socket's buffer in all.
   rank.env["LONG"] = std::string(120'000, 'b');

@@ -207,34 +207,26 @@ void AnnounceString(RawClient& client) {
     sent = client.Send(Http2Frame(kContinuation, 0, 1, part));
 }
 
-TEST_F(DoorTest, AnEndlessHeaderBlockEndsTheConnection) {
-  Serve("127.0.0.1:0");
-  ExpectBearable(2, ContinueHeaders);
-}
+struct HostileClient {
+  const char* name;
+  int number;
+  void (*attack)(RawClient&);
+};
+class HostileClientTest : public DoorTest, public testing::WithParamInterface<HostileClient> {};
 
-TEST_F(DoorTest, CallsThatAreGivenUpAtOnceDoNotFloodTheServer) {
-  Serve("127.0.0.1:0");
-  ExpectBearable(4, Reset);
-}
+INSTANTIATE_TEST_SUITE_P(
+    , HostileClientTest,
+    testing::Values(HostileClient{"WithAnEndlessHeaderBlock", 2, ContinueHeaders},
+                    HostileClient{"ThatGivesUpItsCallsAtOnce", 4, Reset},
+                    HostileClient{"WithUnfinishedMessages", 20, BeginMessages},
+                    HostileClient{"ThatKeepsCallsOpen", 4, OpenCalls},
+                    HostileClient{"ThatOpensCallsAndLeaves", 4, OpenCallsAndLeave},
+                    HostileClient{"WithAGiantHeader", 4, AnnounceString}),
+    [](const auto& client) { return client.param.name; });
 
-TEST_F(DoorTest, UnfinishedMessagesTakeNoMemory) {
+TEST_P(HostileClientTest, IsBearable) {
   Serve("127.0.0.1:0");
-  ExpectBearable(20, BeginMessages);
-}
-
-TEST_F(DoorTest, OpenCallsEndTheConnection) {
-  Serve("127.0.0.1:0");
-  ExpectBearable(4, OpenCalls);
-}
-
-TEST_F(DoorTest, ClientsThatOpenCallsAndLeaveAreBearable) {
-  Serve("127.0.0.1:0");
-  ExpectBearable(4, OpenCallsAndLeave);
-}
-
-TEST_F(DoorTest, AGiantHeaderEndsTheConnection) {
-  Serve("127.0.0.1:0");
-  ExpectBearable(4, AnnounceString);
+  ExpectBearable(GetParam().number, GetParam().attack);
 }
 
 // The same on this machine, where every program of this user is let in.

@@ -37,7 +37,7 @@ namespace fs = std::filesystem;
 
 class ExperimentServerTest : public testing::Test {
  protected:
-  void SetUp() override {
+  ExperimentServerTest() {
     Store store = Store::Open(database(), Store::Mode::kCreate);
     id_ = Experiment::Create(store, Spec()).id();
   }
@@ -61,20 +61,30 @@ class ExperimentServerTest : public testing::Test {
     return {{"throughput", {100 + micro_batch, 1, 3}}};
   }
 
+  void ExpectServed(const ExperimentServer& server) const {
+    ExperimentClient client = ExperimentClient::Connect(server.address(), server.key());
+    EXPECT_EQ(client.GetExperiment(id_).state, "active");
+  }
+
   std::string database() const { return folder_.path() + "/dsat.db"; }
 
   TempFolder folder_;
   ExperimentId id_ = 0;
 };
 
-TEST_F(ExperimentServerTest, AClientDrivesASearchToItsEnd) {
-  const ExperimentServer server(database(), "");
-  ExperimentClient client = ExperimentClient::Connect(server.address(), server.key());
+// A server at the default address, and its client.
+class ServedTest : public ExperimentServerTest {
+ protected:
+  const ExperimentServer server_{database(), ""};
+  ExperimentClient client_ = ExperimentClient::Connect(server_.address(), server_.key());
+};
+
+TEST_F(ServedTest, AClientDrivesASearchToItsEnd) {
   Search reference(Spec());  // The same search in this process must ask for the same trials.
   bool finished = false;
   int64_t told = 0;
   while (!finished) {
-    const ExperimentClient::Asked asked = client.Ask(id_);
+    const ExperimentClient::Asked asked = client_.Ask(id_);
     const std::optional<Trial> expected = reference.Ask();
     ASSERT_EQ(asked.trial.has_value(), expected.has_value());
     if (!asked.trial) break;
@@ -83,16 +93,16 @@ TEST_F(ExperimentServerTest, AClientDrivesASearchToItsEnd) {
     EXPECT_EQ(asked.trial->assignment, expected->assignment);
     EXPECT_EQ(asked.trial->ds_config, expected->ds_config);
     const Measurement measured = Measured(*asked.trial);
-    finished = client.Tell(id_, asked.trial->id, {TrialState::kSucceeded, ""}, measured, {});
+    finished = client_.Tell(id_, asked.trial->id, {TrialState::kSucceeded, ""}, measured, {});
     reference.Tell(expected->id, {TrialState::kSucceeded, ""}, {{{1, 1}, measured}}, {});
     EXPECT_EQ(finished, reference.Finished());
     ++told;
   }
   EXPECT_GT(told, 1);
-  EXPECT_TRUE(client.Ask(id_).finished);
-  EXPECT_FALSE(client.Ask(id_).trial.has_value());
+  EXPECT_TRUE(client_.Ask(id_).finished);
+  EXPECT_FALSE(client_.Ask(id_).trial.has_value());
 
-  const ExperimentClient::View view = client.GetExperiment(id_);
+  const ExperimentClient::View view = client_.GetExperiment(id_);
   EXPECT_EQ(view.state, "completed");
   EXPECT_EQ(view.best_trial, reference.Best());
   ASSERT_EQ(view.trials.size(), static_cast<size_t>(told));
@@ -102,15 +112,13 @@ TEST_F(ExperimentServerTest, AClientDrivesASearchToItsEnd) {
   EXPECT_EQ(Json::parse(view.spec_json).at("name"), "served");
 }
 
-TEST_F(ExperimentServerTest, CallsThatCannotBeAreRefusedAndChangeNothing) {
-  const ExperimentServer server(database(), "");
-  ExperimentClient client = ExperimentClient::Connect(server.address(), server.key());
-  EXPECT_EQ(CodeOf([&] { client.Ask(99); }), ErrorCode::kNotFound);
-  EXPECT_EQ(CodeOf([&] { client.GetExperiment(99); }), ErrorCode::kNotFound);
-  const TrialId trial = client.Ask(id_).trial.value().id;
+TEST_F(ServedTest, CallsThatCannotBeAreRefusedAndChangeNothing) {
+  EXPECT_EQ(CodeOf([&] { client_.Ask(99); }), ErrorCode::kNotFound);
+  EXPECT_EQ(CodeOf([&] { client_.GetExperiment(99); }), ErrorCode::kNotFound);
+  const TrialId trial = client_.Ask(id_).trial.value().id;
   const auto tell = [&](TrialId told, TrialState state, const Measurement& measurement) {
     const std::string reason = state == TrialState::kSucceeded ? "" : "why";
-    return CodeOf([&] { client.Tell(id_, told, {state, reason}, measurement, std::nullopt); });
+    return CodeOf([&] { client_.Tell(id_, told, {state, reason}, measurement, std::nullopt); });
   };
   const Measurement good = {{"throughput", {1, 0, 1}}};
   EXPECT_EQ(tell(trial, TrialState::kSucceeded, {}), ErrorCode::kInvalidArgument);
@@ -120,10 +128,10 @@ TEST_F(ExperimentServerTest, CallsThatCannotBeAreRefusedAndChangeNothing) {
   EXPECT_EQ(tell(trial, TrialState::kSucceeded, {{"throughput", {-1, 0, 1}}}),
             ErrorCode::kInvalidArgument);
   EXPECT_EQ(tell(trial + 5, TrialState::kFailed, {}), ErrorCode::kNotFound);
-  EXPECT_EQ(client.GetExperiment(id_).trials.at(0).state, TrialState::kRunning);
+  EXPECT_EQ(client_.GetExperiment(id_).trials.at(0).state, TrialState::kRunning);
   EXPECT_EQ(tell(trial, TrialState::kInfeasible, {}), std::nullopt);
   EXPECT_EQ(tell(trial, TrialState::kInfeasible, {}), ErrorCode::kFailedPrecondition);
-  const Trial told = client.GetExperiment(id_).trials.at(0);
+  const Trial told = client_.GetExperiment(id_).trials.at(0);
   EXPECT_EQ(told.state, TrialState::kInfeasible);
   EXPECT_EQ(told.reason, "why");
 }
@@ -213,16 +221,14 @@ TEST_F(ExperimentServerTest, LongDecisionsOfOneExperimentDelayNoOther) {
   EXPECT_EQ(client.GetExperiment(slow_id).state, "active");
 }
 
-TEST_F(ExperimentServerTest, AReasonIsALineAndNoLog) {
-  const ExperimentServer server(database(), "");
-  ExperimentClient client = ExperimentClient::Connect(server.address(), server.key());
-  const TrialId trial = client.Ask(id_).trial->id;
+TEST_F(ServedTest, AReasonIsALineAndNoLog) {
+  const TrialId trial = client_.Ask(id_).trial->id;
   const std::string log(5000, 'x');
   EXPECT_EQ(CodeOf([&] {
-              client.Tell(id_, trial, {TrialState::kFailed, log}, {}, {});
+              client_.Tell(id_, trial, {TrialState::kFailed, log}, {}, {});
             }),
             ErrorCode::kInvalidArgument);
-  client.Tell(id_, trial, {TrialState::kFailed, "it crashed"}, {}, {});
+  client_.Tell(id_, trial, {TrialState::kFailed, "it crashed"}, {}, {});
 }
 
 TEST_F(ExperimentServerTest, APortOfThisMachineIsFoundAndKeptAlone) {
@@ -231,8 +237,7 @@ TEST_F(ExperimentServerTest, APortOfThisMachineIsFoundAndKeptAlone) {
   EXPECT_NE(server.address(), "127.0.0.1:0");
   EXPECT_EQ(CodeOf([&] { ExperimentServer(database(), server.address()); }),
             ErrorCode::kAlreadyExists);
-  ExperimentClient client = ExperimentClient::Connect(server.address(), server.key());
-  EXPECT_EQ(client.GetExperiment(id_).state, "active");
+  ExpectServed(server);
 }
 
 TEST_F(ExperimentServerTest, AddressesThatAreNoneAreRefused) {
@@ -249,8 +254,7 @@ TEST_F(ExperimentServerTest, ASocketOfALivingServerIsNotTaken) {
   const std::string address = "unix:" + folder_.path() + "/socket";
   const ExperimentServer server(database(), address);
   EXPECT_EQ(CodeOf([&] { ExperimentServer(database(), address); }), ErrorCode::kAlreadyExists);
-  ExperimentClient client = ExperimentClient::Connect(address, server.key());
-  EXPECT_EQ(client.GetExperiment(id_).state, "active");
+  ExpectServed(server);
 }
 
 // While another process writes, calls wait; those that their clients give up ask for nothing.
@@ -284,28 +288,24 @@ TEST_F(ExperimentServerTest, ACallThatWasGivenUpGetsNoTrial) {
   EXPECT_LE(client.GetExperiment(id_).trials.size(), 1u);
 }
 
-TEST_F(ExperimentServerTest, WhatASearchOfDsatRunsIsNotServed) {
-  const ExperimentServer server(database(), "");
-  ExperimentClient client = ExperimentClient::Connect(server.address(), server.key());
-  ASSERT_TRUE(client.Ask(id_).trial);
+TEST_F(ServedTest, WhatASearchOfDsatRunsIsNotServed) {
+  ASSERT_TRUE(client_.Ask(id_).trial);
   const RunnerLock runner = RunnerLock::Acquire(database(), id_);
-  EXPECT_EQ(CodeOf([&] { client.Ask(id_); }), ErrorCode::kFailedPrecondition);
+  EXPECT_EQ(CodeOf([&] { client_.Ask(id_); }), ErrorCode::kFailedPrecondition);
 }
 
-TEST_F(ExperimentServerTest, ASpeedOfZeroAndAReasonOfASuccessAreRefused) {
-  const ExperimentServer server(database(), "");
-  ExperimentClient client = ExperimentClient::Connect(server.address(), server.key());
-  const Trial trial = client.Ask(id_).trial.value();
+TEST_F(ServedTest, ASpeedOfZeroAndAReasonOfASuccessAreRefused) {
+  const Trial trial = client_.Ask(id_).trial.value();
   const auto tell = [&](double throughput, const std::string& reason) {
     return CodeOf([&] {
-      client.Tell(id_, trial.id, {TrialState::kSucceeded, reason},
-                  {{"throughput", {throughput, 0, 1}}}, {});
+      client_.Tell(id_, trial.id, {TrialState::kSucceeded, reason},
+                   {{"throughput", {throughput, 0, 1}}}, {});
     });
   };
   EXPECT_EQ(tell(0, ""), ErrorCode::kInvalidArgument);
   EXPECT_EQ(tell(5, "why"), ErrorCode::kInvalidArgument);
   EXPECT_FALSE(
-      client.Tell(id_, trial.id, {TrialState::kSucceeded, ""}, {{"throughput", {5, 0, 1}}}, {}));
+      client_.Tell(id_, trial.id, {TrialState::kSucceeded, ""}, {{"throughput", {5, 0, 1}}}, {}));
 }
 
 TEST_F(ExperimentServerTest, ASocketFileBelongsToThisUserAlone) {
@@ -326,8 +326,7 @@ TEST_F(ExperimentServerTest, ASocketThatADeadServerLeftIsReplaced) {
   close(fd);
   ASSERT_TRUE(fs::exists(path));
   const ExperimentServer server(database(), "unix:" + path);
-  ExperimentClient client = ExperimentClient::Connect(server.address(), server.key());
-  EXPECT_EQ(client.GetExperiment(id_).state, "active");
+  ExpectServed(server);
 }
 
 TEST_F(ExperimentServerTest, AServerThatEndsLeavesTheSocketOfAnotherOne) {
@@ -336,8 +335,7 @@ TEST_F(ExperimentServerTest, AServerThatEndsLeavesTheSocketOfAnotherOne) {
   fs::remove(folder_.path() + "/socket");
   const ExperimentServer second(database(), address);
   first.reset();
-  ExperimentClient client = ExperimentClient::Connect(second.address(), second.key());
-  EXPECT_EQ(client.GetExperiment(id_).state, "active");
+  ExpectServed(second);
 }
 
 TEST_F(ExperimentServerTest, AFileThatIsNoSocketIsLeftAlone) {
