@@ -263,13 +263,6 @@ search_space:
   }
 }
 
-TEST_F(EndToEndTest, AWrongSearchSpaceIsRefusedWithItsLine) {
-  work.Write("deepspeed.yaml", kExperimentFile + "search_space: {/zero_optimization/stge: [1]}\n");
-  work.Fail({"auto", "deepspeed.yaml"},
-            "deepspeed.yaml:14: search_space: /zero_optimization/stge is "
-            "unknown; did you mean /zero_optimization/stage?");
-}
-
 TEST_F(EndToEndTest, TheEnvironmentReachesTheTrials) {
   work.Write("deepspeed.yaml",
              kExperimentFile + "environment:\n  environment_variables: [LD_PRELOAD=/none.so]\n");
@@ -307,10 +300,9 @@ TEST_F(EndToEndTest, ATrainingOnATerminalShowsHowFarItIs) {
 
 TEST_F(EndToEndTest, TrainPrintsTheLastStepAndSaysThatItGoesOnFromItsCheckpoint) {
   const auto train = [this](const std::string& steps) {
-    return work.Dsat({"train", "deepspeed.yaml", "--out", "trained", "--steps", steps});
+    return work.Succeed({"train", "deepspeed.yaml", "--out", "trained", "--steps", steps});
   };
   const Finished first = train("30");
-  ASSERT_EQ(first.exit_code, 0) << first.err;
   EXPECT_THAT(first.out, HasSubstr("step     30/30  loss"));
   EXPECT_THAT(first.out, testing::ContainsRegex(
                              " ms  [0-9.]+ samples/s  [0-9.]+ tokens/s  [0-9.]+ [MG]FLOP/s\n"));
@@ -318,7 +310,6 @@ TEST_F(EndToEndTest, TrainPrintsTheLastStepAndSaysThatItGoesOnFromItsCheckpoint)
   EXPECT_THAT(first.err, testing::Not(HasSubstr("continuing from")));
 
   const Finished again = train("30");
-  EXPECT_EQ(again.exit_code, 0) << again.err;
   EXPECT_EQ(again.out, "");
   EXPECT_THAT(again.err,
               HasSubstr("continuing from " + work.Path("trained/checkpoint/global_step30")));
@@ -409,11 +400,10 @@ TEST_F(EndToEndTest, ATrainedModelIsEvaluatedAndWritesText) {
   EXPECT_LT(result.at("loss").get<double>(), 5.5);  // ln 256 = 5.55
 
   const auto generate = [&](const std::string& seed) {
-    return work.Dsat({"generate", "validated.yaml", "--checkpoint", checkpoint, "--prompt", "The ",
-                      "--max-new-tokens", "12", "--seed", seed, "--json"});
+    return work.Succeed({"generate", "validated.yaml", "--checkpoint", checkpoint, "--prompt",
+                         "The ", "--max-new-tokens", "12", "--seed", seed, "--json"});
   };
   const Finished text = generate("1");
-  ASSERT_EQ(text.exit_code, 0) << text.err;
   EXPECT_EQ(Json::parse(text.out).at("samples").size(), 1u);
   EXPECT_EQ(generate("1").out, text.out);
   EXPECT_NE(generate("2").out, text.out);

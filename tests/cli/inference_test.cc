@@ -87,9 +87,7 @@ TEST_F(TrainingStartTest, WithoutTheFileLatestTheCommandKnowsWhatTheRanksContinu
                fmt::format(R"({{"train_batch_size": {}, "optimizer": {{"type": "SGD"}}}})",
                            train_batch_size));
     more.insert(more.begin(), {"train", "deepspeed.yaml", "--out", "out", "--steps"});
-    Finished trained = work.Dsat(more);
-    EXPECT_EQ(trained.exit_code, 0) << trained.err;
-    return trained;
+    return work.Succeed(more);
   };
   const std::string checkpoint = work.Path("out/checkpoint/global_step");
   train(2, {"2"});
@@ -102,24 +100,19 @@ TEST_F(TrainingStartTest, WithoutTheFileLatestTheCommandKnowsWhatTheRanksContinu
 }
 
 TEST_F(TrainingStartTest, ADamagedCheckpointIsNamedAndTheOneBeforeItContinues) {
-  const auto train = [&](const std::string& steps) {
-    return work.Dsat({"train", "deepspeed.yaml", "--steps", steps, "--json", "--keep", "2",
-                      "--checkpoint-interval", "2"});
-  };
-  ASSERT_EQ(train("4").exit_code, 0);
+  const std::vector<std::string> train = {"train", "deepspeed.yaml",        "--json", "--keep",
+                                          "2",     "--checkpoint-interval", "2",      "--steps"};
+  work.Succeed(Joined(train, {"4"}));
   const std::string dir = work.Path("dsat-out/train/deepspeed/checkpoint/");
   std::filesystem::resize_file(dir + "global_step4/rank_00000.safetensors", 100);
-  const Finished trained = train("5");
-  EXPECT_EQ(trained.exit_code, 0) << trained.err;
+  const Finished trained = work.Succeed(Joined(train, {"5"}));
   EXPECT_THAT(trained.err, HasSubstr("left out as not good: " + dir +
                                      "global_step4/rank_00000.safetensors: 100 bytes, "));
   EXPECT_THAT(trained.err, HasSubstr(": continuing from " + dir + "global_step2\n"));
   EXPECT_EQ(CountLines(ReadFile(work.Path("dsat-out/train/deepspeed/metrics.jsonl"))), 5);
   for (const char* tag : {"global_step4", "global_step5"})
     std::filesystem::resize_file(dir + tag + "/manifest.json", 10);
-  const Finished none = train("6");
-  EXPECT_EQ(none.exit_code, 1);
-  EXPECT_THAT(none.err, HasSubstr("move this folder away to train from the beginning"));
+  work.Fail(Joined(train, {"6"}), "move this folder away to train from the beginning");
 }
 
 TEST_F(TrainingStartTest, AnotherTrainingDoesNotContinueACheckpointUnnoticed) {
@@ -134,11 +127,9 @@ TEST_F(TrainingStartTest, AnotherTrainingDoesNotContinueACheckpointUnnoticed) {
                            "params": {{"lr": {}}}}}}})",
                            lr));
   };
-  const auto train = [&](const std::string& config, const std::string& steps) {
-    return work.Dsat({"train", config, "--steps", steps});
-  };
   write("n_head: 2", "n_head: 2", "0.001");
-  ASSERT_EQ(train("deepspeed.yaml", "1").exit_code, 0);
+  TrainOneStep();
+  const std::vector<std::string> train = {"train", "deepspeed.yaml", "--steps", "2"};
   const std::string folder = work.Path("dsat-out/train/deepspeed/checkpoint/global_step1");
   for (const auto& [was, is, what] : std::vector<std::array<std::string, 3>>{
            {"n_head: 2", "n_head: 4", "/model/n_head was 2 and is 4"},
@@ -147,18 +138,14 @@ TEST_F(TrainingStartTest, AnotherTrainingDoesNotContinueACheckpointUnnoticed) {
             "/data/path was \"/usr/share/common-licenses\" and is "
             "\"/usr/share/common-licenses/GPL-2\""}}) {
     write(was, is, "0.001");
-    const Finished refused = train("deepspeed.yaml", "2");
-    EXPECT_EQ(refused.exit_code, 1);
-    EXPECT_THAT(refused.err, HasSubstr(folder + " is of another training: " + what)) << what;
+    const Finished refused = work.Fail(train, folder + " is of another training: " + what);
     EXPECT_THAT(refused.err, HasSubstr("set this back, or train into another folder"));
   }
   write("n_head: 2", "n_head: 2", "0.5");
-  const Finished changed = train("deepspeed.yaml", "2");
-  EXPECT_EQ(changed.exit_code, 0) << changed.err;
-  EXPECT_THAT(changed.err,
+  EXPECT_THAT(work.Succeed(train).err,
               HasSubstr("changed from now on: /optimizer/params/lr was 0.001 and is 0.5\n"));
   std::filesystem::copy_file(work.Path("deepspeed.yaml"), work.Path("other.yaml"));
-  EXPECT_THAT(train("other.yaml", "1").err, Not(HasSubstr("continuing")));
+  EXPECT_THAT(work.Dsat({"train", "other.yaml", "--steps", "1"}).err, Not(HasSubstr("continuing")));
   EXPECT_THAT(
       work.Dsat({"generate", "other.yaml", "--prompt", "The ", "--tag", "global_step2"}).err,
       HasSubstr("dsat-out/train/other/checkpoint/global_step2"));

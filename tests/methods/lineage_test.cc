@@ -73,20 +73,6 @@ TEST(LineageTest, OnlyInfeasibleIsEvidenceUnlessPublishedBehaviorIsAskedFor) {
   }
 }
 
-TEST(LineageTest, TheBestMetricFollowsTheMetricsDirection) {
-  for (const std::string& metric : SearchMetrics()) {
-    SearchOptions options;
-    options.metric = metric;
-    LineageTable table(TestSpace({1}, 8), options);
-    Lineage& lineage = table.Draw();
-    for (const double value : {3.0, 1.0, 2.0}) {
-      AddTrial(table, lineage, kAnyStep, 0, TrialState::kSucceeded, value);
-    }
-    const bool smaller = metric == "latency" || metric == "forward" || metric == "backward";
-    EXPECT_EQ(table.BestMetric(lineage), smaller ? 1.0 : 3.0) << metric;
-  }
-}
-
 TEST(LineageTest, DrawsCoverEveryStageAndEveryKnobValueEvenly) {
   LineageTable table(TestSpace({0, 1, 3}, 8), TestOptions());
   std::map<int, int> stages;
@@ -131,21 +117,6 @@ TEST(LineageTest, AKnobMoreInTheSpaceShiftsNoOtherDraw) {
     EXPECT_EQ(with_more.erase("/zero_optimization/reduce_scatter"), 1u);
     EXPECT_EQ(config, with_more);
   }
-}
-
-TEST(LineageTest, ASeedDecidesTheDrawsAndAnotherSeedDecidesOthers) {
-  SearchOptions other_seed;
-  other_seed.random_seed = 43;
-  LineageTable a(TestSpace({1, 2}, 8), TestOptions());
-  LineageTable b(TestSpace({1, 2}, 8), TestOptions());
-  LineageTable c(TestSpace({1, 2}, 8), other_seed);
-  int same_as_other = 0;
-  for (int i = 0; i < 40; ++i) {
-    const Assignment config = a.Draw().config;
-    EXPECT_EQ(config, b.Draw().config);
-    same_as_other += config == c.Draw().config ? 1 : 0;
-  }
-  EXPECT_LT(same_as_other, 20);  // One in twelve by chance.
 }
 
 }  // namespace
