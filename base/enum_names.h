@@ -34,15 +34,21 @@ std::string ToString(Enum value) {
 }
 
 // Throws kInvalidArgument naming the text and the valid names if no value has the name.
-template <NamedEnum Enum>
-Enum Parse(std::string_view text) {
+template <typename Enum, size_t kSize>
+Enum ParseName(const EnumNames<Enum, kSize>& table, std::string_view text) {
   std::string expected;
-  for (const auto& [value, name] : NamesOf(Enum()).names) {
+  for (const auto& [value, name] : table.names) {
     if (text == name) return value;
     expected += (expected.empty() ? "" : ", ") + std::string(name);
   }
-  Throw(ErrorCode::kInvalidArgument, "{} is \"{}\"; expected one of {}", NamesOf(Enum()).what, text,
+  Throw(ErrorCode::kInvalidArgument, "{} is \"{}\"; expected one of {}", table.what, text,
         expected);
+}
+
+// ParseName with the enum's own table.
+template <NamedEnum Enum>
+Enum Parse(std::string_view text) {
+  return ParseName(NamesOf(Enum()), text);
 }
 
 }  // namespace dsat

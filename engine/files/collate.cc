@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 constexpr int64_t kBlockElems = 1 << 20;
 
 constexpr EnumNames<DType, 3> kTypes = {
-    {{DType::kF32, "fp32"}, {DType::kBF16, "bf16"}, {DType::kF16, "fp16"}}};
+    "--dtype", {{{DType::kF32, "fp32"}, {DType::kBF16, "bf16"}, {DType::kF16, "fp16"}}}};
 
 void CheckOutput(const CollateOptions& options) {
   if (fs::is_directory(options.out)) {
@@ -114,7 +114,7 @@ int64_t PieceBytes(const std::vector<std::vector<SavedPiece>>& parameters) {
 
 CollateResult Collate(const CollateOptions& options,
                       const std::function<void(int64_t, int64_t)>& progress) {
-  const DType dtype = ParseName(kTypes, options.dtype, "--dtype");
+  const DType dtype = ParseName(kTypes, options.dtype);
   CollateResult result{.tag = ResolveTag(options.dir, options.tag)};
   CheckOutput(options);
   const std::string folder = options.dir + "/" + result.tag;
