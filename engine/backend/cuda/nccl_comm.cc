@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "engine/backend/cuda/watches.h"
+#include "engine/core/arena.h"
 
 namespace dsat::engine {
 namespace {
