@@ -101,15 +101,6 @@ void CopyPiece(const SavedPiece& piece, DType dtype, PublishedWriter& out,
   }
 }
 
-int64_t PieceBytes(const std::vector<std::vector<SavedPiece>>& parameters) {
-  int64_t bytes = 0;
-  for (const auto& pieces : parameters) {
-    for (const SavedPiece& piece : pieces)
-      bytes += piece.entry->num_elems * BytesPerElem(piece.entry->dtype);
-  }
-  return bytes;
-}
-
 }  // namespace
 
 CollateResult Collate(const CollateOptions& options,
@@ -132,16 +123,18 @@ CollateResult Collate(const CollateOptions& options,
   }
   std::vector<PublishedParam> published;
   std::vector<std::vector<SavedPiece>> parameters;
+  all_bytes = done_bytes;
   for (const auto& [name, shape] : manifest.parameters) {
     const TensorSpec spec{name, dtype, shape};
     parameters.push_back(FindParameter(spec, files, folder));
+    for (const SavedPiece& piece : parameters.back())
+      all_bytes += piece.entry->num_elems * BytesPerElem(piece.entry->dtype);
     const auto linears = manifest.linears.find(name);
     published.push_back({name, shape, {}});
     if (linears != manifest.linears.end()) published.back().linears = linears->second;
     result.num_tensors += static_cast<int64_t>(published.back().Tensors(dtype).size());
     result.num_elems += spec.NumElems();
   }
-  all_bytes = done_bytes + PieceBytes(parameters);
 
   PublishedWriter out(options.out, dtype, std::move(published));
   for (const std::vector<SavedPiece>& pieces : parameters) {
