@@ -48,10 +48,6 @@ class Writer {
 };
 
 template <typename T>
-struct IsOptional : std::false_type {};
-template <typename T>
-struct IsOptional<std::optional<T>> : std::true_type {};
-template <typename T>
 struct IsList : std::false_type {};
 template <typename T>
 struct IsList<std::vector<T>> : std::true_type {};
@@ -60,7 +56,7 @@ struct IsList<std::vector<T>> : std::true_type {};
 // converted by nlohmann's library.
 template <typename T>
 Json Encode(const T& value) {
-  if constexpr (IsOptional<T>::value) {
+  if constexpr (requires { value.has_value(); }) {
     return value.has_value() ? Encode(*value) : Json();
   } else if constexpr (IsList<T>::value) {
     Json out = Json::array();
@@ -128,7 +124,7 @@ void Decode(const Json& json, const std::string& what, T& value) {
     if (fits) return;
     Throw(ErrorCode::kInvalidArgument, "{} is {}; expected {}", what, JsonTypeName(json), type);
   };
-  if constexpr (IsOptional<T>::value) {
+  if constexpr (requires { value.has_value(); }) {
     if (json.is_null()) return value.reset();
     Decode(json, what, value.emplace());
   } else if constexpr (IsList<T>::value) {
