@@ -44,12 +44,8 @@ size_t ReadSome(int fd, char* data, size_t size, const std::string& path) {
   }
 }
 
-char Lower(char c) {
-  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-}
-
 // The number of edits that turn `a` into `b`: insert, delete, replace, or swap two adjacent
-// characters. Case is ignored.
+// characters.
 size_t EditDistance(std::string_view a, std::string_view b) {
   std::vector<size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j)
@@ -57,10 +53,9 @@ size_t EditDistance(std::string_view a, std::string_view b) {
   for (size_t i = 1; i <= a.size(); ++i) {
     row[0] = i;
     for (size_t j = 1; j <= b.size(); ++j) {
-      bool same = Lower(a[i - 1]) == Lower(b[j - 1]);
+      bool same = a[i - 1] == b[j - 1];
       row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (same ? 0 : 1)});
-      bool swapped = i > 1 && j > 1 && Lower(a[i - 1]) == Lower(b[j - 2]) &&
-                     Lower(a[i - 2]) == Lower(b[j - 1]);
+      bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
       if (swapped) row[j] = std::min(row[j], before[j - 2] + 1);
     }
     before.swap(last);
@@ -71,8 +66,7 @@ size_t EditDistance(std::string_view a, std::string_view b) {
 
 // The bytes of a unit, whose name is case-insensitive; 0 if the unit is unknown.
 int64_t UnitBytes(std::string_view unit) {
-  std::string name(unit);
-  std::transform(name.begin(), name.end(), name.begin(), Lower);
+  const std::string name = LowerCase(unit);
   if (name.empty() || name == "b") return 1;
   size_t power = std::string_view("kmgt").find(name[0]) + 1;  // npos + 1 is 0
   bool binary = name.substr(1) == "ib";
@@ -281,6 +275,12 @@ size_t CodePoints(std::string_view text) {
   return static_cast<size_t>(std::ranges::count_if(text, begins));
 }
 
+std::string LowerCase(std::string_view text) {
+  std::string lower(text);
+  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return std::tolower(c); });
+  return lower;
+}
+
 std::string Trimmed(std::string_view text) {
   constexpr std::string_view blanks = " \t\v\f\r";
   const size_t first = text.find_first_not_of(blanks);
@@ -294,7 +294,7 @@ std::string NearestWord(std::string_view word, std::span<const std::string> cand
   for (const std::string& candidate : candidates) {
     const auto [shorter, longer] = std::minmax({word.size(), candidate.size()});
     if (longer - shorter >= best) continue;  // A quick answer, also for words of any length.
-    size_t distance = EditDistance(word, candidate);
+    size_t distance = EditDistance(LowerCase(word), LowerCase(candidate));
     if (distance >= best) continue;
     best = distance;
     nearest = candidate;

@@ -71,6 +71,9 @@ size_t CodePoints(std::string_view text);
 // `text` as one word of a shell's command line: unchanged, or in single quotes.
 std::string ShellWord(const std::string& text);
 
+// `text` with ASCII letters in lower case.
+std::string LowerCase(std::string_view text);
+
 // `text` without leading and trailing blanks (spaces, tabs, carriage returns).
 std::string Trimmed(std::string_view text);
 

@@ -2,7 +2,6 @@
 #include "engine/config/key_table.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <iterator>
 #include <optional>
@@ -107,13 +106,6 @@ bool IsOneOf(std::string_view text, std::string_view words) {
     words.remove_prefix(std::min(word.size() + 1, words.size()));
   }
   return false;
-}
-
-std::string LowerCase(std::string_view text) {
-  std::string lower(text);
-  std::transform(lower.begin(), lower.end(), lower.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return lower;
 }
 
 std::string KeyTable::Expected(const Key& key) const {

@@ -213,7 +213,4 @@ class KeyTable {
 // True if `text` is one of the words of `words`, which blanks separate.
 bool IsOneOf(std::string_view text, std::string_view words);
 
-// `text` with ASCII letters in lower case.
-std::string LowerCase(std::string_view text);
-
 }  // namespace dsat::engine

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/files.h"
 #include "base/json.h"
 #include "engine/config/keys.h"
 

@@ -9,7 +9,6 @@
 #include <system_error>
 
 #include "base/error.h"
-#include "base/files.h"
 #include "engine/config/validate.h"
 
 namespace dsat::engine {

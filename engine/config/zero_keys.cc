@@ -2,7 +2,6 @@
 #include <span>
 
 #include "engine/config/key_rows.h"
-#include "engine/config/keys.h"
 
 namespace dsat::engine {
 namespace {

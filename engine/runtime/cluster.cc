@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "engine/config/key_table.h"
+#include "base/files.h"
 
 namespace dsat::engine {
 namespace {
