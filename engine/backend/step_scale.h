@@ -16,6 +16,14 @@ struct StepScale {
   int32_t skips = 0;     // 1: the norm is not finite, and the step's updates write nothing.
 };
 
+// Whether the step's updates write nothing, and what multiplies gradients.
+DSAT_HOST_DEVICE inline bool Skips(const StepScale* scale) {
+  return scale != nullptr && scale->skips != 0;
+}
+DSAT_HOST_DEVICE inline float GradScale(const StepScale* scale) {
+  return scale == nullptr ? 1.0F : scale->grad_scale;
+}
+
 struct ClipSettings {
   double mean_factor = 1;  // Turns a gradient into the mean (or sum) over ranks, unscaled.
   double divisor = 1;      // The sum of squares is divided by it.

@@ -19,6 +19,11 @@ struct Applies {
   static constexpr bool kReadsGrad = false, kWritesMoments = false;
 };
 
+// As it is stored: rounded to nearest.
+struct Nearest {
+  DSAT_HOST_DEVICE float operator()(float x, int64_t) const { return x; }
+};
+
 // Adam (Kingma and Ba 2015), and AdamW (Loshchilov and Hutter 2019).
 struct AdamRule : Learns {
   explicit AdamRule(const AdamArgs& args) : beta1(args.beta1), beta2(args.beta2), eps(args.eps) {

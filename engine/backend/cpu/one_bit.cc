@@ -37,7 +37,7 @@ uint8_t CompressByte(float* error, const float* values, float scale) {
 void CpuKernels::Run(const op::MomentumStep& args) {
   float* m = args.m.f32();
   const float keep = args.beta1;
-  const float take = (1.0F - args.beta1) * GradScale(args);
+  const float take = (1.0F - args.beta1) * GradScale(args.scale);
   VisitUpdate(args, [&](auto*, float*, const auto* grad) {
     ParallelBlocks(num_threads_, args.m.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
 #pragma omp simd

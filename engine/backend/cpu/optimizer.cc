@@ -31,7 +31,7 @@ void CpuKernels::Run(const op::FindStepScale& op) {
 }
 
 void CpuKernels::Run(const op::AdamStep& args) {
-  if (Skips(args)) return;
+  if (Skips(args.scale)) return;
   const AdamRule rule(args);
   const auto update = [&]<typename Param>(const auto& m, const auto& v, Param* param, auto* master,
                                           const auto* grad) {
@@ -73,7 +73,7 @@ void CpuKernels::Run(const op::LionStep& args) {
 // moment, and reading that would cost more than the division.
 void CpuKernels::Run(const op::LambMoments& args) {
   *args.sums = {};
-  const float grad_scale = GradScale(args);
+  const float grad_scale = GradScale(args.scale);
   float* m = args.m.f32();
   float* v = args.v.f32();
   const AdamArgs f = args;  // By value: through a reference it would be loaded in every turn.

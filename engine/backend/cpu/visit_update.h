@@ -1,5 +1,5 @@
-// Shared by the updates of optimizers: the dispatch on the dtypes of their operands, a step's
-// factor, and the loop over the elements.
+// Shared by the updates of optimizers: the dispatch on the dtypes of their operands, and the loop
+// over the elements.
 #pragma once
 
 #include <cstdint>
@@ -12,21 +12,11 @@
 
 namespace dsat::engine {
 
-// Whether the step's updates write nothing, and what multiplies gradients.
-template <typename Args>
-bool Skips(const Args& args) {
-  return args.scale != nullptr && args.scale->skips != 0;
-}
-template <typename Args>
-float GradScale(const Args& args) {
-  return args.scale == nullptr ? 1.0F : args.scale->grad_scale;
-}
-
 // Calls update(param, master, grad) with pointers to the elements of `args`' tensors of that name,
 // unless the step is skipped.
 template <typename Args, typename Update>
 void VisitUpdate(const Args& args, const Update& update) {
-  if (Skips(args)) return;
+  if (Skips(args.scale)) return;
   VisitDType(args.param.dtype, [&]<typename Param>(Param) {
     VisitDType(args.grad.dtype, [&]<typename Grad>(Grad) {
       update(Data<Param>(args.param), args.master.f32(),
@@ -34,11 +24,6 @@ void VisitUpdate(const Args& args, const Update& update) {
     });
   });
 }
-
-// As FromFloat rounds.
-struct Nearest {
-  float operator()(float x, int64_t) const { return x; }
-};
 
 // The moments m, or v, of all elements, which a rule reads and writes in f32.
 template <typename T>
@@ -63,7 +48,7 @@ template <typename Args, typename Rule, typename M, typename V, typename Param, 
           typename Grad, typename Round = Nearest>
 void UpdateElements(int num_threads, const Args& args, const Rule& rule, M m, V v, Param* param,
                     Master* master, const Grad* grad, const Round& round = {}) {
-  const float grad_scale = GradScale(args);
+  const float grad_scale = GradScale(args.scale);
   ParallelBlocks(num_threads, args.param.num_elems, kBlockElems, [=](int64_t begin, int64_t end) {
     const Rule own = rule;  // Through the closure it would be loaded anew for every element.
 #pragma omp simd

@@ -7,33 +7,6 @@
 namespace dsat::engine::cuda {
 namespace {
 
-// The operands that every update has.
-struct Update {
-  Tensor param, master, grad;
-  Tensor m, v;  // The moments; or momentum buffer, or sum of squares, in `m`.
-  const StepScale* scale;
-};
-template <typename Op>
-Update UpdateOf(const Op& op, const Tensor& m, const Tensor& v = {}) {
-  return {op.param, op.master, op.grad, m, v, op.scale};
-}
-Update UpdateOf(const AdamArgs& args) {
-  return UpdateOf(args, args.m, args.v);
-}
-
-// The states that an update reads and writes besides parameters: moments m and v, where they are
-// not nullptr.
-template <typename G, typename M = float>
-struct States {
-  M *m, *v;
-  const G* grad;
-};
-
-// As StoreOctet rounds.
-struct Nearest {
-  __device__ float operator()(float x, int64_t) const { return x; }
-};
-
 struct AtRandom {
   __device__ float operator()(float x, int64_t i) const {
     return __uint_as_float(RoundAtRandom(__float_as_uint(x), bits(i)));
@@ -64,31 +37,24 @@ __global__ void StepScaleKernel(StepScale* scale, const double* squares, int64_t
   if (threadIdx.x == 0) *scale = StepScaleOf(sum, settings);
 }
 
-__device__ bool Skips(const StepScale* scale) {
-  return scale != nullptr && scale->skips != 0;
-}
-__device__ float GradScale(const StepScale* scale) {
-  return scale == nullptr ? 1.0F : scale->grad_scale;
-}
-
-// Applies a rule of update_rules.h to every element. round(x, i) is what is stored of element i in
-// the type of the parameter.
+// Applies a rule of update_rules.h to every element, with the moments that are not nullptr.
+// round(x, i) is what is stored of element i in the type of the parameter.
 template <typename P, typename W, typename G, typename M, typename Rule, typename Round>
-__global__ void UpdateKernel(P* param, W* master, States<G, M> states, int64_t n,
-                             const StepScale* scale, Rule rule, Round round) {
+__global__ void UpdateKernel(P* param, W* master, const G* gradient, M* moment1, M* moment2,
+                             int64_t n, const StepScale* scale, Rule rule, Round round) {
   if (Skips(scale)) return;
   const float grad_scale = GradScale(scale);
   for (int64_t i = FirstOctet(); i < n; i += OctetStride()) {
     Octet grad = {}, m = {}, v = {}, weights = LoadOctet(master, i, n);
-    if constexpr (Rule::kReadsGrad) grad = LoadOctet(states.grad, i, n);
-    if (states.m != nullptr) m = LoadOctet(states.m, i, n);
-    if (states.v != nullptr) v = LoadOctet(states.v, i, n);
+    if constexpr (Rule::kReadsGrad) grad = LoadOctet(gradient, i, n);
+    if (moment1 != nullptr) m = LoadOctet(moment1, i, n);
+    if (moment2 != nullptr) v = LoadOctet(moment2, i, n);
 #pragma unroll
     for (int j = 0; j < kOctet; ++j)
       weights[j] = rule(grad[j] * grad_scale, weights[j], m[j], v[j]);
     if constexpr (Rule::kWritesMoments) {
-      if (states.m != nullptr) StoreOctet(states.m, i, n, m);
-      if (states.v != nullptr) StoreOctet(states.v, i, n, v);
+      if (moment1 != nullptr) StoreOctet(moment1, i, n, m);
+      if (moment2 != nullptr) StoreOctet(moment2, i, n, v);
     }
     Octet rounded;
 #pragma unroll
@@ -99,18 +65,20 @@ __global__ void UpdateKernel(P* param, W* master, States<G, M> states, int64_t n
   }
 }
 
-template <typename P, typename W, typename G, typename M, typename Rule, typename Round = Nearest>
-void LaunchUpdate(const Update& u, const Rule& rule, const Round& round = {}) {
-  const int64_t n = u.param.num_elems;
-  Launch(UpdateKernel<P, W, G, M, Rule, Round>, {NumOctetBlocks(n), kThreads}, u.param, u.master,
-         States<G, M>{Data<M>(u.m), Data<M>(u.v), Data<G>(u.grad)}, n, u.scale, rule, round);
+template <typename P, typename W, typename G, typename M, typename Op, typename Rule,
+          typename Round = Nearest>
+void LaunchUpdate(const Op& op, const Rule& rule, const Tensor& m, const Tensor& v,
+                  const Round& round = {}) {
+  const int64_t n = op.param.num_elems;
+  Launch(UpdateKernel<P, W, G, M, Rule, Round>, {NumOctetBlocks(n), kThreads}, op.param, op.master,
+         op.grad, m, v, n, op.scale, rule, round);
 }
 
 // Runs an update with an f32 master copy and f32 moments.
-template <typename Rule>
-void Run(const Update& u, const Rule& rule) {
-  Visit(u.param.dtype, [&]<typename P>(P) {
-    Visit(u.grad.dtype, [&]<typename G>(G) { LaunchUpdate<P, float, G, float>(u, rule); });
+template <typename Op, typename Rule>
+void Run(const Op& op, const Rule& rule, const Tensor& m, const Tensor& v = {}) {
+  Visit(op.param.dtype, [&]<typename P>(P) {
+    Visit(op.grad.dtype, [&]<typename G>(G) { LaunchUpdate<P, float, G, float>(op, rule, m, v); });
   });
 }
 
@@ -119,14 +87,15 @@ struct LambFactors {
 };
 
 template <typename G>
-__global__ void LambMomentsKernel(double* parts, const float* master, States<G> states,
-                                  int64_t num_elems, const StepScale* scale, LambFactors u) {
+__global__ void LambMomentsKernel(double* parts, const float* master, const G* gradient,
+                                  float* moment1, float* moment2, int64_t num_elems,
+                                  const StepScale* scale, LambFactors u) {
   const int64_t n = Skips(scale) ? 0 : num_elems;
   const float grad_scale = GradScale(scale);
   double params = 0, directions = 0;
   for (int64_t i = FirstOctet(); i < n; i += OctetStride()) {
-    const Octet grad = LoadOctet(states.grad, i, n), before = LoadOctet(master, i, n);
-    Octet m = LoadOctet(states.m, i, n), v = LoadOctet(states.v, i, n);
+    const Octet grad = LoadOctet(gradient, i, n), before = LoadOctet(master, i, n);
+    Octet m = LoadOctet(moment1, i, n), v = LoadOctet(moment2, i, n);
 #pragma unroll
     for (int j = 0; j < kOctet; ++j) {
       const float g = grad[j] * grad_scale;
@@ -138,8 +107,8 @@ __global__ void LambMomentsKernel(double* parts, const float* master, States<G> 
       params += param * param;
       directions += direction * direction;
     }
-    StoreOctet(states.m, i, n, m);
-    StoreOctet(states.v, i, n, v);
+    StoreOctet(moment1, i, n, m);
+    StoreOctet(moment2, i, n, v);
   }
   params = BlockReduce(params, Plus());
   directions = BlockReduce(directions, Plus());
@@ -178,35 +147,33 @@ template <>
 void RunOp(const op::AdamStep& op, CudaWorkspace&) {
   using B = __nv_bfloat16;
   const AdamRule rule(op);
-  const Update u = UpdateOf(op);
   const bool has_copy = op.master.dtype == DType::kF32;
-  if (has_copy && !op.rounding) return Run(u, rule);
+  if (has_copy && !op.rounding) return Run(op, rule, op.m, op.v);
   if (has_copy) {
     return Visit(op.grad.dtype, [&]<typename G>(G) {
-      LaunchUpdate<B, float, G, float>(u, rule, AtRandom{*op.rounding});
+      LaunchUpdate<B, float, G, float>(op, rule, op.m, op.v, AtRandom{*op.rounding});
     });
   }
   const auto run = [&](const auto& round) {
-    op.m.dtype == DType::kF32 ? LaunchUpdate<B, B, B, float>(u, rule, round)
-                              : LaunchUpdate<B, B, B, B>(u, rule, round);
+    op.m.dtype == DType::kF32 ? LaunchUpdate<B, B, B, float>(op, rule, op.m, op.v, round)
+                              : LaunchUpdate<B, B, B, B>(op, rule, op.m, op.v, round);
   };
   op.rounding ? run(AtRandom{*op.rounding}) : run(Nearest());
 }
 
 template <>
 void RunOp(const op::SgdStep& op, CudaWorkspace&) {
-  const Tensor buffer = op.momentum == 0 ? Tensor{} : op.momentum_buffer;
-  Run(UpdateOf(op, buffer), SgdRule(op));
+  Run(op, SgdRule(op), op.momentum == 0 ? Tensor{} : op.momentum_buffer);
 }
 
 template <>
 void RunOp(const op::AdagradStep& op, CudaWorkspace&) {
-  Run(UpdateOf(op, op.sum), AdagradRule(op));
+  Run(op, AdagradRule(op), op.sum);
 }
 
 template <>
 void RunOp(const op::LionStep& op, CudaWorkspace&) {
-  Run(UpdateOf(op, op.m), LionRule(op));
+  Run(op, LionRule(op), op.m);
 }
 
 template <>
@@ -216,9 +183,8 @@ void RunOp(const op::LambMoments& op, CudaWorkspace& workspace) {
   double* sums = parts + kPartBytes / sizeof(double);
   const int num_parts = NumSumBlocks(op.param.num_elems);
   Visit(op.grad.dtype, [&]<typename G>(G) {
-    Launch(LambMomentsKernel<G>, {num_parts, kThreads}, parts, op.master,
-           States<G>{Data<float>(op.m), Data<float>(op.v), Data<G>(op.grad)}, op.param.num_elems,
-           op.scale, LambFactors{op.beta1, op.beta2, op.eps, op.weight_decay});
+    Launch(LambMomentsKernel<G>, {num_parts, kThreads}, parts, op.master, op.grad, op.m, op.v,
+           op.param.num_elems, op.scale, LambFactors{op.beta1, op.beta2, op.eps, op.weight_decay});
   });
   Launch(SumPairsKernel, {2, kThreads}, sums, parts, num_parts);
   workspace.stream().Download(op.sums, sums, sizeof(LambSums));
@@ -226,7 +192,7 @@ void RunOp(const op::LambMoments& op, CudaWorkspace& workspace) {
 
 template <>
 void RunOp(const op::LambApply& op, CudaWorkspace&) {
-  Run(UpdateOf(op), LambRule(op));
+  Run(op, LambRule(op), op.m, op.v);
 }
 
 template <>
@@ -239,7 +205,7 @@ void RunOp(const op::MomentumStep& op, CudaWorkspace&) {
 
 template <>
 void RunOp(const op::FrozenAdamStep& op, CudaWorkspace&) {
-  Run(UpdateOf(op), FrozenAdamRule(op));
+  Run(op, FrozenAdamRule(op), op.m, op.v);
 }
 
 }  // namespace dsat::engine::cuda
