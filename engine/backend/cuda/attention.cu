@@ -5,8 +5,6 @@
 //
 // The backward pass computes probabilities again from lse. Rows of queries (dq) and rows of keys
 // (dk, dv) have a kernel each, so that every sum has one owner and a fixed order.
-#include <initializer_list>
-
 #include "engine/backend/cost.h"
 #include "engine/backend/cuda/attention.h"
 #include "engine/core/device_kind.h"
@@ -237,9 +235,9 @@ __global__ void KeyGradKernel(Elem* dqkv, const Elem* qkv, const Elem* dout, con
 }
 
 // Tiles, heads and sequences.
-dim3 Grid(const AttentionArgs& args, int64_t num_heads, int64_t tile) {
-  return dim3(static_cast<unsigned>((args.T + tile - 1) / tile), static_cast<unsigned>(num_heads),
-              static_cast<unsigned>(args.B));
+dim3 Grid(const AttentionShape& s, int64_t num_heads, int64_t tile) {
+  return dim3(static_cast<unsigned>((s.T + tile - 1) / tile), static_cast<unsigned>(num_heads),
+              static_cast<unsigned>(s.B));
 }
 
 template <typename Kernel>
@@ -247,66 +245,59 @@ int SharedBytes(Kernel kernel, int num_tiles, int64_t hd) {
   return AllowShared(kernel, static_cast<int>(num_tiles * TileBytes(hd)));
 }
 
-void Forward(const AttentionArgs& args) {
-  if (TensorCoresTake(args)) return TensorAttentionForward(args);
-  const Heads heads = HeadsOf(args);
-  Visit(args.qkv.dtype, [&]<typename Elem>(Elem) {
+void Forward(const op::AttentionForward& op) {
+  if (TensorCoresTake(op)) return TensorAttentionForward(op);
+  const Heads heads = HeadsOf(op.shape);
+  Visit(op.qkv.dtype, [&]<typename Elem>(Elem) {
     const int bytes = SharedBytes(ForwardKernel<Elem>, 3, heads.hd);
-    Launch(ForwardKernel<Elem>, {Grid(args, args.H, kTile), kWarps * kWarp, bytes}, args.out,
-           args.lse, args.qkv, heads);
+    Launch(ForwardKernel<Elem>, {Grid(op.shape, heads.H, kTile), kWarps * kWarp, bytes}, op.out,
+           op.lse, op.qkv, heads);
   });
 }
 
-void Backward(const AttentionArgs& args) {
-  if (TensorCoresTake(args)) return TensorAttentionBackward(args);
-  const Heads heads = HeadsOf(args);
-  Visit(args.qkv.dtype, [&]<typename Elem>(Elem) {
-    float* delta = Data<float>(args.delta);
-    const float* lse = Data<float>(args.lse);
-    Elem* dqkv = Data<Elem>(args.dqkv);
-    const Elem *qkv = Data<Elem>(args.qkv), *dout = Data<Elem>(args.dout);
-    Launch(DeltaKernel<Elem>, {Grid(args, args.H, kWarps), kWarps * kWarp}, delta, args.out, dout,
-           heads);
+void Backward(const op::AttentionBackward& op) {
+  if (TensorCoresTake(op)) return TensorAttentionBackward(op);
+  const Heads heads = HeadsOf(op.shape);
+  const Tensor& delta = op.scratch;
+  Visit(op.qkv.dtype, [&]<typename Elem>(Elem) {
+    Launch(DeltaKernel<Elem>, {Grid(op.shape, heads.H, kWarps), kWarps * kWarp}, delta, op.out,
+           op.dout, heads);
     int bytes = SharedBytes(QueryGradKernel<Elem>, kTilesOfGrad, heads.hd);
-    Launch(QueryGradKernel<Elem>, {Grid(args, args.H, kTile), kWarps * kWarp, bytes}, dqkv, qkv,
-           dout, lse, delta, heads);
+    Launch(QueryGradKernel<Elem>, {Grid(op.shape, heads.H, kTile), kWarps * kWarp, bytes}, op.dqkv,
+           op.qkv, op.dout, op.lse, delta, heads);
     bytes = SharedBytes(KeyGradKernel<Elem>, kTilesOfGrad, heads.hd);
-    Launch(KeyGradKernel<Elem>, {Grid(args, args.G, kTile), kWarps * kWarp, bytes}, dqkv, qkv, dout,
-           lse, delta, heads);
+    Launch(KeyGradKernel<Elem>, {Grid(op.shape, heads.G, kTile), kWarps * kWarp, bytes}, op.dqkv,
+           op.qkv, op.dout, op.lse, delta, heads);
   });
-}
-
-template <typename Op>
-AttentionArgs ArgsOf(const Op& op) {
-  AttentionArgs args = {op.shape.B, op.shape.T, op.shape.C, op.shape.H, op.shape.KvHeads()};
-  args.out = op.out;
-  args.lse = op.lse;
-  args.qkv = op.qkv;
-  return args;
 }
 
 // Whether a block of this GPU has enough shared memory for the backward pass.
-bool HasRoom(const AttentionArgs& args) {
-  return TensorCoresTake(args) || kTilesOfGrad * TileBytes(args.C / args.H) <= MostSharedBytes();
+bool HasRoom(const op::AttentionBackward& op) {
+  return TensorCoresTake(op) ||
+         kTilesOfGrad * TileBytes(op.shape.HeadChannels()) <= MostSharedBytes();
 }
 
-// Calls run(args) for as many sequences at a time as a grid has in the dimension that the kernels
-// use for them.
-template <typename Fn>
-void ForSequences(const AttentionArgs& all, const Fn& run) {
+// Calls run(op) for as many sequences at a time as a grid has in the dimension that the kernels use
+// for them.
+template <typename Op, typename Fn>
+void ForSequences(const Op& all, const Fn& run) {
   constexpr int64_t kMost = 65535;
-  for (int64_t begin = 0; begin < all.B; begin += kMost) {
-    AttentionArgs part = all;
-    part.B = std::min(kMost, all.B - begin);
-    const auto skip = [&](std::initializer_list<Tensor*> tensors, int64_t sequence_elems) {
-      for (Tensor* t : tensors) {
-        const int64_t bytes = begin * sequence_elems * BytesPerElem(t->dtype);
-        if (t->data != nullptr) t->data = static_cast<char*>(t->data) + bytes;
-      }
+  const AttentionShape& s = all.shape;
+  for (int64_t begin = 0; begin < s.B; begin += kMost) {
+    Op part = all;
+    part.shape.B = std::min(kMost, s.B - begin);
+    const auto skip = [&](Tensor& t, int64_t sequence_elems) {
+      const int64_t bytes = begin * sequence_elems * BytesPerElem(t.dtype);
+      if (t.data != nullptr) t.data = static_cast<char*>(t.data) + bytes;
     };
-    skip({&part.out, &part.dout}, all.T * all.C);
-    skip({&part.qkv, &part.dqkv}, all.T * HeadsOf(all).qkv_stride);
-    skip({&part.lse, &part.delta}, all.H * all.T);
+    skip(part.out, s.T * s.C);
+    skip(part.qkv, s.T * s.QkvChannels());
+    skip(part.lse, s.H * s.T);
+    if constexpr (requires { part.dqkv; }) {
+      skip(part.dout, s.T * s.C);
+      skip(part.dqkv, s.T * s.QkvChannels());
+      skip(part.scratch, s.H * s.T);
+    }
     run(part);
   }
 }
@@ -316,25 +307,21 @@ void ForSequences(const AttentionArgs& all, const Fn& run) {
 template <>
 void RunOp(const op::AttentionForward& op, CudaWorkspace&) {
   DSAT_CHECK(op.shape.HeadChannels() <= kMaxCudaHeadChannels);
-  ForSequences(ArgsOf(op), Forward);
+  ForSequences(op, Forward);
 }
 
 template <>
 void RunOp(const op::AttentionBackward& op, CudaWorkspace&) {
   DSAT_CHECK(op.scratch.bytes() >= CudaAttentionScratchBytes(op.shape), "{} bytes",
              op.scratch.bytes());
-  AttentionArgs args = ArgsOf(op);
-  args.dqkv = op.dqkv;
-  args.dout = op.dout;
-  args.delta = op.scratch;
-  if (!HasRoom(args)) {
+  if (!HasRoom(op)) {
     Throw(ErrorCode::kUnimplemented,
           "attention: the gradients of heads of {} channels in this precision need more shared "
           "memory than a block of this GPU has: use bf16 or fp16 and a number of channels that 8 "
           "divides, or more heads",
           op.shape.HeadChannels());
   }
-  ForSequences(args, Backward);
+  ForSequences(op, Backward);
 }
 
 }  // namespace dsat::engine::cuda

@@ -8,13 +8,6 @@
 
 namespace dsat::engine::cuda {
 
-// The operands of both passes, for at most as many sequences as a grid has in one dimension.
-struct AttentionArgs {
-  int64_t B = 0, T = 0, C = 0, H = 0, G = 0;
-  Tensor out = {}, lse = {}, qkv = {};      // Forward writes out and lse.
-  Tensor dqkv = {}, dout = {}, delta = {};  // Backward; delta (B, H, T) f32 is scratch.
-};
-
 // Offsets of the first elements of head h (of queries) or g (of keys and values) of sequence b.
 struct Heads {
   int64_t T, C, H, G, hd;
@@ -28,10 +21,10 @@ struct Heads {
   __device__ int64_t Out(int64_t b, int64_t h) const { return b * T * C + h * hd; }
   __device__ int64_t Stat(int64_t b, int64_t h) const { return (b * H + h) * T; }  // lse, delta
 };
-inline Heads HeadsOf(const AttentionArgs& args) {
-  const int64_t hd = args.C / args.H;
+inline Heads HeadsOf(const AttentionShape& s) {
+  const int64_t hd = s.HeadChannels();
   const float scale = 1.0F / std::sqrt(static_cast<float>(hd));
-  return {args.T, args.C, args.H, args.G, hd, args.C + 2 * args.G * hd, scale};
+  return {s.T, s.C, s.H, s.KvHeads(), hd, s.QkvChannels(), scale};
 }
 
 // How much shared memory a block can use on this GPU: 99 KiB on compute capability 8.6, 8.9 and 12,
@@ -54,17 +47,21 @@ int AllowShared(Kernel kernel, int bytes) {
 }
 
 // AttentionForward and AttentionBackward on tensor cores (attention_tensor_{forward,backward}.cu).
-// REQUIRES: TensorCoresTake(args).
-void TensorAttentionForward(const AttentionArgs& args);
-void TensorAttentionBackward(const AttentionArgs& args);
+// REQUIRES: TensorCoresTake(op).
+void TensorAttentionForward(const op::AttentionForward& op);
+void TensorAttentionBackward(const op::AttentionBackward& op);
 
 // Whether the tensor-core kernels support these operands. They copy rows 16 bytes at a time.
-inline bool TensorCoresTake(const AttentionArgs& args) {
-  const int64_t hd = args.C / args.H;
-  bool aligned = true;
-  for (const Tensor* t : {&args.out, &args.qkv, &args.dqkv, &args.dout})
-    aligned = aligned && reinterpret_cast<uintptr_t>(t->data) % 16 == 0;
-  return args.qkv.dtype != DType::kF32 && hd % 8 == 0 && hd <= 128 && aligned;
+template <typename Op>
+bool TensorCoresTake(const Op& op) {
+  const int64_t hd = op.shape.HeadChannels();
+  const auto is_aligned = [](const Tensor& t) {
+    return reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
+  };
+  bool aligned = is_aligned(op.out) && is_aligned(op.qkv);
+  if constexpr (requires { op.dqkv; })
+    aligned = aligned && is_aligned(op.dqkv) && is_aligned(op.dout);
+  return op.qkv.dtype != DType::kF32 && hd % 8 == 0 && hd <= 128 && aligned;
 }
 
 }  // namespace dsat::engine::cuda

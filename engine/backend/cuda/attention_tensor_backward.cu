@@ -220,29 +220,30 @@ __global__ void __launch_bounds__(S::kBlockThreads, S::kBlocksAtOnce)
 }
 
 template <typename S>
-dim3 Grid(const AttentionArgs& args, int64_t num_heads) {
-  return dim3(static_cast<unsigned>(num_heads), static_cast<unsigned>(args.B),
-              static_cast<unsigned>((args.T + S::kRows - 1) / S::kRows));
+dim3 Grid(const AttentionShape& s, int64_t num_heads) {
+  return dim3(static_cast<unsigned>(num_heads), static_cast<unsigned>(s.B),
+              static_cast<unsigned>((s.T + S::kRows - 1) / S::kRows));
 }
 
 template <typename S>
 constexpr int kKeyGradBytes = 2 * S::kRowBytes + 2 * QueryStage<S>::kBytes;
 
 template <typename Elem, int kD, typename S>
-void RunKeyGrad(const AttentionArgs& args, const Operands<Elem, kD>& operands) {
+void RunKeyGrad(const AttentionShape& shape, const Operands<Elem, kD>& operands) {
   const auto kernel = KeyGradKernel<Elem, kD, S>;
-  Launch(kernel, {Grid<S>(args, args.G), S::kBlockThreads, AllowShared(kernel, kKeyGradBytes<S>)},
+  Launch(kernel,
+         {Grid<S>(shape, shape.KvHeads()), S::kBlockThreads, AllowShared(kernel, kKeyGradBytes<S>)},
          operands);
 }
 
 template <typename Elem, int kD>
-void Run(const AttentionArgs& args) {
+void Run(const op::AttentionBackward& op) {
   const Operands<Elem, kD> operands{
-      Data<Elem>(args.dqkv), Data<Elem>(args.qkv),    Data<Elem>(args.out), Data<Elem>(args.dout),
-      Data<float>(args.lse), Data<float>(args.delta), HeadsOf(args)};
+      Data<Elem>(op.dqkv), Data<Elem>(op.qkv),      Data<Elem>(op.out), Data<Elem>(op.dout),
+      Data<float>(op.lse), Data<float>(op.scratch), HeadsOf(op.shape)};
   using Q = QueryGradSizes<kD>;
   Launch(QueryGradKernel<Elem, kD>,
-         {Grid<Q>(args, args.H), Q::kBlockThreads,
+         {Grid<Q>(op.shape, op.shape.H), Q::kBlockThreads,
           AllowShared(QueryGradKernel<Elem, kD>, 2 * Q::kRowBytes + 4 * Q::kTileBytes)},
          operands);
   using Small = KeyGradSizes<kD>;
@@ -251,17 +252,17 @@ void Run(const AttentionArgs& args) {
   static_assert(2 * Q::kRowBytes + 4 * Q::kTileBytes <= kLeastShared);
   static_assert(kKeyGradBytes<Small> <= kLeastShared);
   if (kKeyGradBytes<Large> <= MostSharedBytes())
-    RunKeyGrad<Elem, kD, Large>(args, operands);
+    RunKeyGrad<Elem, kD, Large>(op.shape, operands);
   else
-    RunKeyGrad<Elem, kD, Small>(args, operands);
+    RunKeyGrad<Elem, kD, Small>(op.shape, operands);
 }
 
 }  // namespace
 
-void TensorAttentionBackward(const AttentionArgs& args) {
-  Visit(args.qkv.dtype, [&]<typename Elem>(Elem) {
+void TensorAttentionBackward(const op::AttentionBackward& op) {
+  Visit(op.qkv.dtype, [&]<typename Elem>(Elem) {
     if constexpr (kIsTensorType<Elem>) {
-      args.C / args.H <= 64 ? Run<Elem, 64>(args) : Run<Elem, 128>(args);
+      op.shape.HeadChannels() <= 64 ? Run<Elem, 64>(op) : Run<Elem, 128>(op);
     }
   });
 }

@@ -139,21 +139,21 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
 }
 
 template <typename Elem, int kD>
-void Run(const AttentionArgs& args) {
+void Run(const op::AttentionForward& op) {
   const int bytes = (kRows + 4 * kColumns<kD>)*kD * static_cast<int>(sizeof(Elem));
-  const auto num_tiles = static_cast<unsigned>((args.T + kRows - 1) / kRows);
-  const dim3 grid(static_cast<unsigned>(args.H), static_cast<unsigned>(args.B), num_tiles);
+  const auto num_tiles = static_cast<unsigned>((op.shape.T + kRows - 1) / kRows);
+  const dim3 grid(static_cast<unsigned>(op.shape.H), static_cast<unsigned>(op.shape.B), num_tiles);
   Launch(ForwardKernel<Elem, kD>,
-         {grid, kBlockThreads, AllowShared(ForwardKernel<Elem, kD>, bytes)}, args.out, args.lse,
-         args.qkv, HeadsOf(args));
+         {grid, kBlockThreads, AllowShared(ForwardKernel<Elem, kD>, bytes)}, op.out, op.lse, op.qkv,
+         HeadsOf(op.shape));
 }
 
 }  // namespace
 
-void TensorAttentionForward(const AttentionArgs& args) {
-  Visit(args.qkv.dtype, [&]<typename Elem>(Elem) {
+void TensorAttentionForward(const op::AttentionForward& op) {
+  Visit(op.qkv.dtype, [&]<typename Elem>(Elem) {
     if constexpr (kIsTensorType<Elem>) {
-      args.C / args.H <= 64 ? Run<Elem, 64>(args) : Run<Elem, 128>(args);
+      op.shape.HeadChannels() <= 64 ? Run<Elem, 64>(op) : Run<Elem, 128>(op);
     }
   });
 }
