@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "base/error.h"
 #include "engine/core/half.h"
@@ -53,18 +54,10 @@ decltype(auto) VisitDType(DType dtype, const Fn& fn) {
 
 // The elements of a tensor, whose dtype must be T's.
 template <typename T>
-T* Data(const Tensor& t);
-template <>
-inline float* Data<float>(const Tensor& t) {
-  return t.f32();
-}
-template <>
-inline Bf16* Data<Bf16>(const Tensor& t) {
-  return t.bf16();
-}
-template <>
-inline F16* Data<F16>(const Tensor& t) {
-  return t.f16();
+T* Data(const Tensor& t) {
+  if constexpr (std::is_same_v<T, float>) return t.f32();
+  if constexpr (std::is_same_v<T, Bf16>) return t.bf16();
+  if constexpr (std::is_same_v<T, F16>) return t.f16();
 }
 
 // dst = src, rounded to nearest, ties to even. Numbers that are too large become infinite; NaN
