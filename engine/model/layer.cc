@@ -31,7 +31,7 @@ int64_t NumParams(const Model& model) {
 int64_t NumTrainableParams(const Model& model) {
   int64_t sum = 0;
   for (size_t i = 0; i < model.layers.size(); ++i) {
-    if (model.frozen.empty() || !model.frozen[i]) sum += NumParams(*model.layers[i]);
+    if (!model.IsFrozen(i)) sum += NumParams(*model.layers[i]);
   }
   return sum;
 }

@@ -145,6 +145,7 @@ struct Model {
   int64_t head_channels = 0;  // The size of an attention head; 0 if the model has none.
   // Initial values that replace those of Init; nullptr if there are none.
   std::shared_ptr<const WeightSource> weights;
+  bool IsFrozen(size_t layer) const { return !frozen.empty() && frozen[layer]; }
   std::string description;  // "gpt2 6 layers, 384 wide, 6 heads, 10.8 M parameters"
 };
 

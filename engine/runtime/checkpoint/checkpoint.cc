@@ -244,9 +244,8 @@ constexpr int64_t kBlockElems = 1 << 20;
 std::vector<int> SavedUnits(const Model& model, bool exclude_frozen) {
   std::vector<int> units;
   for (size_t u = 0; u < model.layers.size(); ++u) {
-    const bool frozen = !model.frozen.empty() && model.frozen[u];
     const bool empty = model.layers[u]->params().empty();
-    if (!empty && !(frozen && exclude_frozen)) units.push_back(static_cast<int>(u));
+    if (!empty && !(model.IsFrozen(u) && exclude_frozen)) units.push_back(static_cast<int>(u));
   }
   return units;
 }

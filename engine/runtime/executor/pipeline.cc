@@ -122,8 +122,7 @@ TiedUnits::TiedUnits(const Model& model, const Plan& plan, DType dtype, const Gr
   std::vector<int> holders;
   int64_t most_elems = 0;
   for (size_t u = 0; u < plan.units.size(); ++u) {
-    const bool frozen = !model.frozen.empty() && model.frozen[u];
-    if (frozen || plan.units[u].holders.size() < 2) continue;
+    if (model.IsFrozen(u) || plan.units[u].holders.size() < 2) continue;
     if (!holders.empty() && plan.units[u].holders != holders) {
       Throw(ErrorCode::kUnimplemented,
             "/pipeline/stages: two layers are tied across different stages; expected ties between "

@@ -37,7 +37,7 @@ std::vector<PlanUnit> PlanUnitsOf(const Model& model, int world_size) {
     const Layer& layer = *model.layers[u];
     PlanUnit unit;
     unit.num_elems = LayoutOf(layer, world_size).num_elems;
-    unit.frozen = !model.frozen.empty() && model.frozen[u];
+    unit.frozen = model.IsFrozen(u);
     for (const ParamSpec& spec : layer.params()) {
       unit.largest_param = std::max(unit.largest_param, spec.NumElems());
     }
