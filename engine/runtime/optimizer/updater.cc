@@ -75,7 +75,8 @@ Lamb::Lamb(const Plan& plan, const UnitStates& states, const std::vector<ParamPi
   if (row_elems_ > 0) bucket_ = group.Allocate(BucketBytes());
 }
 
-void Lamb::Prepare(const OptimizerConfig& config, int64_t step, const StepScales& scales) {
+void Lamb::Prepare(const UpdateInputs& inputs) {
+  const OptimizerConfig& config = inputs.optimizer;
   const bool shard = plan_.optimizer_home == Placement::kShard;
   const int num_rows = shard ? 1 : plan_.world_size;
   std::vector<LambSums> rows(ratios_.size() * static_cast<size_t>(num_rows));
@@ -89,7 +90,8 @@ void Lamb::Prepare(const OptimizerConfig& config, int64_t step, const StepScales
       const OptimizerView part = view.Slice(piece.begin, piece.num_elems);
       LambSums sums;
       kernels.Run(op::LambMoments{
-          MakeAdamArgs(SettingsOf(config, piece), part, step, scales.of(tier)), &sums});
+          MakeAdamArgs(SettingsOf(config, piece), part, inputs.step, inputs.scales.of(tier)),
+          &sums});
       LambSums& row = rows[static_cast<size_t>(piece.param * num_rows + piece.row)];
       row = row + sums;
     }
@@ -114,12 +116,13 @@ void Lamb::SumOverRanks() {
   kernels.stream().Download(sums_.data(), bucket_.data, bytes);
 }
 
-void Lamb::Apply(Kernels& kernels, const OptimizerConfig& config, int sub_group,
-                 const OptimizerView& view, int64_t step) const {
+void Lamb::Apply(Kernels& kernels, const UpdateInputs& inputs, int sub_group,
+                 const OptimizerView& view) const {
   for (const ParamPiece& piece : pieces_[sub_group]) {
     const OptimizerView part = view.Slice(piece.begin, piece.num_elems);
-    kernels.Run(op::LambApply{MakeAdamArgs(SettingsOf(config, piece), part, step, nullptr),
-                              ratios_[static_cast<size_t>(piece.param)]});
+    kernels.Run(
+        op::LambApply{MakeAdamArgs(SettingsOf(inputs.optimizer, piece), part, inputs.step, nullptr),
+                      ratios_[static_cast<size_t>(piece.param)]});
   }
 }
 
@@ -143,7 +146,7 @@ Updater::Updater(const Model& model, const Plan& plan, UnitStates& states, Proce
 }
 
 void Updater::TrustRatios() {
-  lamb_->Prepare(inputs_.optimizer, inputs_.step, inputs_.scales);
+  lamb_->Prepare(inputs_);
 }
 
 void Updater::AverageMomentum(int sub_group) {
@@ -160,8 +163,8 @@ void Updater::ResetCompressionErrors() {
 }
 
 void Updater::Step(Kernels& kernels, int sub_group, const OptimizerView& view) {
+  if (lamb_) return lamb_->Apply(kernels, inputs_, sub_group, view);
   const OptimizerConfig& optimizer = inputs_.optimizer;
-  if (lamb_) return lamb_->Apply(kernels, optimizer, sub_group, view, inputs_.step);
   const Tier tier = plan_.units[plan_.sub_groups[sub_group].unit].reduced_grad_tier();
   const StepScale* scale = inputs_.scales.of(tier);
   if (optimizer.decay_norms_and_biases) return StepElems(kernels, optimizer, view, scale);

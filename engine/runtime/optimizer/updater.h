@@ -23,6 +23,13 @@
 
 namespace dsat::engine {
 
+// What the updates of a step have in common.
+struct UpdateInputs {
+  OptimizerConfig optimizer;  // With the learning rate and betas of this step.
+  int64_t step = 1;           // The optimizer's count, 1 at the first.
+  StepScales scales;
+};
+
 // A part of one parameter, with its padding, in one rank's slice of its unit.
 struct ParamPiece {
   int64_t param = 0;  // Index in the model.
@@ -51,14 +58,11 @@ class Lamb {
 
   // Runs kTrustRatios: moments of all sub-groups from their gradients times the factor, then the
   // trust ratio of every parameter, the same bits on every rank and for every placement. A
-  // collective call.
-  // `config.lr` and `step` (1 at the first) are those of this update. REQUIRES: every reduced
-  // gradient is at the optimizer's home.
-  void Prepare(const OptimizerConfig& config, int64_t step, const StepScales& scales);
-  // Updates one sub-group; `view` is all of it. REQUIRES: Prepare was called with the same `config`
-  // and `step`.
-  void Apply(Kernels& kernels, const OptimizerConfig& config, int sub_group,
-             const OptimizerView& view, int64_t step) const;
+  // collective call. REQUIRES: every reduced gradient is at the optimizer's home.
+  void Prepare(const UpdateInputs& inputs);
+  // Updates one sub-group; `view` is all of it. REQUIRES: Prepare was called with the same inputs.
+  void Apply(Kernels& kernels, const UpdateInputs& inputs, int sub_group,
+             const OptimizerView& view) const;
 
  private:
   void SumOverRanks();
@@ -73,12 +77,6 @@ class Lamb {
   const int64_t row_elems_;    // The elements of a row of the bucket; 0: there is no bucket.
   Buffer charge_;
   CommBuffer bucket_;
-};
-
-struct UpdateInputs {
-  OptimizerConfig optimizer;  // With the learning rate and betas of this step.
-  int64_t step = 1;           // The optimizer's count, 1 at the first.
-  StepScales scales;
 };
 
 class Updater {
