@@ -62,9 +62,10 @@ class Engine::Parts {
   double lr() const;
   void BeginStep();
   StepResult EndStep();
-  // Evaluates the batches [begin, end) of `data`.
-  void ForEachBatch(const Dataset& data, const BatchSizes& sizes, int64_t begin, int64_t end,
-                    const std::function<void(int64_t batch, Executor&)>& on_batch);
+  // Evaluates the batches [begin, end) of `data` and adds what SumOfLosses says of those that begin
+  // with one of the first `num_samples` samples on this rank.
+  void AddLosses(const Dataset& data, int64_t num_samples, const BatchSizes& sizes, int64_t begin,
+                 int64_t end, double& loss, double& num_counted);
   // Throws kFailedPrecondition if `call` is not the call for the phase that comes next.
   void RequirePhase(Phase phase, const char* call) const;
   void RequireNoStep(const char* call) const;  // The same if a step is under way.
@@ -314,29 +315,21 @@ double Engine::EvaluateSamples(const Dataset& data, int64_t num_samples) {
     Throw(ErrorCode::kInvalidArgument,
           "evaluation over {} samples; expected 1 to the data's {} samples", num_samples, most);
   }
-  const ProcessGroup& ranks = parts_->groups.data();
   double loss = 0, num_counted = 0;
-  const auto add = [&](const BatchSizes& sizes, int64_t begin, int64_t end) {
-    parts_->ForEachBatch(data, sizes, begin, end, [&](int64_t batch, const Executor& executor) {
-      if (batch * sizes.train_batch_size + ranks.rank() >= num_samples) return;  // It is not there.
-      const auto [own_loss, own_counted] = executor.SumOfLosses();
-      loss += own_loss;
-      num_counted += own_counted;
-    });
-  };
   const BatchSizes& whole = parts_->config.batch;
   const int64_t num_whole = num_samples / whole.train_batch_size;
-  add(whole, 0, num_whole);
+  parts_->AddLosses(data, num_samples, whole, 0, num_whole, loss, num_counted);
   // The rest in micro-batches of one, of which every rank has one at a time.
-  add({ranks.size(), 1, 1}, num_whole * whole.train_batch_size / ranks.size(),
-      (num_samples + ranks.size() - 1) / ranks.size());
+  const int num_ranks = parts_->groups.data().size();
+  parts_->AddLosses(data, num_samples, {num_ranks, 1, 1},
+                    num_whole * whole.train_batch_size / num_ranks,
+                    (num_samples + num_ranks - 1) / num_ranks, loss, num_counted);
   loss = parts_->groups.world().SumScalar(loss);
   return loss / std::max(parts_->groups.world().SumScalar(num_counted), 1.0);
 }
 
-void Engine::Parts::ForEachBatch(const Dataset& data, const BatchSizes& sizes, int64_t begin,
-                                 int64_t end,
-                                 const std::function<void(int64_t batch, Executor&)>& on_batch) {
+void Engine::Parts::AddLosses(const Dataset& data, int64_t num_samples, const BatchSizes& sizes,
+                              int64_t begin, int64_t end, double& loss, double& num_counted) {
   if (begin >= end) return;
   const Plan evaluation =
       EvaluationPlanFor(resources.model, config, plan, groups.stage(), sizes.accumulation_steps);
@@ -351,7 +344,11 @@ void Engine::Parts::ForEachBatch(const Dataset& data, const BatchSizes& sizes, i
   for (int64_t batch = begin; batch < end; ++batch) {
     evaluator.Begin({.first_sample = batch * sizes.train_batch_size});
     evaluator.RunToEnd();
-    on_batch(batch, evaluator);
+    const bool exists = batch * sizes.train_batch_size + groups.data().rank() < num_samples;
+    if (!exists) continue;
+    const auto [own_loss, own_counted] = evaluator.SumOfLosses();
+    loss += own_loss;
+    num_counted += own_counted;
   }
 }
 
