@@ -145,7 +145,7 @@ class ModelRunner {
                ? Tensor{}
                : grads_[layer][i].AsTensor(dtype_).Slice(0, Spec(layer, i).StoredElems());
   }
-  bool IsFrozen(size_t layer) const { return !model_.frozen.empty() && model_.frozen[layer]; }
+  bool IsFrozen(size_t layer) const { return model_.IsFrozen(layer); }
 
   // A tensor's values as f32.
   std::vector<float> Values(Tensor tensor) {
