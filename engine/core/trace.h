@@ -8,6 +8,7 @@
 // Linux is the same for all processes of a machine (CLOCK_MONOTONIC).
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -43,12 +44,27 @@ class Trace {
   static constexpr int kCompute = 1;
 
   // Returns the lane of that name; makes it if there is none.
-  int Lane(const std::string& name);
+  int Lane(const std::string& name) {
+    const std::lock_guard lock(mutex_);
+    const auto found = std::find(lanes_.begin(), lanes_.end(), name);
+    const auto lane = static_cast<int>(found - lanes_.begin());
+    if (found == lanes_.end()) lanes_.push_back(name);
+    return lane;
+  }
   // Events of a lane may be added in any order. They may be nested, but not overlap in other ways.
-  void Add(TraceEvent event);
+  void Add(TraceEvent event) {
+    const std::lock_guard lock(mutex_);
+    events_.push_back(std::move(event));
+  }
 
-  std::vector<std::string> lanes() const;
-  std::vector<TraceEvent> events() const;
+  std::vector<std::string> lanes() const {
+    const std::lock_guard lock(mutex_);
+    return lanes_;
+  }
+  std::vector<TraceEvent> events() const {
+    const std::lock_guard lock(mutex_);
+    return events_;
+  }
 
  private:
   mutable std::mutex mutex_;  // Guards the next two.
