@@ -67,18 +67,16 @@ const Preset* PresetOfGpu(const std::string& gpu) {
 
 Speeds Cluster::SpeedsFor(DType dtype) const {
   const auto on_node = static_cast<double>(std::min(num_ranks, ranks_per_node));
-  Speeds speeds;
-  speeds.flops = (dtype == DType::kF32 ? flops_f32 : flops_16bit) * efficiency;
-  speeds.device_bytes = device_bytes;
-  speeds.host_bytes = host_bytes / on_node;
-  speeds.copy_bytes = copy_bytes;
   // A ring over all ranks crosses every node's border; its slowest hop decides.
   const bool crosses = num_ranks > ranks_per_node && network_bytes > 0;
-  speeds.link_bytes = crosses ? std::min(link_bytes, network_bytes) : link_bytes;
-  speeds.read_bytes = disk_read_bytes / on_node;
-  speeds.write_bytes = disk_write_bytes / on_node;
-  speeds.call_seconds = call_seconds;
-  return speeds;
+  return {.flops = (dtype == DType::kF32 ? flops_f32 : flops_16bit) * efficiency,
+          .device_bytes = device_bytes,
+          .host_bytes = host_bytes / on_node,
+          .copy_bytes = copy_bytes,
+          .link_bytes = crosses ? std::min(link_bytes, network_bytes) : link_bytes,
+          .read_bytes = disk_read_bytes / on_node,
+          .write_bytes = disk_write_bytes / on_node,
+          .call_seconds = call_seconds};
 }
 
 int64_t Cluster::NodeHostMemoryBytes() const {
@@ -89,24 +87,22 @@ int64_t Cluster::NodeHostMemoryBytes() const {
 Cluster ClusterOf(const std::string& device) {
   for (const Preset& preset : kPresets) {
     if (device != preset.name) continue;
-    Cluster cluster;
-    cluster.device = device;
-    cluster.ranks_per_node = preset.ranks_per_node;
-    cluster.device_memory_bytes = preset.device_gib * kGiB;
-    cluster.host_memory_bytes = static_cast<int64_t>(preset.host_bytes);
-    cluster.disk_bytes = static_cast<int64_t>(preset.disk_bytes);
-    cluster.flops_16bit = preset.teraflops_16bit * kTera;
-    cluster.flops_f32 = preset.teraflops_f32 * kTera;
-    cluster.efficiency = preset.efficiency;
-    cluster.device_bytes = preset.device * kGB;
-    cluster.link_bytes = preset.link * kGB;
-    cluster.network_bytes = preset.network * kGB;
-    cluster.copy_bytes = preset.copy * kGB;
-    cluster.host_bytes = preset.host * kGB;
-    cluster.disk_read_bytes = preset.disk_read * kGB;
-    cluster.disk_write_bytes = preset.disk_write * kGB;
-    cluster.call_seconds = kCallSeconds;
-    return cluster;
+    return {.device = device,
+            .ranks_per_node = preset.ranks_per_node,
+            .device_memory_bytes = preset.device_gib * kGiB,
+            .host_memory_bytes = static_cast<int64_t>(preset.host_bytes),
+            .disk_bytes = static_cast<int64_t>(preset.disk_bytes),
+            .flops_16bit = preset.teraflops_16bit * kTera,
+            .flops_f32 = preset.teraflops_f32 * kTera,
+            .efficiency = preset.efficiency,
+            .device_bytes = preset.device * kGB,
+            .link_bytes = preset.link * kGB,
+            .network_bytes = preset.network * kGB,
+            .copy_bytes = preset.copy * kGB,
+            .host_bytes = preset.host * kGB,
+            .disk_read_bytes = preset.disk_read * kGB,
+            .disk_write_bytes = preset.disk_write * kGB,
+            .call_seconds = kCallSeconds};
   }
   Throw(ErrorCode::kInvalidArgument, "--device: \"{}\"; expected one of {}", device,
         fmt::join(ClusterNames(), ", "));

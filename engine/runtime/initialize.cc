@@ -13,10 +13,6 @@
 namespace dsat::engine {
 namespace {
 
-std::unique_ptr<ProcessGroup> GroupOfItsOwn(ProcessGroup& world) {
-  return world.Split(std::vector<int>(static_cast<size_t>(world.size()), 0));
-}
-
 int64_t CheckedSeqLen(int64_t seq_len, const Model& model) {
   if (seq_len == 0) return model.max_seq_len;
   if (seq_len < 1 || seq_len > model.max_seq_len) {
@@ -56,7 +52,7 @@ Training::Parts::Parts(ProcessGroup& world, TrainingArgs args)
     : config(ParseOnRank(args.config.ds_config, args.config.source, world.rank(), world.size())),
       model(std::move(args.model)),
       device(std::move(args.device)),
-      group(device->MakeGroup(GroupOfItsOwn(world))),
+      group(device->MakeGroup(world.Split(std::vector<int>(static_cast<size_t>(world.size()))))),
       dataset(std::move(args.dataset)),
       memory(*device, args.device_memory_bytes, args.host_memory_bytes),
       engine({model, *group, memory.view(), dataset.get(), CheckedSeqLen(args.seq_len, model)},

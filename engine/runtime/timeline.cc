@@ -12,8 +12,8 @@ namespace {
 
 constexpr double kMsPerSecond = 1e3;
 
-double MsFor(double amount, double per_second) {
-  return per_second > 0 ? amount / per_second * kMsPerSecond : 0;
+double MsFor(int64_t amount, double per_second) {
+  return per_second > 0 ? static_cast<double>(amount) / per_second * kMsPerSecond : 0;
 }
 
 }  // namespace
@@ -54,13 +54,13 @@ void Timeline::Ran(const Instruction& instruction) {
 }
 
 void Timeline::Compute(const Instruction& instruction, const Counts& counts) {
-  double compute_ms = MsFor(static_cast<double>(counts.flops), speeds_.flops);
+  double compute_ms = MsFor(counts.flops, speeds_.flops);
   // UpdateMs counts the bytes that the update moves.
   if (instruction.phase != Phase::kStep)
-    compute_ms += MsFor(static_cast<double>(counts.moved_bytes), speeds_.device_bytes);
+    compute_ms += MsFor(counts.moved_bytes, speeds_.device_bytes);
   Spend(&StepTime::compute_ms, speeds_.compute_times * compute_ms);
   const int64_t copied_bytes = counts.tiers.to_host_bytes + counts.tiers.to_device_bytes;
-  Spend(&StepTime::copy_ms, MsFor(static_cast<double>(copied_bytes), speeds_.copy_bytes));
+  Spend(&StepTime::copy_ms, MsFor(copied_bytes, speeds_.copy_bytes));
   if (instruction.op == Op::kNorm) Spend(&StepTime::update_ms, speeds_.update_times * NormMs());
   if (instruction.op == Op::kUpdate) {
     Spend(&StepTime::update_ms,
@@ -78,7 +78,7 @@ void Timeline::Communicate(const Instruction& instruction, const Counts& counts)
     WaitUntil(&StepTime::communication_ms, arrives_ms_[instruction.transfer]);
   } else if (counts.sent.sent_bytes > 0) {  // A rank alone calls nobody.
     const int64_t num_calls = counts.sent.num_collectives + counts.sent.num_messages;
-    const double ms = MsFor(static_cast<double>(counts.sent.sent_bytes), speeds_.link_bytes) +
+    const double ms = MsFor(counts.sent.sent_bytes, speeds_.link_bytes) +
                       static_cast<double>(num_calls) * speeds_.call_seconds * kMsPerSecond;
     time_.link_busy_ms += ms;
     Spend(&StepTime::communication_ms, ms);
@@ -94,8 +94,8 @@ void Timeline::UseDisk(const Instruction& instruction, const Counts& counts) {
     case Op::kWriteSlice:
     case Op::kReadState:
     case Op::kWriteState: {
-      const double ms = MsFor(static_cast<double>(counts.disk.read_bytes), speeds_.read_bytes) +
-                        MsFor(static_cast<double>(counts.disk.written_bytes), speeds_.write_bytes);
+      const double ms = MsFor(counts.disk.read_bytes, speeds_.read_bytes) +
+                        MsFor(counts.disk.written_bytes, speeds_.write_bytes);
       disk_free_ms_ = std::max(disk_free_ms_, now_ms_) + ms;
       time_.disk_busy_ms += ms;
       done_ms = disk_free_ms_;
@@ -118,8 +118,7 @@ double Timeline::TransferMs(const Transfer& transfer) const {
                           : config_.communication_dtype(plan_.world_size);
   const int64_t rows = (plan_.world_size - 1) * (reduces_all ? 2 : 1);
   if (rows == 0) return 0;
-  const auto bytes = static_cast<double>(rows * transfer.row_elems * BytesPerElem(dtype));
-  return MsFor(bytes, speeds_.link_bytes) +
+  return MsFor(rows * transfer.row_elems * BytesPerElem(dtype), speeds_.link_bytes) +
          (broadcasts ? plan_.world_size : 1) * speeds_.call_seconds * kMsPerSecond;
 }
 
@@ -145,8 +144,7 @@ double Timeline::NormMs() const {
 
 double Timeline::MemoryMs(const SubGroup& group, int64_t elem_bytes) const {
   const bool on_device = plan_.units[group.unit].reduced_grad_tier() == Tier::kDevice;
-  return MsFor(static_cast<double>(group.num_elems * elem_bytes),
-               on_device ? speeds_.device_bytes : speeds_.host_bytes);
+  return MsFor(group.num_elems * elem_bytes, on_device ? speeds_.device_bytes : speeds_.host_bytes);
 }
 
 void Timeline::Spend(double StepTime::*what, double ms) {

@@ -48,22 +48,20 @@ Json ArgsOf(const TraceEvent& event) {
   return args;
 }
 
-// Names a process or a thread.
-Json Named(const char* what, int rank, int lane, const std::string& name) {
-  return {{"ph", "M"}, {"name", what}, {"pid", rank}, {"tid", lane}, {"args", {{"name", name}}}};
+// A fact about a process or a thread.
+Json Fact(const char* what, int rank, int lane, const Json& args) {
+  return {{"ph", "M"}, {"name", what}, {"pid", rank}, {"tid", lane}, {"args", args}};
 }
 
 // One event per line, separated by commas.
 std::string TextOf(const Trace& trace, int rank) {
-  std::string text = Named("process_name", rank, 0, fmt::format("rank {}", rank)).dump();
+  std::string text = Fact("process_name", rank, 0, {{"name", fmt::format("rank {}", rank)}}).dump();
   const auto add = [&](const Json& event) { text += ",\n" + event.dump(); };
   const std::vector<std::string> lanes = trace.lanes();
   for (size_t i = 0; i < lanes.size(); ++i) {
     const auto lane = static_cast<int>(i);
-    add(Named("thread_name", rank, lane, lanes[i]));
-    Json sort = Named("thread_sort_index", rank, lane, "");
-    sort["args"] = {{"sort_index", lane}};
-    add(sort);
+    add(Fact("thread_name", rank, lane, {{"name", lanes[i]}}));
+    add(Fact("thread_sort_index", rank, lane, {{"sort_index", lane}}));
   }
   for (const TraceEvent& event : trace.events()) {
     add({{"ph", "X"},
