@@ -66,8 +66,9 @@ int64_t SharedFile::HeadOffset() {
   return RoundUpToPage(sizeof(std::atomic<int64_t>));
 }
 
-Mapping::Mapping(int fd, int64_t offset, int64_t bytes, int flags) {
+Mapping::Mapping(int fd, int64_t offset, int64_t bytes) {
   if (bytes == 0) return;  // mmap rejects empty ranges, but empty buffers are allowed.
+  const int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
   // Populated, so that collectives have no page faults.
   void* data = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
                     flags | MAP_POPULATE, fd, offset);
@@ -75,12 +76,6 @@ Mapping::Mapping(int fd, int64_t offset, int64_t bytes, int flags) {
     ThrowErrno(fmt::format("mapping {} bytes of communication memory", bytes), errno);
   }
   data_ = {static_cast<char*>(data), {bytes}};
-}
-
-Mapping::Mapping(int fd, int64_t offset, int64_t bytes) : Mapping(fd, offset, bytes, MAP_SHARED) {}
-
-Mapping Mapping::Private(int64_t bytes) {
-  return Mapping(-1, 0, bytes, MAP_PRIVATE | MAP_ANONYMOUS);
 }
 
 void Mapping::Unmap::operator()(char* data) const {

@@ -14,11 +14,11 @@ namespace dsat::engine {
 class Mapping {
  public:
   Mapping() = default;
-  // Maps bytes [offset, offset + bytes) of `fd`, shared and writable. Offset and bytes are
-  // multiples of the page size. Throws kResourceExhausted if the address space has no room.
+  // Maps bytes [offset, offset + bytes) of `fd`, shared and writable; zeroed private memory if `fd`
+  // is -1. Offset and bytes of a file are multiples of the page size. Throws kResourceExhausted if
+  // the address space has no room.
   Mapping(int fd, int64_t offset, int64_t bytes);
-  // Zeroed private memory. Throws as above.
-  static Mapping Private(int64_t bytes);
+  static Mapping Private(int64_t bytes) { return Mapping(-1, 0, bytes); }
 
   char* data() const { return data_.get(); }
   int64_t bytes() const { return data_.get_deleter().bytes; }
@@ -28,8 +28,6 @@ class Mapping {
     int64_t bytes;  // 0 without memory.
     void operator()(char* data) const;
   };
-
-  Mapping(int fd, int64_t offset, int64_t bytes, int flags);
 
   std::unique_ptr<char, Unmap> data_;
 };
