@@ -198,7 +198,8 @@ void Rendezvous::WaitFor(std::atomic<uint32_t>& word, uint32_t value, int peer, 
   }
   std::string missing;
   for (int rank = 0; rank < size_; ++rank) {
-    if (is_awaited(rank) && (peer == rank || !IsHere(rank)))
+    const bool is_here = AtLeast(SlotOf(rank).arrived.load(), num_waits_);
+    if (is_awaited(rank) && (peer == rank || !is_here))
       missing += (missing.empty() ? "" : ", ") + Describe(rank);
   }
   if (missing.empty()) missing = "another rank";  // It was stopped while it arrived.
@@ -219,7 +220,8 @@ void Rendezvous::CheckAwaited(const std::function<bool(int rank)>& is_awaited,
   for (int rank = 0; rank < size_; ++rank) {
     if (!is_awaited(rank)) continue;
     const bool ended = HasEnded(rank);
-    if (!ended && !HasLeft(rank)) continue;
+    const bool left = AtLeast(SlotOf(rank).left.load(), incarnation_);
+    if (!ended && !left) continue;
     // It may have arrived and left without an error between the two checks.
     if (!is_awaited(rank)) continue;
     CheckNotBroken(call);  // A failure of the group makes a rank leave or end, too.
@@ -245,14 +247,6 @@ bool Rendezvous::HasEnded(int rank) {
   // Readable as soon as the process is a zombie; a signal to it would still succeed then.
   pollfd poll_fd{pid_fd.get(), POLLIN, 0};
   return poll(&poll_fd, 1, 0) == 1;
-}
-
-bool Rendezvous::HasLeft(int rank) const {
-  return AtLeast(SlotOf(rank).left.load(), incarnation_);
-}
-
-bool Rendezvous::IsHere(int rank) const {
-  return AtLeast(SlotOf(rank).arrived.load(), num_waits_);
 }
 
 Rendezvous::Slot& Rendezvous::SlotOf(int rank) const {

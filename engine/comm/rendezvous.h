@@ -63,7 +63,6 @@ class Rendezvous {
   struct Header;
 
   Slot& SlotOf(int rank) const;
-  bool IsHere(int rank) const;
   void Announce();
   void CheckNotBroken(const Call& call);
   void CheckNotBroken(const std::string& call);
@@ -76,7 +75,6 @@ class Rendezvous {
   // Whether `rank` is `peer`, or any other rank if that is kAllPeers.
   bool IsPeer(int rank, int peer) const;
   bool HasEnded(int rank);
-  bool HasLeft(int rank) const;
   std::string Describe(int rank) const;
   const Call& CurrentCall() const;
 

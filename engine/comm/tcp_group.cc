@@ -174,10 +174,6 @@ class TcpGroup final : public ProcessGroup {
     CheckHeaders();
   }
 
-  void Receive() {
-    peers_.MoveCollectives(header_.call, [&] { return HasReceivedAll(); });
-  }
-
   void Finish() {
     const auto is_done = [](const Link& link) { return !link.is_busy(); };
     peers_.MoveCollectives(header_.call, [&] { return AllLinks(is_done); });
@@ -221,44 +217,44 @@ class TcpGroup final : public ProcessGroup {
     });
   }
 
-  // An all-reduce sends the sums to the peers while later ones are computed.
-  void SumOwnRow(const Call& call, const CommBuffer& buffer) {
-    const int64_t row_bytes = call.RowBytes();
+  // Calls fn(begin, count) for one part of a row after another, [begin, begin + count), whose
+  // counterpart from every peer is being received to its tile.
+  template <typename Fn>
+  void ForTiles(int64_t row_bytes, const Fn& fn) {
     const int64_t tile_bytes = std::min(kTileBytes, row_bytes);
     tiles_.resize(static_cast<size_t>(size() * tile_bytes));
     for (int64_t begin = 0; begin < row_bytes; begin += tile_bytes) {
       const int64_t count = std::min(tile_bytes, row_bytes - begin);
-      void* sum = buffer.Row(rank(), row_bytes) + begin;
+      ForOthers([&](int peer, Link& link) { link.Receive(TileOf(peer), count); });
+      fn(begin, count);
+    }
+  }
+  char* TileOf(int peer) { return tiles_.data() + peer * (std::ssize(tiles_) / size()); }
+
+  // An all-reduce sends the sums to the peers while later ones are computed.
+  void SumOwnRow(const Call& call, const CommBuffer& buffer) {
+    ForTiles(call.RowBytes(), [&](int64_t begin, int64_t count) {
+      void* sum = buffer.Row(rank(), call.RowBytes()) + begin;
       std::vector<const void*> rows(static_cast<size_t>(size()), sum);
-      ForOthers([&](int peer, Link& link) {
-        char* tile = tiles_.data() + peer * tile_bytes;
-        rows[static_cast<size_t>(peer)] = tile;
-        link.Receive(tile, count);
-      });
-      Receive();
+      ForOthers([&](int peer, const Link&) { rows[static_cast<size_t>(peer)] = TileOf(peer); });
+      peers_.MoveCollectives(header_.call, [&] { return HasReceivedAll(); });
       SumRows({&sum, 1}, rows, call.dtype, count / BytesPerElem(call.dtype));
       if (call.kind == Call::Kind::kAllReduce)
         ForOthers([&](int, Link& link) { link.Send(sum, count); });
-    }
+    });
   }
 
   void PlaceTiles(const CommBuffer& buffer, int64_t row_bytes) {
-    const int64_t tile_bytes = std::min(kTileBytes, row_bytes);
-    tiles_.resize(static_cast<size_t>(size() * tile_bytes));
-    for (int64_t begin = 0; begin < row_bytes; begin += tile_bytes) {
-      const int64_t count = std::min(tile_bytes, row_bytes - begin);
-      ForOthers(
-          [&](int peer, Link& link) { link.Receive(tiles_.data() + peer * tile_bytes, count); });
+    ForTiles(row_bytes, [&](int64_t begin, int64_t count) {
       // A received tile replaces the one for that peer after it has been sent.
       const auto can_be_placed = [&](const Link& link) {
         return !link.is_receiving() && link.unsent_bytes() <= row_bytes - begin - count;
       };
       peers_.MoveCollectives(header_.call, [&] { return AllLinks(can_be_placed); });
       ForOthers([&](int peer, const Link&) {
-        std::memcpy(buffer.Row(peer, row_bytes) + begin, tiles_.data() + peer * tile_bytes,
-                    static_cast<size_t>(count));
+        std::memcpy(buffer.Row(peer, row_bytes) + begin, TileOf(peer), static_cast<size_t>(count));
       });
-    }
+    });
   }
 
   // Receives a message to `data` after its header has arrived and is as expected.
