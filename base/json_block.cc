@@ -26,10 +26,6 @@ std::string RangeText(T min, T max) {
   return has_limit ? fmt::format("in [{}, {}]", min, max) : fmt::format(">= {}", min);
 }
 
-bool Contains(const std::vector<std::string>& words, const std::string& word) {
-  return std::find(words.begin(), words.end(), word) != words.end();
-}
-
 }  // namespace
 
 JsonBlock::JsonBlock(const Json& object, std::string what)
@@ -41,7 +37,7 @@ JsonBlock::JsonBlock(const Json& object, std::string what)
 
 void JsonBlock::CheckKeys(const std::vector<std::string>& known) const {
   for (const auto& [key, value] : object_.items()) {
-    if (Contains(known, key)) continue;
+    if (std::ranges::find(known, key) != known.end()) continue;
     Throw(ErrorCode::kInvalidArgument, "{}: unknown key; {}", PointerTo(key),
           Suggestion(key, known));
   }
@@ -75,8 +71,8 @@ bool JsonBlock::Bool(const std::string& key, bool fallback) const {
 
 std::string JsonBlock::Word(const std::string& key, const std::vector<std::string>& words) const {
   const Json& value = At(key);
-  if (value.is_string() && Contains(words, value.get<std::string>())) return value;
   const std::string word = value.is_string() ? value.get<std::string>() : "";
+  if (value.is_string() && std::ranges::find(words, word) != words.end()) return word;
   Throw(ErrorCode::kInvalidArgument, "{} is {}; {}", PointerTo(key), value.dump(),
         Suggestion(word, words));
 }

@@ -184,7 +184,7 @@ DsConfig ParseOnRank(const Json& ds_config, const std::string& source, int rank,
 
 DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t world_size,
                        std::vector<std::string>* warnings, const KeyTable& keys) {
-  CheckedConfig checked = CheckDsConfig(ds_config, source, world_size, keys);
+  CheckedConfig checked = ValidateDsConfig(ds_config, source, world_size, keys);
   const Settings& settings = checked.settings;
   std::vector<std::string>& found = checked.warnings;
   CheckBuiltin(settings, source, &found);

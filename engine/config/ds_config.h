@@ -256,8 +256,8 @@ struct DsConfig {
   bool operator==(const DsConfig&) const = default;
 };
 
-// CheckDsConfig, then the typed form for the built-in engine. Throws kUnimplemented naming key and
-// value for what the built-in engine cannot honor; adds a warning by name for every key that is
+// ValidateDsConfig, then the typed form for the built-in engine. Throws kUnimplemented naming key
+// and value for what the built-in engine cannot honor; adds a warning by name for every key that is
 // legal but means nothing to it (monitors, logging). `keys` stands in for Keys().
 DsConfig ParseDsConfig(const Json& ds_config, const std::string& source, int64_t world_size,
                        std::vector<std::string>* warnings, const KeyTable& keys = Keys());

@@ -170,8 +170,8 @@ void CheckIsObject(const Json& ds_config, const std::string& source) {
         JsonTypeName(ds_config));
 }
 
-CheckedConfig CheckDsConfig(const Json& ds_config, const std::string& source, int64_t world_size,
-                            const KeyTable& keys) {
+CheckedConfig ValidateDsConfig(const Json& ds_config, const std::string& source, int64_t world_size,
+                               const KeyTable& keys) {
   CheckIsObject(ds_config, source);
   std::vector<std::string> warnings;
   KeyChecker(keys, source, &warnings).Check(ds_config, "", "");
@@ -181,11 +181,6 @@ CheckedConfig CheckDsConfig(const Json& ds_config, const std::string& source, in
   const BatchSizes batch = ResolveBatchSizes(ds_config, source, world_size);
   WarnOfAutoBatch(ds_config, source, &warnings);
   return {std::move(settings), batch, std::move(warnings)};
-}
-
-std::vector<std::string> ValidateDsConfig(const Json& ds_config, const std::string& source,
-                                          int64_t world_size, const KeyTable& keys) {
-  return CheckDsConfig(ds_config, source, world_size, keys).warnings;
 }
 
 }  // namespace dsat::engine

@@ -33,15 +33,11 @@ struct CheckedConfig {
 // Checks a config against every rule of DeepSpeed's that can be checked without running it: types,
 // ranges, unknown keys with the nearest valid one, combinations, batch sizes. For both launch
 // targets. Throws kInvalidArgument "<source>: /json/pointer is <value>; expected <range>".
-CheckedConfig CheckDsConfig(const Json& ds_config, const std::string& source, int64_t world_size,
-                            const KeyTable& keys = Keys());
+CheckedConfig ValidateDsConfig(const Json& ds_config, const std::string& source, int64_t world_size,
+                               const KeyTable& keys = Keys());
 
-// Throws kInvalidArgument if the config is no object. CheckDsConfig does so first.
+// Throws kInvalidArgument if the config is no object. ValidateDsConfig does so first.
 void CheckIsObject(const Json& ds_config, const std::string& source);
-
-// CheckDsConfig for its warnings.
-std::vector<std::string> ValidateDsConfig(const Json& ds_config, const std::string& source,
-                                          int64_t world_size, const KeyTable& keys = Keys());
 
 // `ds_config` without the keys that are not in the table, of those at the pointers that are the
 // names in `searched`: a user may search what the table does not know yet, and a check sees only

@@ -341,7 +341,7 @@ std::vector<std::string> CheckCommandConfig(const std::string& source, Experimen
   std::vector<std::string> lines = CompleteCommand(source, spec);
   engine::RefuseOwnKeys(spec->ds_config, source);
   const std::vector<std::string> warnings =
-      engine::ValidateDsConfig(spec->ds_config, source, spec->slots_per_trial);
+      engine::ValidateDsConfig(spec->ds_config, source, spec->slots_per_trial).warnings;
   lines.insert(lines.end(), warnings.begin(), warnings.end());
   return lines;
 }

@@ -383,8 +383,9 @@ class SpecReader {
     spec_.config_path = document_.path;
     try {
       const std::vector<std::string> found =
-          builtin ? engine::ValidateDsConfig(spec_.ds_config, source, spec_.slots_per_trial)
-                  : CheckCommandConfig(source, &spec_);
+          builtin
+              ? engine::ValidateDsConfig(spec_.ds_config, source, spec_.slots_per_trial).warnings
+              : CheckCommandConfig(source, &spec_);
       warnings_->insert(warnings_->end(), found.begin(), found.end());
     } catch (const Error& error) {
       NameOverwritten(source, error);

@@ -47,7 +47,7 @@ TEST(ValidateTest, OrdinaryConfigsPassWithoutWarnings) {
            "{'train_batch_size': 4, 'gradient_clipping': 'auto'}",
            "{'train_batch_size': 4, 'zero_optimization': {'cpu_offload': false}}",
        }) {
-    EXPECT_THAT(ValidateDsConfig(J(config), "ds.json", 2), IsEmpty()) << config;
+    EXPECT_THAT(ValidateDsConfig(J(config), "ds.json", 2).warnings, IsEmpty()) << config;
   }
 }
 
@@ -57,7 +57,7 @@ TEST(ValidateTest, TheConfigOfTheDocumentationPasses) {
       'zero_optimization': {'stage': 0, 'allgather_bucket_size': 50000000,
       'allgather_partitions': true, 'contiguous_gradients': true, 'cpu_offload': false,
       'overlap_comm': true, 'reduce_bucket_size': 50000000, 'reduce_scatter': true}})");
-  EXPECT_THAT(ValidateDsConfig(config, "ds.json", 2), IsEmpty());
+  EXPECT_THAT(ValidateDsConfig(config, "ds.json", 2).warnings, IsEmpty());
   std::vector<std::string> warnings;
   DsConfig parsed = Parse(config, &warnings);
   EXPECT_THAT(warnings, IsEmpty());
@@ -151,10 +151,10 @@ TEST(ValidateTest, TyposAreRefusedWithTheNearestKey) {
 }
 
 TEST(ValidateTest, UnknownTopLevelKeysAreNamedInAWarning) {
-  EXPECT_THAT(ValidateDsConfig(With("{'my_notes': 'x', 'a/b': 1}"), "ds.json", 2),
+  EXPECT_THAT(ValidateDsConfig(With("{'my_notes': 'x', 'a/b': 1}"), "ds.json", 2).warnings,
               testing::ElementsAre("ds.json: not keys of DeepSpeed, which ignores unknown keys: "
                                    "/a/b, /my_notes"));
-  EXPECT_THAT(ValidateDsConfig(With("{'optimizer/type': 'x'}"), "ds.json", 2),
+  EXPECT_THAT(ValidateDsConfig(With("{'optimizer/type': 'x'}"), "ds.json", 2).warnings,
               Contains(HasSubstr("not a key of DeepSpeed")));
 }
 
@@ -171,7 +171,8 @@ TEST(ValidateTest, UnknownKeysOfOpenSectionsAreNamedInAWarning) {
                                     " 'amp': {'enabeld': true, 'opt_level': 'O1'},"
                                     " 'curriculum_learning': {'schedule_typ': 'fixed_root'},"
                                     " 'data_efficiency': {'seed': 1, 'data_samplin': {}}}"),
-                               "ds.json", 2),
+                               "ds.json", 2)
+                  .warnings,
               testing::UnorderedElementsAre(
                   HasSubstr("/checkpoint/use_node_local_storag is not a key that dsat knows of "
                             "DeepSpeed; did you mean \"use_node_local_storage\"?"),
@@ -414,7 +415,7 @@ const RuleCase kRuleCases[] = {
 // All findings of both launch targets.
 std::vector<std::string> Findings(const Json& config) {
   try {
-    return ValidateDsConfig(config, "ds.json", 2);
+    return ValidateDsConfig(config, "ds.json", 2).warnings;
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
     return {error.what()};
