@@ -18,7 +18,7 @@ class RunsAny<Self, Base, OpList<Op, Rest...>> : public RunsAny<Self, Base, OpLi
   using RunsAny<Self, Base, OpList<Rest...>>::Run;
   void Run(const Op& op) final { static_cast<Self*>(this)->RunAny(op); }
 };
-// All of them.
+// Implements AllKernels: every kernel calls Self::RunAny(op).
 template <typename Self>
 using AnyKernels = RunsAny<Self, RunsAny<Self, AllKernels, op::LayerOps>, op::OptimizerOps>;
 

@@ -138,7 +138,7 @@ class Kernels final {
 
   const std::unique_ptr<Stream> stream_;
   const std::unique_ptr<AllKernels> backend_;
-  LayerKernels& layers_;  // Those of `backend_`.
+  LayerKernels& layers_;  // Part of `backend_`.
   int64_t flops_ = 0;
   int64_t moved_bytes_ = 0;
 };

@@ -45,7 +45,7 @@ std::vector<std::string> Matching(const std::string& pattern) {
   return paths;
 }
 
-// The loader's first.
+// Where a library of this name may be: the loader's own search comes first.
 std::vector<std::string> PathsOf(const std::string& name) {
   std::vector<std::string> paths = {name};
   std::istringstream folders(Variable("DSAT_CUDA_LIBRARIES"));

@@ -192,7 +192,7 @@ using OptimizerOps =
 
 }  // namespace op
 
-// What a backend implements.
+// The kernels of a device: the interface that a backend implements.
 class AllKernels : public LayerKernels, public Runs<op::OptimizerOps> {
  public:
   using LayerKernels::Run;

@@ -19,7 +19,7 @@ struct Applies {
   static constexpr bool kReadsGrad = false, kWritesMoments = false;
 };
 
-// As it is stored: rounded to nearest.
+// Leaves an element as it is: storing it rounds to nearest.
 struct Nearest {
   DSAT_HOST_DEVICE float operator()(float x, int64_t) const { return x; }
 };

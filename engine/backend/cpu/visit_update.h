@@ -36,7 +36,7 @@ template <typename T = float>
 Moments<T> MomentsOf(const Tensor& t) {
   return {Data<T>(t)};
 }
-// Those that a rule does without.
+// The place of moments that a rule does without.
 struct NoMoments {
   float Get(int64_t) const { return 0.0F; }
   void Set(int64_t, float) const {}

@@ -99,12 +99,10 @@ __global__ void MeanOfLosses(double* mean, const double* losses, int64_t N, doub
 template <>
 void RunOp(const op::CrossEntropyInPlace& op, CudaWorkspace& workspace) {
   auto* losses = static_cast<double*>(workspace.Get(op.N * int64_t{sizeof(double)}));
-  if (op.N > 0) {
-    Visit(op.logits.dtype, [&]<typename T>(T) {
-      Launch(RowKernel<T>, {static_cast<unsigned>(op.N), kRowThreads}, losses, op.logits,
-             op.targets, op.V, op.V_used, op.grad_scale);
-    });
-  }
+  Visit(op.logits.dtype, [&]<typename T>(T) {
+    Launch(RowKernel<T>, {static_cast<unsigned>(op.N), kRowThreads}, losses, op.logits, op.targets,
+           op.V, op.V_used, op.grad_scale);
+  });
   if (op.loss != nullptr) Launch(MeanOfLosses, {1, kThreads}, op.loss, losses, op.N, op.Divisor());
 }
 
