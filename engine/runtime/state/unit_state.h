@@ -175,8 +175,8 @@ class UnitStates {
     Home home;
     const char* use = "";  // As Arena::Allocate's.
   };
-  // There is a master copy, apart from the parameter, if the optimizer works in another dtype, or
-  // on another tier, than the parameter's.
+  // Lists a master copy, apart from the parameter, if the optimizer works in another dtype, or on
+  // another tier, than the parameter's.
   std::vector<StateInMemory> StatesInMemory(int u);
   void InitUnit(int u);
   // Elements [begin, begin + data.num_elems) of a unit's state, where they rest.
