@@ -38,7 +38,7 @@ std::optional<Acceptor::Arrival> Acceptor::Next(Clock::time_point deadline) {
     auto until = deadline;
     std::vector<pollfd> poll_fds;
     poll_fds.push_back({pending_.size() < kMaxPending ? listener_.get() : -1, POLLIN, 0});
-    for (const Pending& pending : pending_) {
+    for (const Arrival& pending : pending_) {
       poll_fds.push_back({pending.link.fd(), POLLIN, 0});
       until = std::min(until, pending.deadline);
     }
@@ -54,7 +54,7 @@ void Acceptor::Accept() {
     if (!fd && IsOwnFailure(errno))
       ThrowErrno("cannot accept connections of a process group", errno);
     if (!fd) return;  // No more connections, or one that has been closed again.
-    Pending& pending = pending_.emplace_back();
+    Arrival& pending = pending_.emplace_back();
     pending.link = Link(std::move(fd));
     pending.link.Receive(&pending.hello, sizeof pending.hello);
     pending.deadline = Clock::now() + kPatience;
@@ -69,7 +69,7 @@ std::optional<Acceptor::Arrival> Acceptor::Listen() {
     while (pending->link.is_receiving() && outcome == Link::Outcome::kMoved)
       outcome = pending->link.Move();
     if (!pending->link.is_receiving()) {
-      Arrival arrival{pending->link.TakeFd(), pending->hello};
+      Arrival arrival = std::move(*pending);
       pending = pending_.erase(pending);
       if (arrival.hello.magic == Hello::kMagic) return arrival;
     } else if (outcome == Link::Outcome::kLost || now >= pending->deadline) {

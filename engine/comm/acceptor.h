@@ -32,8 +32,9 @@ struct Hello {
 class Acceptor {
  public:
   struct Arrival {
-    UniqueFd fd;
+    Link link;
     Hello hello;  // Has the magic number; the caller checks the rest.
+    std::chrono::steady_clock::time_point deadline;  // The hello must be complete then.
   };
 
   // `listener` is non-blocking.
@@ -44,18 +45,12 @@ class Acceptor {
   std::optional<Arrival> Next(std::chrono::steady_clock::time_point deadline);
 
  private:
-  // A connection whose hello is not complete.
-  struct Pending {
-    Link link;
-    Hello hello;
-    std::chrono::steady_clock::time_point deadline;
-  };
-
   void Accept();
   std::optional<Arrival> Listen();
 
   UniqueFd listener_;
-  std::list<Pending> pending_;  // A list: links write to the hellos, which must not move.
+  // The hellos of these are not complete. A list: links write to the hellos, which must not move.
+  std::list<Arrival> pending_;
 };
 
 }  // namespace dsat::engine

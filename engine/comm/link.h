@@ -41,8 +41,6 @@ class Link {
   int error() const { return error_; }
   // Closes the connection and drops unsent data.
   void Close();
-  // Gives up ownership of the open connection.
-  UniqueFd TakeFd() { return std::move(fd_); }
 
  private:
   bool MoveOut();

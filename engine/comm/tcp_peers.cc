@@ -96,8 +96,8 @@ class TcpPeers::Mesh {
     Link& link =
         hello.purpose == Hello::Purpose::kMessages ? connections.incoming : connections.collectives;
     if (link.fd() >= 0) return;
-    Tune(arrival.fd.get());
-    link = Link(std::move(arrival.fd));
+    Tune(arrival.link.fd());
+    link = std::move(arrival.link);
   }
 
   // A peer that has given up has closed its listener and the connections that it had not accepted.

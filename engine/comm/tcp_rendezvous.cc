@@ -160,7 +160,7 @@ class Server {
  private:
   void Admit(Acceptor::Arrival arrival) {
     const Hello& hello = arrival.hello;
-    Link link(std::move(arrival.fd));
+    Link link = std::move(arrival.link);
     if (hello.purpose != Hello::Purpose::kJoin) return;
     if (hello.token != TokenOf(args_.key)) {
       return Refuse(link, ErrorCode::kUnauthenticated,

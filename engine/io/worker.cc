@@ -22,7 +22,7 @@ Worker::Worker(const AioOptions& options, Move move, OnEnd on_end)
 }
 
 Worker::~Worker() {
-  for (std::jthread& thread : threads_)  // All of them, before one is joined.
+  for (std::jthread& thread : threads_)  // All are told before one is joined.
     thread.request_stop();
 }
 

@@ -33,13 +33,6 @@ namespace {
 
 constexpr int64_t kDefaultStepsPerPrint = 10;
 
-// The memory that one rank may use: its budget, or its share of the device.
-int64_t DeviceMemoryBytes(const TrialTask& task, const RankEnvironment& environment,
-                          const Device& device) {
-  if (task.device_memory_bytes > 0) return task.device_memory_bytes;
-  return device.MemoryBytes(environment.local_world_size);
-}
-
 // The seed of parameters and samples: that of the ds_config, or else that of the experiment.
 int64_t SeedOf(const TrialTask& task, const DsConfig& config) {
   return task.ds_config.contains("seed") ? config.seed : task.seed;
@@ -105,6 +98,11 @@ class Trial {
  private:
   Resources MakeResources() { return {model_, *group_, memory_.view(), data_.get(), seq_len_}; }
   uint64_t Seed() const { return static_cast<uint64_t>(SeedOf(task_, config_)); }
+  // The memory that one rank may use: its budget, or its share of the device.
+  int64_t DeviceMemoryBytes() const {
+    return task_.device_memory_bytes > 0 ? task_.device_memory_bytes
+                                         : device_->MemoryBytes(environment_.local_world_size);
+  }
 
   void Profile() {
     const std::optional<PointRun> at_one = RunPoint({.micro_batch_size = 1}, kProfileSteps);
@@ -127,7 +125,7 @@ class Trial {
         MeasureDeviceSpeed(memory_.kernels(), memory_.device(), memory_.host(), config_.dtype());
     group_->Barrier();  // No rank has a buffer any more.
     // The smallest of any rank: hosts may differ.
-    const int64_t memory_bytes = -MaxOfRanks(-DeviceMemoryBytes(task_, environment_, *device_));
+    const int64_t memory_bytes = -MaxOfRanks(-DeviceMemoryBytes());
     const int64_t num_threads = MaxOfRanks(environment_.num_threads);
     const double link =
         MeasureLink(*group_, memory_.kernels().stream(), config_.dtype(), NumParams(model_));
@@ -177,8 +175,7 @@ class Trial {
     const auto fits = [](int64_t bytes, int64_t memory_bytes) {
       return bytes <= memory_bytes - memory_bytes / 8;
     };
-    const bool fits_device =
-        fits(predicted.run_peak_bytes, DeviceMemoryBytes(task_, environment_, *device_));
+    const bool fits_device = fits(predicted.run_peak_bytes, DeviceMemoryBytes());
     const int64_t host = task_.host_memory_bytes;
     const bool fits_host = host == 0 || fits(predicted.run_host_peak_bytes, host);
     return group_->MaxScalar(fits_device && fits_host ? 0 : 1) == 0;
