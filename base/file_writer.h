@@ -19,7 +19,6 @@ class FileWriter {
   // Removes the temporary file unless it was committed.
   ~FileWriter();
 
-  const std::string& path() const { return path_; }
   int64_t bytes() const { return bytes_; }  // Written so far.
   void Write(std::string_view data);
   // Flushes the content to the disk, renames the file to `path`, then flushes the folder. Without

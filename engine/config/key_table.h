@@ -6,7 +6,6 @@
 #pragma once
 
 #include <limits>
-#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -182,7 +181,6 @@ class KeyTable {
 
   auto begin() const { return rows_.begin(); }
   auto end() const { return rows_.end(); }
-  std::span<const Key> rows() const { return rows_; }
 
   // The key at a pointer, or nullptr.
   const Key* Find(std::string_view pointer) const;

@@ -61,21 +61,18 @@ Json WithStrategy(const Json& ds_config, const Strategy& strategy) {
   return config;
 }
 
-Json StrategyConfig(const Strategy& strategy) {
-  return WithStrategy({{"train_micro_batch_size_per_gpu", "auto"},
-                       {"bf16", {{"enabled", true}}},
-                       {"optimizer", {{"type", "AdamW"}}},
-                       {"zero_optimization",
-                        {{"overlap_comm", true},
-                         {"contiguous_gradients", true},
-                         {"reduce_bucket_size", kBucketElems},
-                         {"allgather_bucket_size", kBucketElems}}}},
-                      strategy);
-}
-
 Json ReadDsConfig(const std::string& name_or_path) {
-  const Strategy* strategy = FindStrategy(name_or_path);
-  if (strategy != nullptr) return StrategyConfig(*strategy);
+  if (const Strategy* strategy = FindStrategy(name_or_path)) {
+    return WithStrategy({{"train_micro_batch_size_per_gpu", "auto"},
+                         {"bf16", {{"enabled", true}}},
+                         {"optimizer", {{"type", "AdamW"}}},
+                         {"zero_optimization",
+                          {{"overlap_comm", true},
+                           {"contiguous_gradients", true},
+                           {"reduce_bucket_size", kBucketElems},
+                           {"allgather_bucket_size", kBucketElems}}}},
+                        *strategy);
+  }
   std::error_code error;  // A name may be too long for the file system.
   if (!std::filesystem::exists(name_or_path, error)) {
     Throw(ErrorCode::kNotFound,

@@ -32,12 +32,9 @@ const Strategy* FindStrategy(std::string_view name);
 // name for every key (CanonicalConfig).
 Json WithStrategy(const Json& ds_config, const Strategy& strategy);
 
-// The config of the strategy alone: bf16, AdamW, a micro-batch size of "auto", buckets of 2e8
-// elements, overlap_comm.
-Json StrategyConfig(const Strategy& strategy);
-
-// The config of the strategy of this name, else of the file, which is an object. Throws kNotFound
-// naming the file and all strategies, kInvalidArgument, or what ReadJsonFile throws.
+// The config of the strategy of this name alone (bf16, AdamW, a micro-batch size of "auto", buckets
+// of 2e8 elements, overlap_comm), else of the file, which is an object. Throws kNotFound naming the
+// file and all strategies, kInvalidArgument, or what ReadJsonFile throws.
 Json ReadDsConfig(const std::string& name_or_path);
 
 }  // namespace dsat::engine

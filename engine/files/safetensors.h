@@ -71,7 +71,6 @@ class SafetensorsFile {
   // Reads the header. Throws kNotFound by name, kDataLoss if the file is not a whole one.
   explicit SafetensorsFile(const std::string& path);
 
-  const std::string& path() const { return path_; }
   // The tensors in F32, BF16 and F16 by name.
   const std::map<std::string, Entry>& entries() const { return entries_; }
   // The dtypes of the tensors in any other one (masks, indices), which cannot be read.
