@@ -21,41 +21,31 @@ Model FromType(const JsonBlock& block, const std::string& base_dir) {
   return type == "mlp" ? MlpFromJson(block, base_dir) : ResnetFromJson(block, base_dir);
 }
 
-std::vector<std::string> NamesOf(const Layer& layer) {
+// The names of the parameters that some of the patterns match.
+std::set<std::string> MatchesOf(const Model& model, const Json& patterns, const std::string& what) {
   std::vector<std::string> names;
-  for (const ParamSpec& param : layer.params())
-    names.push_back(param.name);
-  return names;
-}
-
-std::set<std::string> Matches(const Model& model, const std::string& pattern) {
-  std::set<std::string> matches;
   for (const auto& layer : model.layers) {
-    for (const std::string& name : NamesOf(*layer)) {
-      if (fnmatch(pattern.c_str(), name.c_str(), 0) == 0) matches.insert(name);
-    }
+    for (const ParamSpec& param : layer->params())
+      names.push_back(param.name);
   }
-  return matches;
-}
-
-std::set<std::string> MatchesOfAll(const Model& model, const Json& patterns,
-                                   const std::string& what) {
   if (!patterns.is_array()) {
     Throw(ErrorCode::kInvalidArgument,
           "{} is {}; expected a list of patterns of parameter names, as [\"{}*\"]", what,
-          patterns.dump(), model.layers.front()->params()[0].name.substr(0, 3));
+          patterns.dump(), names.front().substr(0, 3));
   }
   std::set<std::string> frozen;
   for (size_t i = 0; i < patterns.size(); ++i) {
     const std::string pattern = patterns[i].is_string() ? patterns[i].get<std::string>() : "";
-    const std::set<std::string> matches = Matches(model, pattern);
-    if (matches.empty()) {
-      Throw(ErrorCode::kInvalidArgument,
-            "{}/{} is {}; no parameter has such a name; they are called {}, ..., {}", what, i,
-            patterns[i].dump(), NamesOf(*model.layers.front()).front(),
-            NamesOf(*model.layers.back()).back());
+    bool matches = false;
+    for (const std::string& name : names) {
+      if (fnmatch(pattern.c_str(), name.c_str(), 0) != 0) continue;
+      frozen.insert(name);
+      matches = true;
     }
-    frozen.insert(matches.begin(), matches.end());
+    if (matches) continue;
+    Throw(ErrorCode::kInvalidArgument,
+          "{}/{} is {}; no parameter has such a name; they are called {}, ..., {}", what, i,
+          patterns[i].dump(), names.front(), names.back());
   }
   return frozen;
 }
@@ -65,13 +55,13 @@ std::set<std::string> MatchesOfAll(const Model& model, const Json& patterns,
 // if it matches nothing, the layer and its other parameters if only a part of a layer matches, and
 // if nothing is left to train.
 void FreezeLayers(Model& model, const Json& patterns, const std::string& what) {
-  const std::set<std::string> frozen = MatchesOfAll(model, patterns, what);
+  const std::set<std::string> frozen = MatchesOf(model, patterns, what);
   model.frozen.assign(model.layers.size(), false);
   for (size_t i = 0; i < model.layers.size(); ++i) {
     const Layer& layer = *model.layers[i];
     std::vector<std::string> trained;
-    for (const std::string& name : NamesOf(layer)) {
-      if (!frozen.contains(name)) trained.push_back(name);
+    for (const ParamSpec& param : layer.params()) {
+      if (!frozen.contains(param.name)) trained.push_back(param.name);
     }
     model.frozen[i] = trained.empty();
     if (trained.empty() || trained.size() == layer.params().size()) continue;
