@@ -117,25 +117,19 @@ class Lister {
 
   Json ValueAt(const Key& key, int stage) const { return first_[stage].Get(key.pointer); }
 
-  // The first value is that of the stage's first place.
+  // The first value is that of the stage's first place, unless the user names those of another
+  // stage than the submitted one.
   std::vector<Json> ValuesAt(const Key& key, int stage) {
     const Json submitted = ValueAt(key, stage);
     std::vector<Json> values = {submitted};
+    const bool is_named = IsNamed(key);
     if (stage < key.from_stage || stage > key.to_stage) return values;
-    if (IsNamed(key)) {
-      const Json& given = spec_.search_space.at(key.pointer);
-      const bool is_submitted = stage == settings_.stage();
-      if (!is_submitted) values.clear();
-      for (const Json& value : given) {
-        if (!is_submitted || value != submitted) values.push_back(value);
-      }
-      return values;
-    }
-    if (stage < key.wide_from) return values;
-    for (const Json& value : Json::parse(key.values)) {
+    if (!is_named && stage < key.wide_from) return values;
+    const Json others = is_named ? spec_.search_space.at(key.pointer) : Json::parse(key.values);
+    if (is_named && stage != settings_.stage()) return others;
+    for (const Json& value : others) {
       if (value == submitted) continue;
-      if (value == kNvme && !HasPath(key)) continue;
-      values.push_back(value);
+      if (is_named || value != kNvme || HasPath(key)) values.push_back(value);
     }
     return values;
   }

@@ -21,12 +21,8 @@ void CheckModelFitsData(const Model& model, const Dataset& data, const std::stri
           Describe(model.image), data_what, Describe(data.image()));
   }
   if (data.vocab_size() <= model.vocab_size) return;
-  if (model.image.NumElems() > 0) {
-    Throw(ErrorCode::kInvalidArgument, "{}/classes is {}; expected at least the data's, {}",
-          model_what, model.vocab_size, data.vocab_size());
-  }
-  Throw(ErrorCode::kInvalidArgument, "{}/vocab_size is {}; expected at least the data's, {}",
-        model_what, model.vocab_size, data.vocab_size());
+  Throw(ErrorCode::kInvalidArgument, "{}/{} is {}; expected at least the data's, {}", model_what,
+        model.image.NumElems() > 0 ? "classes" : "vocab_size", model.vocab_size, data.vocab_size());
 }
 
 void CheckBatch(const Batch& batch, const Model& model, int64_t max_seq_len, bool needs_targets) {
