@@ -7,7 +7,6 @@
 #include <queue>
 #include <tuple>
 #include <unordered_set>
-#include <utility>
 
 #include "base/error.h"
 #include "base/files.h"
