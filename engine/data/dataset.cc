@@ -39,6 +39,11 @@ struct Part {
   bool epochs = false;  // Training reads each sample of tokens once per epoch; else at random.
   uint64_t seed = 0;
   int64_t size() const { return end - begin; }
+  // Where sample `index` is among the `count` of an epoch; training has a new order in each.
+  int64_t PositionOf(int64_t index, int64_t count) const {
+    if (validation) return index;
+    return Shuffled(index % count, count, seed, static_cast<uint64_t>(index / count));
+  }
 };
 
 // Throws if so many tokens of a source cannot fill one sample of T tokens and the token after.
@@ -77,11 +82,7 @@ class Tokens final : public Dataset {
   int64_t SamplesPerEpoch(int64_t T) const { return (part_.size() - 1) / T; }
 
   int64_t OffsetOf(int64_t index, int64_t T) const {
-    if (part_.validation) return index * T;
-    if (part_.epochs) {
-      const int64_t size = SamplesPerEpoch(T);
-      return Shuffled(index % size, size, part_.seed, static_cast<uint64_t>(index / size)) * T;
-    }
+    if (part_.validation || part_.epochs) return part_.PositionOf(index, SamplesPerEpoch(T)) * T;
     Rng rng(part_.seed, static_cast<uint64_t>(index), "sample");
     return static_cast<int64_t>(rng.Below(static_cast<uint64_t>(part_.size() - T)));
   }
@@ -98,11 +99,7 @@ class Images final : public Dataset {
 
   void Image(int64_t index, float* pixels, int32_t* target) const override {
     DSAT_CHECK(index >= 0 && index < NumSamples(1), "image {}", index);
-    const int64_t position = index % part_.size();
-    const auto epoch = static_cast<uint64_t>(index / part_.size());
-    const int64_t at =
-        part_.validation ? position : Shuffled(position, part_.size(), part_.seed, epoch);
-    *target = source_.read(part_.begin + at, pixels);
+    *target = source_.read(part_.begin + part_.PositionOf(index, part_.size()), pixels);
   }
 
   ImageShape image() const override { return source_.shape; }
