@@ -22,9 +22,7 @@ class DsatCallback(TrainerCallback):
         report(model=model, samples=samples)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Optional[Dict[str, Any]] = None,
-               **kwargs: Any) -> None:
-        log(logs or {})
+               metrics: Optional[Dict[str, Any]] = None, **kwargs: Any) -> None:
+        log(logs or metrics or {})
 
-    def on_evaluate(self, args: Any, state: Any, control: Any,
-                    metrics: Optional[Dict[str, Any]] = None, **kwargs: Any) -> None:
-        log(metrics or {})
+    on_evaluate = on_log

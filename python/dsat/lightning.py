@@ -31,11 +31,8 @@ class DsatCallback(Callback):
         self._steps = trainer.global_step
         report(model=pl_module)
 
-    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_validation_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
         log(trainer.callback_metrics)
 
-    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        log(trainer.callback_metrics)
-
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        log(trainer.callback_metrics)  # A trial ends with SystemExit in the middle of a step.
+    on_train_end = on_validation_end
+    on_exception = on_validation_end  # A trial ends with SystemExit in the middle of a step.

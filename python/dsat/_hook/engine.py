@@ -10,12 +10,12 @@ from types import ModuleType
 from typing import Any, Dict, Iterator, List, Optional
 
 from dsat._config import RECIPE_KEYS, config_of_trial, micro_batch_of
-from dsat._hook import arguments, wrap
+from dsat._hook import arguments, leave_out, wrap
 from dsat._hook.batches import (WAY_OUT, BatchCounter, UnreachableError, check_accumulation,
                                 rebatch_loaders_of)
 from dsat._meter import (Meter, Passes, count_parameters, finish_profile, memory_in_use, number_of,
                          uses_gpu)
-from dsat._trial import Config, Trial, check_rank, measures, rank_file, read_json, trial
+from dsat._trial import Config, Trial, check_rank, rank_file, read_json, trial
 
 # True once a trainer has taken the trial's config, and once its data loaders follow it, too.
 trainer_has_config = False
@@ -264,7 +264,4 @@ def _wrap_engine(engine_class: Any) -> None:
             watch.note_idle()  # A GPU is still busy with the micro-batch.
         return result
 
-    @wrap(engine_class, "save_checkpoint")
-    def _save_checkpoint(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        # A measured trial leaves the user's checkpoints alone.
-        return True if measures() else original(self, *args, **kwargs)
+    leave_out(engine_class, "save_checkpoint", True)  # The user's checkpoints stay as they are.

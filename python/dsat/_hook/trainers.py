@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from dsat._config import config_of_trial
-from dsat._hook import arguments, engine, wrap
+from dsat._hook import arguments, engine, leave_out, wrap
 from dsat._hook.batches import check_accumulation, rebatch
 from dsat._report import add_loss
 from dsat._trial import measures, note_change, trial
@@ -60,10 +60,7 @@ def change_accelerator(module: ModuleType) -> None:
                 arguments.change_loader(loader)
         return original(self, *args, **kwargs)
 
-    @wrap(module.Accelerator, "save_state")
-    def _save_state(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        # It would also remove older states of the user.
-        return None if measures() else original(self, *args, **kwargs)
+    leave_out(module.Accelerator, "save_state")  # It would also remove older states of the user.
 
 
 def change_trainer(module: ModuleType) -> None:
@@ -81,10 +78,7 @@ def change_trainer(module: ModuleType) -> None:
             add_loss(loss)  # The trainer has divided it by the accumulation steps.
         return loss
 
-    @wrap(module.Trainer, "save_model")
-    def _save_model(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
-        if not measures():
-            original(self, *args, **kwargs)
+    leave_out(module.Trainer, "save_model")
 
 
 def change_hugging_face(module: ModuleType) -> None:
