@@ -16,7 +16,6 @@
 #include "engine/config/settings.h"
 #include "engine/config/strategies.h"
 #include "profiler/planner.h"
-#include "proto/launch_settings.h"
 #include "searcher/command/command_words.h"
 #include "searcher/command/deepspeed_command.h"
 #include "searcher/command/import_hook.h"

@@ -200,19 +200,6 @@ int Refuse(const std::string& why) {
 
 }  // namespace
 
-void AddConfig(CLI::App& app, std::string& config, std::string& model_dir) {
-  Add(app, "config CONFIG.yaml", config, "Experiment file (docs/experiment-file.md)")->required();
-  Add(app, "model_dir MODEL_DIR", model_dir,
-      "Base folder of relative paths and of the command (default: the file's folder)");
-}
-
-void AddTimeouts(CLI::App& app, RunFlags& run) {
-  AddPositive(app, "--hang-timeout SECONDS", run.hang_timeout_s,
-              "Kill a run after this time without a step");
-  AddPositive(app, "--start-timeout SECONDS", run.start_timeout_s,
-              "Kill a run that has not reported anything after this time");
-}
-
 std::variant<Flags, int> ParseFlags(int argc, const char* const* argv) {
   // Words that people try besides --help and --version.
   const std::string_view first = argc == 1 ? "help" : argv[1];

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <string_view>
 
 #include "base/files.h"
+#include "base/regex.h"
 #include "base/version.h"
 #include "cli/flags_parser.h"
 
@@ -28,19 +28,11 @@ constexpr std::array kShells = {Shell{"bash", kBashCompletion}, Shell{"zsh", kZs
                                 Shell{"fish", kFishCompletion}};
 
 // `text` in the language of manual pages.
-std::string Roff(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if ((c == '.' || c == '\'') && (out.empty() || out.back() == '\n')) out += "\\&";
-    if (c == '\\') {
-      out += "\\e";
-    } else if (c == '-') {
-      out += "\\-";
-    } else {
-      out += c;
-    }
-  }
-  return out;
+std::string Roff(std::string text) {
+  RE2::GlobalReplace(&text, R"(\\)", R"(\\e)");
+  RE2::GlobalReplace(&text, "-", R"(\\-)");
+  RE2::GlobalReplace(&text, "(?m)^[.']", R"(\\&\0)");
+  return text;
 }
 
 std::string ManualPage(const CLI::App& command, const std::string& page, const std::string& typed) {

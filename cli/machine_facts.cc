@@ -23,7 +23,6 @@
 #include "engine/backend/cuda/cuda_status.h"
 #include "engine/backend/machine.h"
 #include "profiler/planner.h"
-#include "searcher/command/command_words.h"
 #include "searcher/command/import_hook.h"
 #include "searcher/hosts/slots.h"
 

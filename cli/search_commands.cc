@@ -1,6 +1,5 @@
 // dsat auto|asha|binary|random|grid, demo and resume: searches, and the full run after a search.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>

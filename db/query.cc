@@ -25,31 +25,30 @@ Statement PrepareReading(const Database& db, const std::string& sql) {
   }
 }
 
-bool NextRow(Statement& statement, const ReadOnlyScope& scope,
-             const std::optional<QueryLimits>& limits) {
+bool NextRow(Statement& statement, const ReadOnlyScope& scope, const QueryLimits& limits) {
   try {
     return statement.Step();
   } catch (const Error&) {
     if (!scope.IsLate()) throw;
     Throw(ErrorCode::kDeadlineExceeded,
           "query: still running after {} s; ask for less, or raise --max-seconds",
-          std::chrono::duration<double>(limits->time).count());
+          std::chrono::duration<double>(limits.time).count());
   }
 }
 
 }  // namespace
 
-QueryResult Store::Query(const std::string& sql, const std::optional<QueryLimits>& limits) const {
-  const ReadOnlyScope scope(db_, limits ? std::optional(limits->time) : std::nullopt);
+QueryResult Store::Query(const std::string& sql, const QueryLimits& limits) const {
+  const ReadOnlyScope scope(db_, limits.time);
   Statement statement = PrepareReading(db_, sql);
   QueryResult result;
   for (int i = 0; i < statement.NumColumns(); ++i) {
     result.columns.push_back(statement.ColumnName(i));
   }
   while (NextRow(statement, scope, limits)) {
-    if (limits && std::ssize(result.rows) >= limits->num_rows) {
+    if (std::ssize(result.rows) >= limits.num_rows) {
       Throw(ErrorCode::kResourceExhausted,
-            "query: there are more than {} rows; add LIMIT, or raise --max-rows", limits->num_rows);
+            "query: there are more than {} rows; add LIMIT, or raise --max-rows", limits.num_rows);
     }
     std::vector<Json>& row = result.rows.emplace_back();
     for (int i = 0; i < statement.NumColumns(); ++i)

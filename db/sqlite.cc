@@ -278,8 +278,8 @@ void Statement::Check(int code) const {
   if (code != SQLITE_OK) db_->ThrowCode(code, sqlite3_sql(handle()));
 }
 
-ReadOnlyScope::ReadOnlyScope(const Database& db, std::optional<std::chrono::milliseconds> time)
-    : db_(db) {
+ReadOnlyScope::ReadOnlyScope(const Database& db, std::chrono::milliseconds time)
+    : db_(db), deadline_(std::chrono::steady_clock::now() + time) {
   // A connection declares the tables of these functions at their first use, which ReadOnlyScope
   // would refuse.
   Statement(db,
@@ -288,8 +288,6 @@ ReadOnlyScope::ReadOnlyScope(const Database& db, std::optional<std::chrono::mill
             " pragma_index_info(''), pragma_foreign_key_list('')");
   sqlite3_set_authorizer(db_.handle(), &AllowReading, nullptr);
   max_bytes_before_ = sqlite3_limit(db_.handle(), SQLITE_LIMIT_LENGTH, kMaxValueBytes);
-  if (!time) return;
-  deadline_ = std::chrono::steady_clock::now() + *time;
   const auto is_late = [](void* scope) {
     return static_cast<ReadOnlyScope*>(scope)->IsLate() ? 1 : 0;
   };

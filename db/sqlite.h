@@ -147,8 +147,7 @@ class Statement {
 class ReadOnlyScope {
  public:
   // Statements that still run after `time` are interrupted.
-  explicit ReadOnlyScope(const Database& db,
-                         std::optional<std::chrono::milliseconds> time = std::nullopt);
+  ReadOnlyScope(const Database& db, std::chrono::milliseconds time);
   ~ReadOnlyScope();
   ReadOnlyScope(const ReadOnlyScope&) = delete;
   ReadOnlyScope& operator=(const ReadOnlyScope&) = delete;
@@ -158,7 +157,7 @@ class ReadOnlyScope {
  private:
   const Database& db_;
   int max_bytes_before_ = 0;
-  std::chrono::steady_clock::time_point deadline_ = std::chrono::steady_clock::time_point::max();
+  std::chrono::steady_clock::time_point deadline_;
 };
 
 // Runs one statement to its end and returns the number of rows that it has changed.

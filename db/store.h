@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <span>
@@ -45,10 +46,10 @@ struct QueryResult {
   std::vector<std::vector<Json>> rows;
 };
 
-// The limits of a query.
+// The limits of a query; as good as none by default.
 struct QueryLimits {
-  std::chrono::milliseconds time;
-  int64_t num_rows = 0;
+  std::chrono::milliseconds time = std::chrono::hours(24);
+  int64_t num_rows = std::numeric_limits<int64_t>::max();
 };
 
 // Not thread-safe. Several processes may open the same file; one writes at a time (SQLite's WAL
@@ -110,8 +111,7 @@ class Store {
   // kInvalidArgument with SQLite's message if it is wrong or there is more than one, and
   // kPermissionDenied if it would write or use other files; beyond `limits` kDeadlineExceeded or
   // kResourceExhausted.
-  QueryResult Query(const std::string& sql,
-                    const std::optional<QueryLimits>& limits = std::nullopt) const;
+  QueryResult Query(const std::string& sql, const QueryLimits& limits = {}) const;
 
  private:
   explicit Store(Database db) : db_(std::move(db)) {}

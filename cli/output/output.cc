@@ -138,15 +138,21 @@ std::string DescribeTrial(const Trial& trial, const std::string& metric) {
   return DescribeConfig(trial, metric);
 }
 
+ShownUnit UnitFor(const std::string& metric, double largest) {
+  std::vector<ShownUnit> units = {{MetricUnit(metric), 1}};
+  if (metric == "FLOPS_per_gpu") units = {{"MFLOP/s", 1e6}, {"GFLOP/s", 1e9}, {"TFLOP/s", 1e12}};
+  if (metric == "peak_bytes")
+    units = {{"KiB", 1024}, {"MiB", 1024.0 * 1024}, {"GiB", 1024.0 * 1024 * 1024}};
+  while (units.size() > 1 && largest < units.back().scale)
+    units.pop_back();
+  return units.back();
+}
+
 std::string DescribeMetric(const std::string& metric, double value) {
   if (metric == "peak_bytes") return HumanBytes(static_cast<int64_t>(value));
-  if (metric == "FLOPS_per_gpu") {
-    if (value >= 1e12) return fmt::format("{:.2f} TFLOP/s", value / 1e12);
-    if (value < 1e9) return fmt::format("{:.1f} MFLOP/s", value / 1e6);
-    return fmt::format("{:.1f} GFLOP/s", value / 1e9);
-  }
-  if (MetricUnit(metric) == "ms" && value < 10) return fmt::format("{:.2f} ms", value);
-  return fmt::format("{:.1f} {}", value, MetricUnit(metric));
+  const auto [unit, scale] = UnitFor(metric, value);
+  const bool is_fine = unit == "TFLOP/s" || (unit == "ms" && value < 10);
+  return fmt::format("{:.{}f} {}", value / scale, is_fine ? 2 : 1, unit);
 }
 
 std::string DescribeProfile(const Search& search) {

@@ -18,6 +18,12 @@ namespace dsat::cli {
 std::string DescribeConfig(const Trial& trial, const std::string& metric);
 // Says what a trial tries: its config, or "profile", "as submitted", "confirms trial 3", ...
 std::string DescribeTrial(const Trial& trial, const std::string& metric);
+// The unit in which values up to `largest` of a metric are shown: value / scale is in `name`.
+struct ShownUnit {
+  std::string name;
+  double scale = 1;
+};
+ShownUnit UnitFor(const std::string& metric, double largest);
 // "132.1 samples/s", "41.2 GFLOP/s", "35.0 ms", "0.25 ms", "310.0 MiB": a metric's value
 // with its unit.
 std::string DescribeMetric(const std::string& metric, double value);

@@ -9,7 +9,6 @@
 #include <filesystem>
 
 #include "base/files.h"
-#include "cli/output/output.h"
 
 namespace dsat::cli {
 namespace {
@@ -92,16 +91,6 @@ Report ReadReport(const Store& store, ExperimentId id, const Experiment* experim
   }
   ReadSpans(store, report);
   return report;
-}
-
-ShownUnit UnitFor(const std::string& metric, double largest) {
-  std::vector<ShownUnit> units = {{MetricUnit(metric), 1}};
-  if (metric == "FLOPS_per_gpu") units = {{"MFLOP/s", 1e6}, {"GFLOP/s", 1e9}, {"TFLOP/s", 1e12}};
-  if (metric == "peak_bytes")
-    units = {{"KiB", 1024}, {"MiB", 1024.0 * 1024}, {"GiB", 1024.0 * 1024 * 1024}};
-  while (units.size() > 1 && largest < units.back().scale)
-    units.pop_back();
-  return units.back();
 }
 
 ShownUnit UnitFor(const Report& report, const std::string& metric) {

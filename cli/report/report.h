@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 
+#include "cli/output/output.h"
 #include "db/store.h"
 #include "proto/experiment.h"
 #include "proto/trial.h"
@@ -54,13 +55,6 @@ struct Report {
 // result refers to it.
 Report ReadReport(const Store& store, ExperimentId id, const Experiment* experiment);
 
-// A metric of several trials in one unit: value / scale is in `name`.
-struct ShownUnit {
-  std::string name;
-  double scale = 1;
-};
-// The unit in which DescribeMetric shows `largest`.
-ShownUnit UnitFor(const std::string& metric, double largest);
 // The unit for all trials of a report.
 ShownUnit UnitFor(const Report& report, const std::string& metric);
 
