@@ -58,8 +58,7 @@ struct Ending {
 Ending EndOf(const Trial& trial) {
   const int stage = trial.ds_config.at("/zero_optimization/stage"_json_pointer).get<int>();
   const double size = static_cast<double>(ConfigPoint(trial).micro_batch_size);
-  if (size > 12 + 8 * stage)
-    return {{TrialState::kInfeasible, "out of memory"}, {}};
+  if (size > 12 + 8 * stage) return {{TrialState::kInfeasible, "out of memory"}, {}};
   const double throughput = (100 - 10 * stage) * size / (4 + size);
   Measurement measurement;
   for (const std::string& metric : SearchMetrics())

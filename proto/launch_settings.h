@@ -15,8 +15,8 @@ inline constexpr char kLaunchSection[] = "dsat";
 // The JSON pointers of a flag such as "--num-workers" and of a variable in a trial's config.
 std::string ArgumentPointer(const std::string& flag);
 std::string VariablePointer(const std::string& name);
-// The name of a key for users: "arguments.--num-workers", "environment.NAME"; of other pointers, the
-// pointer. The inverse gives "" for a text that is none of these.
+// The name of a key for users: "arguments.--num-workers", "environment.NAME"; of other pointers,
+// the pointer. The inverse gives "" for a text that is none of these.
 std::string NameOfPointer(const std::string& pointer);
 std::string PointerOfName(const std::string& name);
 

@@ -155,8 +155,7 @@ TEST(PlacesTest, KnobsBelongToThePlacesWhereTheyAct) {
   const SearchSpace space = SpaceOf(spec, BuiltinProfile(TooLittle(spec)));
   for (const StageSpace& place : space.stages) {
     const std::set<std::string> knobs = KnobsOf(place);
-    EXPECT_EQ(knobs.contains(kRatio), place.stage == 3 && Offloads(place))
-        << Json(place.settings);
+    EXPECT_EQ(knobs.contains(kRatio), place.stage == 3 && Offloads(place)) << Json(place.settings);
     if (place.stage < 3) {
       EXPECT_FALSE(knobs.contains("/zero_optimization/stage3_prefetch_bucket_size"));
     }
