@@ -9,6 +9,8 @@
 #include <string_view>
 #include <utility>
 
+#include "base/log.h"
+
 namespace dsat::cli {
 namespace {
 
