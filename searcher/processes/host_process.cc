@@ -64,23 +64,17 @@ bool EndsByItself(pid_t pid, int pidfd) {
   return false;
 }
 
-UniqueFd MakeErrorFile(bool remote) {
-  if (!remote) return UniqueFd();
-  UniqueFd file(memfd_create("dsat-errors", MFD_CLOEXEC));
-  if (!file) ThrowErrno("memfd_create", errno);
-  return file;
-}
-
 }  // namespace
 
 HostProcess::HostProcess(const LaunchHost& host, const std::string& dsat_binary)
     : name_(host.name),
       remote_(!host.reach.empty()),
       binary_(dsat_binary),
-      errors_(MakeErrorFile(remote_)),
       line_{UniqueFd(), UniqueFd()} {
   std::vector<std::string> words = {dsat_binary, "supervise"};
   if (remote_) {
+    errors_ = UniqueFd(memfd_create("dsat-errors", MFD_CLOEXEC));
+    if (!errors_) ThrowErrno("memfd_create", errno);
     words = host.reach;
     words.push_back(fmt::format("exec {} supervise", ShellWord(dsat_binary)));
   }

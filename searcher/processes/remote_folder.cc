@@ -44,11 +44,7 @@ RemoteFolder::RemoteFolder(const SuperviseOrder& order)
           order.work_dir);
   }
   path_ = copies_.emplace().path();
-  WriteFiles(order.files);
-}
-
-void RemoteFolder::WriteFiles(const std::map<std::string, std::string>& files) const {
-  for (const auto& [name, content] : files) {
+  for (const auto& [name, content] : order.files) {
     const fs::path copy = Moved(name);
     fs::create_directories(copy.parent_path());
     std::ofstream file(copy, std::ios::binary);

@@ -27,7 +27,6 @@ class RemoteFolder {
 
  private:
   std::string Moved(const std::string& path) const;
-  void WriteFiles(const std::map<std::string, std::string>& files) const;
 
   std::string runners_;
   std::string path_;

@@ -32,17 +32,6 @@ SupervisedProcess::SupervisedProcess() : news_(epoll_create1(EPOLL_CLOEXEC)) {
   if (!news_) ThrowErrno("epoll_create1", errno);
 }
 
-void SupervisedProcess::Start(const std::string& dsat_binary, const LaunchHost& host, int64_t index,
-                              SuperviseOrder order, std::vector<int> rank_numbers) {
-  Part& part = parts_.emplace_back(
-      Part{HostProcess(host, dsat_binary), order.remote ? index : -1, std::move(rank_numbers)});
-  epoll_event event = {.events = EPOLLIN, .data = {}};
-  if (epoll_ctl(news_.get(), EPOLL_CTL_ADD, part.process.fd(), &event) != 0)
-    ThrowErrno("epoll_ctl", errno);
-  // If the supervisor has already ended, Poll reports it.
-  part.process.Send(ToJson(order));
-}
-
 void SupervisedProcess::Hear(Part& part) {
   part.process.Receive();
   try {
@@ -155,7 +144,13 @@ SupervisedProcess SupervisedProcess::Start(const std::string& dsat_binary,
     const LaunchHost& host = hosts.at(static_cast<size_t>(index));
     order.remote = !host.reach.empty();
     if (order.remote) order.files = ContentsOf(order.ranks);
-    process.Start(dsat_binary, host, index, std::move(order), numbers[index]);
+    Part& part = process.parts_.emplace_back(
+        Part{HostProcess(host, dsat_binary), order.remote ? index : -1, numbers[index]});
+    epoll_event event = {.events = EPOLLIN, .data = {}};
+    if (epoll_ctl(process.news_.get(), EPOLL_CTL_ADD, part.process.fd(), &event) != 0)
+      ThrowErrno("epoll_ctl", errno);
+    // If the supervisor has already ended, Poll reports it.
+    part.process.Send(ToJson(order));
   }
   return process;
 }

@@ -65,8 +65,6 @@ class SupervisedProcess {
   };
 
   SupervisedProcess();
-  void Start(const std::string& dsat_binary, const LaunchHost& host, int64_t index,
-             SuperviseOrder order, std::vector<int> rank_numbers);
   void Hear(Part& part);
   void OnReport(Part& part, SuperviseReport ended);
   void OnFailure(const Part& part);
