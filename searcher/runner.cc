@@ -52,10 +52,8 @@ struct Runner::Impl {
   }
 
   ExperimentState Run();
-  RunnerLock ClaimFolder() const;
   void Open();
   void Loop();
-  ExperimentState Close();
 
   // Starting.
   void SettleOldAttempts();
@@ -131,7 +129,9 @@ void Runner::Cancel() {
 // Any failure outside of the trials ends the run but leaves the record valid.
 ExperimentState Runner::Impl::Run() {
   const RunnerLock held = std::move(lock);  // To the end of this call.
-  const RunnerLock folder = ClaimFolder();
+  MakeWritableFolder(options.out_dir);
+  const RunnerLock folder =
+      RunnerLock::ClaimFolder(options.out_dir, FolderOwner(experiment.store(), experiment.id()));
   Open();
   const auto failed = [this](ErrorCode code, const std::string& what) {
     attempts.clear();
@@ -146,17 +146,15 @@ ExperimentState Runner::Impl::Run() {
   };
   try {
     Loop();
-    return Close();
+    experiment.FinishIfDone();
+    experiment.HoldBack(false);
+    WriteResults(experiment, options.out_dir);
+    return experiment.state();
   } catch (const Error& error) {
     throw failed(error.code(), error.what());
   } catch (const std::exception& error) {
     throw failed(ErrorCode::kInternal, MessageOf(error));
   }
-}
-
-RunnerLock Runner::Impl::ClaimFolder() const {
-  MakeWritableFolder(options.out_dir);
-  return RunnerLock::ClaimFolder(options.out_dir, FolderOwner(experiment.store(), experiment.id()));
 }
 
 void Runner::Impl::Open() {
@@ -212,13 +210,6 @@ void Runner::Impl::Loop() {
     HearMessages();
     EndAttempts();
   }
-}
-
-ExperimentState Runner::Impl::Close() {
-  experiment.FinishIfDone();
-  experiment.HoldBack(false);
-  WriteResults(experiment, options.out_dir);
-  return experiment.state();
 }
 
 // Ends the attempts of a runner that died. An attempt that had delivered its result counts; any
