@@ -2,10 +2,8 @@
 #pragma once
 
 #include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <cerrno>
-#include <cstdint>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -33,16 +31,14 @@ class EventQueue {
       if (closed_) return false;
       events_.push_back(std::move(event));
     }
-    const uint64_t one = 1;
-    // A failure does not matter: a full counter is readable, too.
-    [[maybe_unused]] const ssize_t written = write(fd_.get(), &one, sizeof(one));
+    eventfd_write(fd_.get(), 1);  // A failure does not matter: a full counter is readable, too.
     return true;
   }
 
   // Returns all events pushed so far. Does not block.
   std::vector<Event> Drain() {
-    uint64_t count = 0;
-    [[maybe_unused]] const ssize_t got = read(fd_.get(), &count, sizeof(count));
+    eventfd_t count = 0;
+    eventfd_read(fd_.get(), &count);
     std::lock_guard lock(mutex_);
     return std::exchange(events_, {});
   }
