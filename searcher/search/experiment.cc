@@ -435,9 +435,9 @@ std::optional<SearchSpace> Experiment::SpaceAfter(const Trial& trial, const Outc
   return search_->SpaceFor(*measured.profile);
 }
 
-// The experiment's FLOPs per sample and rank (searcher/search/sample_flops.h): what was measured
-// first, or else the profile's forward pass and a backward pass of twice its cost. nullopt if
-// neither is known, and if every trial's own count stands.
+// The experiment's FLOPs per sample and rank (RankFlopsPerSample): what was measured first, or else
+// the profile's forward pass and a backward pass of twice its cost. nullopt if neither is known,
+// and if every trial's own count stands.
 std::optional<double> Experiment::KnownFlopsPerSample() const {
   const ExperimentSpec& spec = search_->spec();
   if (PolicyOf(spec.options).reported_flops) return std::nullopt;

@@ -177,23 +177,14 @@ std::optional<Trial> ConfirmPhase::ProofIn(const Confirmation& confirmation, Tri
 }
 
 void ConfirmPhase::Start(const Trial& started) {
-  switch (started.kind) {
-    case TrialKind::kProfile:
-    case TrialKind::kReference:
-    case TrialKind::kSoak:
-    case TrialKind::kLarger:
-      return;
-    case TrialKind::kSubmitted:
-    case TrialKind::kSearch:  // It may be better than all that were compared.
-      if (!state_.confirmation) return;
-      state_.confirmation.reset();
-      state_.left_out.clear();
-      state_.num_forgiven = state_.Dropped().size();
-      return;
-    case TrialKind::kConfirm:
-      if (!planned_) return;
-      state_.left_out = state_.Dropped();
-      state_.confirmation = std::exchange(planned_, std::nullopt);
+  const bool is_new = started.kind == TrialKind::kSubmitted || started.kind == TrialKind::kSearch;
+  if (is_new && state_.confirmation) {  // It may be better than all that were compared.
+    state_.confirmation.reset();
+    state_.left_out.clear();
+    state_.num_forgiven = state_.Dropped().size();
+  } else if (started.kind == TrialKind::kConfirm && planned_) {
+    state_.left_out = state_.Dropped();
+    state_.confirmation = std::exchange(planned_, std::nullopt);
   }
 }
 
@@ -317,7 +308,7 @@ std::optional<Trial> LargerBatchPhase::Next() {
     point->micro_batch_size /= 2;
     point->accumulation_steps *= 2;
   }
-  if (!point) point = state_.proposer->LargerBatch(state_.trials.at(*pick));
+  if (!point) point = state_.proposer->method().LargerBatch(state_.trials.at(*pick));
   if (!point) return std::nullopt;
   larger.ds_config.erase("train_batch_size");  // It follows.
   larger.ds_config = ConfigAt(larger, *point, state_.spec.slots_per_trial);

@@ -88,13 +88,8 @@ class Proposer {
   // next in its process; nullopt if the trial `has_ended` since, in a replay.
   std::optional<Point> Measured(const Trial& running, bool has_ended);
 
-  Conclusion Conclude() const { return method_->Conclude(); }
-  std::optional<OthersBound> BoundOthers(const Trial& pick) const {
-    return method_->BoundOthers(pick);
-  }
-  std::optional<Point> LargerBatch(const Trial& pick) const { return method_->LargerBatch(pick); }
-  std::string BoundOf(const Trial& pick) const { return method_->BoundOf(pick); }
-  std::optional<double> LaunchNoise() const { return method_->LaunchNoise(); }
+  // For what it concludes; its proposals are made and answered here.
+  const Method& method() const { return *method_; }
   // The trial that answered the proposal with this tag; nullopt if none did.
   std::optional<TrialId> TrialOf(int64_t tag) const;
 

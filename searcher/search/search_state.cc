@@ -125,7 +125,7 @@ std::optional<TrialId> SearchState::Best() const {
 Findings SearchState::Find() const {
   Findings found;
   const std::map<TrialId, std::string> dropped = Dropped();
-  if (proposer) found.conclusion = proposer->Conclude();
+  if (proposer) found.conclusion = proposer->method().Conclude();
   std::vector<TrialId> next;  // They follow if the finalists of the method have dropped out.
   const auto add_to = [&](std::vector<TrialId>& finalists, TrialId id) {
     if (!dropped.contains(id) && !NeedsWhatRanOut(trials.at(id))) finalists.push_back(id);
@@ -279,7 +279,7 @@ bool SearchState::RanAlone(TrialId id) const {
 
 LaunchNoise SearchState::Noise() const {
   constexpr int64_t kDof = 6;
-  const std::optional<double> sd = proposer ? proposer->LaunchNoise() : std::nullopt;
+  const std::optional<double> sd = proposer ? proposer->method().LaunchNoise() : std::nullopt;
   return sd ? LaunchNoise{.sd = *sd, .dof = kDof, .is_guess = false} : LaunchNoise();
 }
 

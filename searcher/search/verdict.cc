@@ -229,8 +229,9 @@ Verdict VerdictOf(const SearchState& search) {
   if (!verdict.pick) return verdict;
   if (search.proposer) {
     const Trial& pick = search.trials.at(*verdict.pick);
-    if (FailedLikeAllOthers(search) == nullptr) verdict.others = search.proposer->BoundOthers(pick);
-    verdict.bound = search.proposer->BoundOf(pick);
+    const Method& method = search.proposer->method();
+    if (FailedLikeAllOthers(search) == nullptr) verdict.others = method.BoundOthers(pick);
+    verdict.bound = method.BoundOf(pick);
   }
   verdict.speed =
       confirmed ? confirmation->MeanSpeed(*verdict.pick) : SearchSpeed(search, *verdict.pick);

@@ -83,7 +83,7 @@ TEST(VerdictTest, TheBoundOfOthersIsThatOfThePick) {
   ASSERT_TRUE(verdict.pick && favorite);
   ASSERT_NE(verdict.pick, favorite);
   const SearchState& state = search;
-  const auto of_favorite = state.proposer->BoundOthers(search.trials().at(*favorite));
+  const auto of_favorite = state.proposer->method().BoundOthers(search.trials().at(*favorite));
   EXPECT_LT(verdict.others.value().at_most, of_favorite.value().at_most);
 }
 
