@@ -111,8 +111,4 @@ class Attempt {
 std::unique_ptr<LaunchTarget> MakeTarget(const ExperimentSpec& spec,
                                          const std::string& trial_binary);
 
-// The end of a trial whose config the built-in engine refuses, without a launch: infeasible.
-// nullopt if it can be launched.
-std::optional<Outcome> Refusal(const ExperimentSpec& spec, const Trial& trial);
-
 }  // namespace dsat

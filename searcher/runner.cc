@@ -20,6 +20,7 @@
 #include "base/files.h"
 #include "base/num_cores.h"
 #include "base/unique_fd.h"
+#include "engine/config/ds_config.h"
 #include "searcher/attempt.h"
 #include "searcher/budget.h"
 #include "searcher/hosts/slots.h"
@@ -35,6 +36,20 @@ namespace dsat {
 namespace {
 
 constexpr int64_t kMostUnreached = 3;  // Attempts of a trial that do not count.
+
+// The end of a trial whose config the built-in engine refuses, without a launch: infeasible.
+// nullopt if it can be launched.
+std::optional<Outcome> Refusal(const ExperimentSpec& spec, const Trial& trial) {
+  if (!IsBuiltin(spec)) return std::nullopt;
+  try {
+    std::vector<std::string> warnings;
+    engine::ParseDsConfig(trial.ds_config, fmt::format("trial {}", trial.id), spec.slots_per_trial,
+                          &warnings);
+    return std::nullopt;
+  } catch (const Error& error) {
+    return Outcome{TrialState::kInfeasible, error.what()};
+  }
+}
 
 }  // namespace
 

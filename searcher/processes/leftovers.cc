@@ -50,16 +50,16 @@ int64_t RemoveSharedBuffers(int64_t port, const std::string& folder) {
   return bytes;
 }
 
-std::string SharedMemoryShortage(int64_t num_ranks, const std::string& folder) {
+std::string SharedMemoryShortage(int64_t num_ranks) {
   std::error_code error;
-  const fs::space_info space = fs::space(folder, error);
+  const fs::space_info space = fs::space("/dev/shm", error);
   const int64_t needed = num_ranks * kSharedBufferBytes;
   if (error || static_cast<int64_t>(space.available) >= needed) return "";
   return fmt::format(
-      "{} has {} free, and DeepSpeed's CPU collectives need {} there for {} ranks: ranks may end "
-      "with a bus error; enlarge it (docker run --shm-size=1g), or remove old "
+      "/dev/shm has {} free, and DeepSpeed's CPU collectives need {} there for {} ranks: ranks may "
+      "end with a bus error; enlarge it (docker run --shm-size=1g), or remove old "
       "deepspeed_allreduce_buffer_* files",
-      folder, HumanBytes(static_cast<int64_t>(space.available)), HumanBytes(needed), num_ranks);
+      HumanBytes(static_cast<int64_t>(space.available)), HumanBytes(needed), num_ranks);
 }
 
 int RemoveStaleLocks(const std::string& folder) {

@@ -15,7 +15,7 @@ inline constexpr int64_t kSharedBufferBytes = 69'206'024;
 int64_t RemoveSharedBuffers(int64_t port, const std::string& folder = "/dev/shm");
 
 // A line that says that /dev/shm has too little space for `num_ranks` ranks; "" if it has enough.
-std::string SharedMemoryShortage(int64_t num_ranks, const std::string& folder = "/dev/shm");
+std::string SharedMemoryShortage(int64_t num_ranks);
 
 // Removes the files named "lock" below `folder` that no process has open and returns their number.
 // PyTorch leaves such a file when it is killed while it compiles, and later processes would wait

@@ -53,26 +53,6 @@ std::optional<double> SpeedOf(const Trial& trial, const std::string& metric) {
   return value && *value > 0 ? value : std::nullopt;
 }
 
-std::vector<TrialId> FastestTrials(const std::vector<const Trial*>& trials,
-                                   std::optional<TrialId> submitted, const std::string& metric) {
-  std::vector<std::pair<double, TrialId>> by_speed;
-  for (const Trial* trial : trials) {
-    const std::optional<double> speed = SpeedOf(*trial, metric);
-    if (trial->state == TrialState::kSucceeded && speed) by_speed.emplace_back(-*speed, trial->id);
-  }
-  std::ranges::sort(by_speed);
-  std::vector<TrialId> fastest;
-  bool has_other = false;  // Than the submitted configuration, to compare it with.
-  for (const auto& [speed, id] : by_speed) {
-    // A configuration that is a tenth slower than the best does not win.
-    const bool may_win = speed <= 0.9 * by_speed[0].first;
-    if (fastest.size() >= kMostFinalists || (has_other && !may_win)) break;
-    fastest.push_back(id);
-    has_other = has_other || id != submitted;
-  }
-  return fastest;
-}
-
 std::vector<int64_t> LooksUpTo(int64_t rounds) {
   std::vector<int64_t> looks;
   for (int64_t look = kFirstLook; look < rounds; look += std::max<int64_t>(1, look / 2))

@@ -69,12 +69,6 @@ std::optional<double> SpeedOf(const Trial& trial, const std::string& metric);
 inline constexpr size_t kMostFinalists = 3;
 inline constexpr int64_t kFirstLook = 2;  // In rounds.
 
-// The finalists of a search whose method names none, fastest first: of trials that have succeeded,
-// those that are at most a tenth slower than the best, and one other than the submitted one in any
-// case; kMostFinalists at most.
-std::vector<TrialId> FastestTrials(const std::vector<const Trial*>& trials,
-                                   std::optional<TrialId> submitted, const std::string& metric);
-
 // After which rounds there are looks if there are `rounds` rounds at most: 2, 3, 4, 6, 9, 13 ...
 // and the last one. REQUIRES: rounds >= 1.
 std::vector<int64_t> LooksUpTo(int64_t rounds);

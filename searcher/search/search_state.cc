@@ -37,6 +37,29 @@ std::vector<Json> ProfileLadder(const ExperimentSpec& spec) {
   return ladder;
 }
 
+// The finalists of a search whose method names none, fastest first: of trials that have succeeded,
+// those that are at most a tenth slower than the best, and one other than the submitted one in any
+// case; kMostFinalists at most.
+std::vector<TrialId> FastestTrials(const std::vector<const Trial*>& trials,
+                                   std::optional<TrialId> submitted, const std::string& metric) {
+  std::vector<std::pair<double, TrialId>> by_speed;
+  for (const Trial* trial : trials) {
+    const std::optional<double> speed = SpeedOf(*trial, metric);
+    if (trial->state == TrialState::kSucceeded && speed) by_speed.emplace_back(-*speed, trial->id);
+  }
+  std::ranges::sort(by_speed);
+  std::vector<TrialId> fastest;
+  bool has_other = false;  // Than the submitted configuration, to compare it with.
+  for (const auto& [speed, id] : by_speed) {
+    // A configuration that is a tenth slower than the best does not win.
+    const bool may_win = speed <= 0.9 * by_speed[0].first;
+    if (fastest.size() >= kMostFinalists || (has_other && !may_win)) break;
+    fastest.push_back(id);
+    has_other = has_other || id != submitted;
+  }
+  return fastest;
+}
+
 }  // namespace
 
 bool SearchState::HasCapacity() const {
