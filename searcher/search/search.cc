@@ -141,16 +141,8 @@ std::optional<Trial> Search::Start(const Trial* recorded) {
 }
 
 Trial& Search::RunningTrial(TrialId id) {
-  const auto found = state_->trials.find(id);
-  if (found == state_->trials.end()) {
-    Throw(ErrorCode::kNotFound, "trial {}: not of this experiment, which has {} trials", id,
-          state_->trials.size());
-  }
-  if (found->second.state != TrialState::kRunning) {
-    Throw(ErrorCode::kFailedPrecondition, "trial {}: has ended already ({})", id,
-          ToString(found->second.state));
-  }
-  return found->second;
+  DSAT_CHECK(state_->running.contains(id), "trial {} does not run", id);
+  return state_->trials.at(id);
 }
 
 void Search::Tell(TrialId id, const Outcome& outcome, std::vector<PointResult> points,

@@ -55,9 +55,9 @@ class Search {
 
   // A running trial has ended with `outcome`. `points` are its measurements (non-empty if it
   // succeeded), `profile` what the profiling trial learned. A success without the metric that is
-  // searched, or of a profiling trial without a profile, is recorded as failed. Throws kNotFound if
-  // there is no such trial, kFailedPrecondition if it is not running. `space` is the search space
-  // that follows from a profile; nullopt means the space that the formulas give.
+  // searched, or of a profiling trial without a profile, is recorded as failed. `space` is the
+  // search space that follows from a profile; nullopt means the space that the formulas give.
+  // Throws kInvalidArgument if the outcome is that it runs. REQUIRES: the trial is running.
   void Tell(TrialId id, const Outcome& outcome, std::vector<PointResult> points,
             std::optional<ModelProfile> profile,
             const std::optional<SearchSpace>& space = std::nullopt, TrialTimes times = {});
@@ -65,7 +65,7 @@ class Search {
   // The process of a running trial has measured another point, the last one of `points`. Returns
   // the next point to measure in it; nullopt to end it, as always for a user's command, which
   // measures only one, and for a trial that `has_ended` since, in a replay. Called once for every
-  // point. Throws as Tell.
+  // point. REQUIRES: as Tell.
   std::optional<Point> Measured(TrialId id, const std::vector<PointResult>& points,
                                 bool has_ended = false);
   // Whether the trial's configuration is predicted exactly to fit at another point.

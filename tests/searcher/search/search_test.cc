@@ -260,11 +260,8 @@ TEST(SearchTest, ConfigurationsThatBreakARuleBecomeNoTrials) {
 
 // --- What is refused. ----------------------------------------------------------------------------
 
-TEST(SearchTest, TellingAnUnknownOrEndedTrialIsRefused) {
+TEST(SearchTest, TellingThatATrialRunsIsRefused) {
   Search search = Profiled(SimulatedSpec("binary"));
-  const Ending ending = Failure(TrialState::kFailed);
-  EXPECT_EQ(CodeOf([&] { Tell(search, 7, ending); }), ErrorCode::kNotFound);
-  EXPECT_EQ(CodeOf([&] { Tell(search, 0, ending); }), ErrorCode::kFailedPrecondition);
   search.Ask();
   EXPECT_EQ(CodeOf([&] { Tell(search, 1, Failure(TrialState::kRunning)); }),
             ErrorCode::kInvalidArgument);
