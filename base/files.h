@@ -25,7 +25,7 @@ void WriteFileAtomic(const std::string& path, std::string_view content, bool wai
 // The path of the file of this name in the first folder of PATH that has one; "" if none does.
 std::string FindProgram(const std::string& name);
 
-// What a shell's command prints, and its exit code; 1 if a signal has ended it.
+// The output of a shell's command, and its exit code; 1 if a signal has ended it.
 struct ShellAnswer {
   std::string text;
   int exit_code = 0;

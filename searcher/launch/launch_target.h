@@ -48,7 +48,7 @@ inline std::string SoakCheckpointDir(const LaunchRequest& request) {
   return (std::filesystem::absolute(request.dir).parent_path() / "checkpoint").string();
 }
 
-// What has arrived as files since the last look.
+// The results that have arrived as files since the last look.
 struct AttemptNews {
   std::optional<PointResult> measured;
   std::optional<ModelProfile> profile;

@@ -88,7 +88,7 @@ class Proposer {
   // next in its process; nullopt if the trial `has_ended` since, in a replay.
   std::optional<Point> Measured(const Trial& running, bool has_ended);
 
-  // For what it concludes; its proposals are made and answered here.
+  // The method, for its conclusions; its proposals are made and answered here.
   const Method& method() const { return *method_; }
   // The trial that answered the proposal with this tag; nullopt if none did.
   std::optional<TrialId> TrialOf(int64_t tag) const;
