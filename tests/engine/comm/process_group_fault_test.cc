@@ -26,7 +26,78 @@ using testing::HasSubstr;
 
 void ExpectEnded(const Error& error, int rank, pid_t pid) {
   EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
-  EXPECT_THAT(error.what(), HasSubstr(fmt::format("rank {} (pid {}) has ended", rank, pid)));
+  const char* host = MeetingPlace::IsTcp() ? "127.0.0.1, " : "";
+  EXPECT_THAT(error.what(),
+              HasSubstr(fmt::format("rank {} ({}pid {}) has ended", rank, host, pid)));
+}
+
+// Runs round(group) on both ranks, rank 1 in a process that is killed after some rounds.
+void RunUntilKilled(const std::function<void(ProcessGroup&)>& round, int num_rounds) {
+  const MeetingPlace place;
+  const Child child([&] {
+    const auto group = place.Join(1, 2);
+    for (;;)
+      round(*group);
+  });
+  const auto group = place.Join(0, 2);
+  const Error error = ErrorOf([&] {
+    for (int i = 0;; ++i) {
+      round(*group);
+      if (i == num_rounds) child.Kill();
+    }
+  });
+  ExpectEnded(error, 1, child.pid());
+  EXPECT_THAT(ErrorOf([&] { group->Barrier(); }).what(),
+              HasSubstr("rank 0 in barrier: the process group has failed before"));
+}
+
+TEST(ProcessGroupFaultTest, PeerKilledBetweenOrInCollectivesIsNamed) {
+  RunUntilKilled([](ProcessGroup& group) { group.Barrier(); }, 10);
+  CommBuffer buffer;
+  const auto reduce = [&](ProcessGroup& group) {
+    if (buffer.data == nullptr) buffer = group.Allocate(2 * 8'000'000);
+    group.AllReduce(buffer, DType::kBF16, 4'000'000);
+  };
+  RunUntilKilled(reduce, 3);
+}
+
+TEST(ProcessGroupFaultTest, PeerKilledInTheMiddleOfMessagesIsNamed) {
+  std::vector<char> sent(5'000'000), received(5'000'000);
+  RunUntilKilled(
+      [&](ProcessGroup& group) {
+        group.Exchange(sent.data(), received.data(), 5'000'000, 1 - group.rank());
+      },
+      3);
+}
+
+TEST(ProcessGroupFaultTest, PeerKilledWhileARankSendsOrReceivesIsNamed) {
+  std::vector<char> message(30'000'000);
+  for (const bool sends : {false, true}) {
+    const MeetingPlace place;
+    const Child child([&] {
+      const auto group = place.Join(1, 2);
+      const char byte = 7;
+      group->Send(&byte, 1, 0);
+      pause();  // Receives nothing.
+    });
+    const auto group = place.Join(0, 2);
+    group->Recv(message.data(), 1, 1);
+    EXPECT_EQ(message[0], 7);
+    std::thread killer([&] {
+      std::this_thread::sleep_for(milliseconds(50));
+      child.Kill();
+    });
+    const Error error = ErrorOf([&] {
+      if (!sends) return group->Recv(message.data(), 8, 1);
+      group->Send(message.data(), 30'000'000, 1);  // A mailbox of shared memory has room for one.
+      group->Send(message.data(), 30'000'000, 1);
+    });
+    killer.join();
+    ExpectEnded(error, 1, child.pid());
+    EXPECT_THAT(error.what(), HasSubstr(sends ? "rank 0 in send(30000000 bytes to rank 1)"
+                                              : "rank 0 in recv(8 bytes from rank 1)"));
+    EXPECT_EQ(ErrorOf([&] { group->Send(message.data(), 1, 1); }).code(), ErrorCode::kUnavailable);
+  }
 }
 
 TEST(ProcessGroupFaultTest, PeerThatEndedIsNamedLongBeforeTheTimeout) {
@@ -44,25 +115,6 @@ TEST(ProcessGroupFaultTest, PeerThatEndedAndWasReapedIsNamed) {
   const auto group = MakeShmGroup(file.get(), 0, 2, kTestTimeout);
   child.Reap();
   ExpectEnded(ErrorOf([&] { group->SumScalar(1); }), 1, child.pid());
-}
-
-TEST(ProcessGroupFaultTest, PeerKilledBetweenCollectivesIsNamed) {
-  const UniqueFd file = MakeMemoryFile();
-  const auto train = [&](int rank, const std::function<void(int)>& after_round) {
-    const auto group = MakeShmGroup(file.get(), rank, 2, kTestTimeout);
-    const CommBuffer buffer = group->Allocate(2 * 40'000);
-    for (int round = 0;; ++round) {
-      group->AllReduce(buffer, DType::kF32, 10'000);
-      after_round(round);
-    }
-  };
-  const Child child([&] { train(1, [](int) {}); });
-  const Error error = ErrorOf([&] {
-    train(0, [&](int round) {
-      if (round == 10) child.Kill();
-    });
-  });
-  ExpectEnded(error, 1, child.pid());
 }
 
 TEST(ProcessGroupFaultTest, EveryRankThatIsLeftLearnsOfTheDeath) {
@@ -139,77 +191,15 @@ TEST(ProcessGroupFaultTest, ARankThatLeavesBecauseOfAFailureIsNotTheCause) {
   });
 }
 
-TEST(ProcessGroupFaultTest, PeerKilledWhileARankReceivesIsNamed) {
-  const UniqueFd file = MakeMemoryFile();
-  const Child child([&] {
-    const auto group = MakeShmGroup(file.get(), 1, 2, kTestTimeout);
-    const char byte = 7;
-    group->Send(&byte, 1, 0);
-    pause();
-  });
-  const auto group = MakeShmGroup(file.get(), 0, 2, kTestTimeout);
-  char byte = 0;
-  group->Recv(&byte, 1, 1);
-  EXPECT_EQ(byte, 7);
-  std::thread killer([&] {
-    std::this_thread::sleep_for(milliseconds(30));
-    child.Kill();
-  });
-  const Error error = ErrorOf([&] { group->Recv(&byte, 1, 1); });
-  killer.join();
-  ExpectEnded(error, 1, child.pid());
-  EXPECT_THAT(error.what(), HasSubstr("rank 0 in recv(1 bytes from rank 1)"));
-  EXPECT_EQ(ErrorOf([&] { group->Send(&byte, 1, 1); }).code(), ErrorCode::kUnavailable);
-}
-
-TEST(ProcessGroupFaultTest, PeerKilledWhileARankSendsIsNamed) {
-  const UniqueFd file = MakeMemoryFile();
-  const Child child([&] {
-    const auto group = MakeShmGroup(file.get(), 1, 2, kTestTimeout);
-    pause();  // Receives nothing: the second message waits for room.
-  });
-  const auto group = MakeShmGroup(file.get(), 0, 2, kTestTimeout);
-  std::thread killer([&] {
-    std::this_thread::sleep_for(milliseconds(30));
-    child.Kill();
-  });
-  const std::string message(100'000, 'x');
-  group->Send(message.data(), 100'000, 1);
-  const Error error = ErrorOf([&] { group->Send(message.data(), 100'000, 1); });
-  killer.join();
-  ExpectEnded(error, 1, child.pid());
-  EXPECT_THAT(error.what(), HasSubstr("rank 0 in send(100000 bytes to rank 1)"));
-}
-
-TEST(ProcessGroupFaultTest, PeerKilledInTheMiddleOfMessagesIsNamed) {
-  const UniqueFd file = MakeMemoryFile();
-  std::string message(5'000'000, 'x');
-  const auto exchange = [&](int rank, const std::function<void(int)>& after_round) {
-    const auto group = MakeShmGroup(file.get(), rank, 2, kTestTimeout);
-    for (int round = 0;; ++round) {
-      group->Send(message.data(), 5'000'000, 1 - rank);
-      group->Recv(message.data(), 5'000'000, 1 - rank);
-      after_round(round);
-    }
-  };
-  const Child child([&] { exchange(1, [](int) {}); });
-  const Error error = ErrorOf([&] {
-    exchange(0, [&](int round) {
-      if (round == 3) child.Kill();
-    });
-  });
-  ExpectEnded(error, 1, child.pid());
-}
-
 TEST(ProcessGroupFaultTest, PeerKilledInASubgroupIsNamed) {
-  const UniqueFd file = MakeMemoryFile();
+  const MeetingPlace place;
   const std::vector<int> colors{0, 0};
   const Child child([&] {
-    const auto group = MakeShmGroup(file.get(), 1, 2, kTestTimeout);
+    const auto group = place.Join(1, 2);
     const auto subgroup = group->Split(colors);
     pause();
   });
-  const auto group = MakeShmGroup(file.get(), 0, 2, kTestTimeout);
+  const auto group = place.Join(0, 2);
   const auto subgroup = group->Split(colors);
   child.Kill();
   ExpectEnded(ErrorOf([&] { subgroup->Barrier(); }), 1, child.pid());

@@ -34,69 +34,6 @@ void Sleep(int ms) {
   std::this_thread::sleep_for(milliseconds(ms));
 }
 
-// Runs fn(group) on both ranks, rank 1 in a process that is killed once `is_time` says so on rank
-// 0.
-void RunUntilKilled(const std::function<void(ProcessGroup&)>& round, int num_rounds) {
-  const TcpPlace place;
-  const Child child([&] {
-    const auto group = place.Join(1, 2, kTestTimeout);
-    for (;;)
-      round(*group);
-  });
-  const auto group = place.Join(0, 2, kTestTimeout);
-  const Error error = ErrorOf([&] {
-    for (int i = 0;; ++i) {
-      round(*group);
-      if (i == num_rounds) child.Kill();
-    }
-  });
-  ExpectEnded(error, 1, child.pid());
-  EXPECT_THAT(ErrorOf([&] { group->Barrier(); }).what(),
-              HasSubstr("rank 0 in barrier: the process group has failed before"));
-}
-
-TEST(TcpGroupFaultTest, PeerKilledBetweenOrInCollectivesIsNamed) {
-  RunUntilKilled([](ProcessGroup& group) { group.Barrier(); }, 10);
-  CommBuffer buffer;
-  const auto reduce = [&](ProcessGroup& group) {
-    if (buffer.data == nullptr) buffer = group.Allocate(2 * 8'000'000);
-    group.AllReduce(buffer, DType::kBF16, 4'000'000);
-  };
-  RunUntilKilled(reduce, 3);
-}
-
-TEST(TcpGroupFaultTest, PeerKilledInTheMiddleOfMessagesIsNamed) {
-  std::vector<char> sent(5'000'000), received(5'000'000);
-  RunUntilKilled(
-      [&](ProcessGroup& group) {
-        group.Exchange(sent.data(), received.data(), 5'000'000, 1 - group.rank());
-      },
-      3);
-}
-
-TEST(TcpGroupFaultTest, PeerKilledWhileARankSendsOrReceivesIsNamed) {
-  std::vector<char> message(100'000'000);
-  for (const bool sends : {false, true}) {
-    const TcpPlace place;
-    const Child child([&] {
-      const auto group = place.Join(1, 2, kTestTimeout);
-      pause();
-    });
-    const auto group = place.Join(0, 2, kTestTimeout);
-    std::thread killer([&] {
-      Sleep(50);
-      child.Kill();
-    });
-    const Error error = ErrorOf([&] {
-      sends ? group->Send(message.data(), 100'000'000, 1) : group->Recv(message.data(), 8, 1);
-    });
-    killer.join();
-    ExpectEnded(error, 1, child.pid());
-    EXPECT_THAT(error.what(), HasSubstr(sends ? "rank 0 in send(100000000 bytes to rank 1): "
-                                              : "rank 0 in recv(8 bytes from rank 1): "));
-  }
-}
-
 TEST(TcpGroupFaultTest, EveryRankThatIsLeftLearnsOfTheDeath) {
   const TcpPlace place;
   const Child child([&] { (void)place.Join(2, 3, kTestTimeout).release(); });

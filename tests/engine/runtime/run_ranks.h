@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -66,12 +67,35 @@ inline std::vector<std::unique_ptr<ProcessGroup>> MakeThreadGroups(
   return groups;
 }
 
-// The same for the kind of group that DSAT_TEST_GROUP names.
+// Where the ranks of a group meet: at a memory file, or at an address if DSAT_TEST_GROUP is "tcp".
+class MeetingPlace {
+ public:
+  static bool IsTcp() {
+    const char* kind = std::getenv("DSAT_TEST_GROUP");
+    return kind != nullptr && std::string(kind) == "tcp";
+  }
+  MeetingPlace() {
+    if (IsTcp()) {
+      tcp_.emplace();
+    } else {
+      file_ = MakeMemoryFile();
+    }
+  }
+
+  std::unique_ptr<ProcessGroup> Join(int rank, int size,
+                                     std::chrono::milliseconds timeout = kTestTimeout) const {
+    return tcp_ ? tcp_->Join(rank, size, timeout) : MakeShmGroup(file_.get(), rank, size, timeout);
+  }
+
+ private:
+  std::optional<TcpPlace> tcp_;
+  UniqueFd file_;
+};
+
+// The same for ranks that meet there.
 inline std::vector<std::unique_ptr<ProcessGroup>> MakeRanks(int size,
                                                             std::chrono::milliseconds timeout) {
-  const char* kind = std::getenv("DSAT_TEST_GROUP");
-  if (kind == nullptr || std::string(kind) != "tcp") return MakeThreadGroups(size, timeout);
-  const TcpPlace place;
+  const MeetingPlace place;
   std::vector<std::unique_ptr<ProcessGroup>> groups(static_cast<size_t>(size));
   RunThreads(
       size, [&](int rank) { groups[static_cast<size_t>(rank)] = place.Join(rank, size, timeout); });
