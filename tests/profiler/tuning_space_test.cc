@@ -14,13 +14,16 @@ namespace dsat {
 namespace {
 
 // The space by the formulas.
+SearchSpace MakeSearchSpace(const ModelProfile& profile, const ExperimentSpec& spec) {
+  return dsat::MakeSearchSpace(*MakeFormulaPredictor(spec, profile), profile, spec);
+}
 SearchSpace MakeSearchSpace(const ModelProfile& profile, const Json& ds_config,
                             const SearchOptions& options, int64_t world_size) {
   ExperimentSpec spec;
   spec.slots_per_trial = world_size;
   spec.options = options;
   spec.ds_config = ds_config;
-  return dsat::MakeSearchSpace(*MakeFormulaPredictor(spec, profile), profile, spec);
+  return MakeSearchSpace(profile, spec);
 }
 
 using Values = std::vector<Json>;
@@ -98,9 +101,7 @@ TEST(TuningSpaceTest, OnOneRankThereIsNothingToCommunicateButDeepSpeedAllocatesB
   ExperimentSpec builtin;
   builtin.entrypoint = {"builtin"};
   builtin.options = Options(false);
-  const ModelProfile profile = Profile(4000);
-  const SearchSpace alone =
-      dsat::MakeSearchSpace(*MakeFormulaPredictor(builtin, profile), profile, builtin);
+  const SearchSpace alone = MakeSearchSpace(Profile(4000), builtin);
   for (const StageSpace& stage : alone.stages)
     EXPECT_TRUE(stage.knobs.empty());
   EXPECT_FALSE(alone.workload.whole_buckets);
@@ -201,8 +202,7 @@ TEST(TuningSpaceTest, TheUsersValuesReplaceThoseOfTheTable) {
                        {prefetch, {5}},
                        {"/tensor_parallel/new_key", {"a", "b"}},
                        {"/train_micro_batch_size_per_gpu", {2, 8}}};
-  const SearchSpace space =
-      dsat::MakeSearchSpace(*MakeFormulaPredictor(spec, Profile(1000)), Profile(1000), spec);
+  const SearchSpace space = MakeSearchSpace(Profile(1000), spec);
   for (const StageSpace& stage : space.stages) {
     EXPECT_EQ(ValuesOf(stage, bucket), (Values{7, 11}));
     EXPECT_EQ(stage.submitted.at(bucket), 500'000'000);
@@ -271,9 +271,7 @@ Values ValuesOnRanks(const char* pointer, Json ds_config, int64_t num_ranks,
   spec.machine = {{"packages", {{"deepspeed", "0.19.8"}}}};
   ds_config["train_micro_batch_size_per_gpu"] = 2;
   spec.ds_config = std::move(ds_config);
-  const SearchSpace space =
-      dsat::MakeSearchSpace(*MakeFormulaPredictor(spec, Profile(1000)), Profile(1000), spec);
-  return ValuesOf(space.stages[1], pointer);
+  return ValuesOf(MakeSearchSpace(Profile(1000), spec).stages[1], pointer);
 }
 
 TEST(TuningSpaceTest, ExpertsThatTheProfileFindsAreDistributedOverTheRanks) {
