@@ -94,12 +94,19 @@ TEST(HalfTrainingTest, OverflowAtTheSmallestScaleEndsTheRunOnEveryRank) {
   });
 }
 
-TEST(HalfTrainingTest, Bf16UpdatesAllTheSameIfOverflowIsNotChecked) {
+TEST(HalfTrainingTest, StepsWithoutFiniteGradientsAreSkippedOnEveryRankUnlessBf16DoesNotCheckThem) {
   DsConfig config = TinyConfig(1, 2, 1);
-  config.bf16 = true;
   config.optimizer.type = "sgd";
   config.optimizer.lr = 1e30;
-  EXPECT_EQ(Train(TinyGpt2(), config, 2, 3)[0].skipped, 2);
+  for (const bool bf16 : {false, true}) {
+    config.bf16 = bf16;
+    const auto once = Train(TinyGpt2(), config, 2, 1);
+    for (const RankRun& run : Train(TinyGpt2(), config, 2, 3)) {
+      EXPECT_EQ(Skips(run), ".xx");
+      EXPECT_EQ(run.skipped, 2);
+      EXPECT_EQ(run.params, once[0].params);
+    }
+  }
   config.check_grad_overflow = false;
   const auto runs = Train(TinyGpt2(), config, 2, 3);
   EXPECT_EQ(runs[0].skipped, 0);
