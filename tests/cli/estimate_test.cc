@@ -217,11 +217,9 @@ TEST_F(EstimateTest, AScriptsMemoryIsAskedForWithItsCommand) {
 }
 
 TEST_F(EstimateTest, AScriptIsRunOnFakeTensors) {
-  const char* const python = std::getenv("DSAT_TEST_PYTHON");
-  if (python == nullptr || system(fmt::format("{} -c 'import torch'", python).c_str()) != 0)
-    GTEST_SKIP() << "DSAT_TEST_PYTHON has no torch";
+  if (!HasPackage("torch")) GTEST_SKIP() << "DSAT_TEST_PYTHON has no torch";
   const std::string script = DSAT_SOURCE_DIR "/tests/python/scripts/plain_loop.py";
-  const Finished run = Estimate({"--device-memory", "64KiB", "--", python, script});
+  const Finished run = Estimate({"--device-memory", "64KiB", "--", Python(), script});
   EXPECT_THAT(run.out,
               AllOf(HasSubstr("4096 parameters, 4096 of them trained"),
                     HasSubstr("1 rank of a GPU, micro-batch 4, accumulation 1, without DeepSpeed"),
@@ -235,12 +233,10 @@ TEST_F(EstimateTest, AConfigOfHuggingFaceIsAModel) {
   ExpectRefused({"--model", "gone.json"}, "gone.json");
   const char* const kBlock = R"({"type": "gpt2", "config": "gpt2.json"})";
   EXPECT_EQ(EstimateJson({"--model", kBlock})["parameters"], 3'382'080);
-  const char* const python = std::getenv("DSAT_TEST_PYTHON");
-  if (python == nullptr ||
-      system(fmt::format("{} -c 'import deepspeed, transformers'", python).c_str()) != 0)
+  if (!HasPackage("deepspeed") || !HasPackage("transformers"))
     GTEST_SKIP() << "DSAT_TEST_PYTHON has no deepspeed and transformers";
   const std::string path = std::getenv("PATH");
-  setenv("PATH", fmt::format("{}:{}", fs::path(python).parent_path().string(), path).c_str(), 1);
+  setenv("PATH", fmt::format("{}:{}", fs::path(Python()).parent_path().string(), path).c_str(), 1);
   work.Write("qwen2.json", R"({"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"],
       "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 100,
       "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 16})");
@@ -255,19 +251,17 @@ TEST_F(EstimateTest, AConfigOfHuggingFaceIsAModel) {
 }
 
 TEST_F(EstimateTest, ASpaceOfAScriptIsForADeviceThatIsNotHere) {
-  const char* const python = std::getenv("DSAT_TEST_PYTHON");
-  if (python == nullptr || system(fmt::format("{} -c 'import deepspeed'", python).c_str()) != 0)
-    GTEST_SKIP() << "DSAT_TEST_PYTHON has no deepspeed";
+  if (!HasPackage("deepspeed")) GTEST_SKIP() << "DSAT_TEST_PYTHON has no deepspeed";
   work.Write("ds.json", R"({"train_micro_batch_size_per_gpu": 4,
                             "zero_optimization": {"stage": 1}})");
-  const Json space = work.DsatJson({"space", "--device", "h100", "--json", "--", python, "-m",
+  const Json space = work.DsatJson({"space", "--device", "h100", "--json", "--", Python(), "-m",
                                     "torch.distributed.run", "--nproc_per_node", "8",
                                     DSAT_SOURCE_DIR "/tests/python/scripts/own_optimizer.py",
                                     "--deepspeed_config", "ds.json"});
   EXPECT_EQ(space["profile"]["device_memory_bytes"], int64_t{80} << 30);
   EXPECT_EQ(space["profile"]["device"], "cuda");
   EXPECT_GT(space["best"][0]["step_ms"], 0);
-  EXPECT_GT(work.DsatJson({"space", "--device", "cpu", "--json", "--", python, "-m",
+  EXPECT_GT(work.DsatJson({"space", "--device", "cpu", "--json", "--", Python(), "-m",
                            "torch.distributed.run", "--nproc_per_node", "2",
                            DSAT_SOURCE_DIR "/tests/python/scripts/own_optimizer.py",
                            "--deepspeed_config", "ds.json"})["profile"]["device_memory_bytes"],

@@ -163,6 +163,17 @@ std::vector<pid_t> ProcessesWith(const std::string& one, const std::string& othe
   return found;
 }
 
+std::string Python() {
+  const char* const python = std::getenv("DSAT_TEST_PYTHON");
+  return python != nullptr ? python : "/usr/bin/python3";
+}
+
+bool HasPackage(const std::string& name) {
+  const std::string command =
+      Python() + " -c 'import importlib.util as u; exit(u.find_spec(\"" + name + "\") is None)'";
+  return std::system(command.c_str()) == 0;
+}
+
 int CountLines(const std::string& text) {
   return static_cast<int>(std::count(text.begin(), text.end(), '\n'));
 }

@@ -70,6 +70,12 @@ std::vector<std::string> Joined(std::vector<std::string> args,
 // Processes (no zombies) whose command line has both texts; an argument ends with '\0'.
 std::vector<pid_t> ProcessesWith(const std::string& one, const std::string& other = "");
 
+// The Python of DSAT_TEST_PYTHON, /usr/bin/python3 if it is not set.
+std::string Python();
+
+// Whether it has a package; to import it would take seconds.
+bool HasPackage(const std::string& name);
+
 // Lines of a text.
 int CountLines(const std::string& text);
 

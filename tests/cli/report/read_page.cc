@@ -6,16 +6,11 @@
 
 #include <array>
 #include <cstdio>
-#include <cstdlib>
 
 #include "base/files.h"
+#include "tests/cli/run_dsat.h"
 
 namespace dsat {
-
-static std::string Python() {
-  const char* const given = std::getenv("DSAT_TEST_PYTHON");
-  return given != nullptr ? given : "/usr/bin/python3";
-}
 
 bool HasPython() {
   return access(Python().c_str(), X_OK) == 0;

@@ -97,10 +97,8 @@ Json WithOurRefusals(const Json& one, const Json& theirs, const Workspace& work)
 }
 
 TEST(DeepSpeedHostsTest, HostsAndSlotsAreThoseThatDeepSpeedComputes) {
-  const char* const given = std::getenv("DSAT_TEST_PYTHON");
-  const std::string python = given != nullptr ? given : "/usr/bin/python3";
   setenv("DS_ACCELERATOR", "cpu", 1);
-  if (std::system((python + " -c 'import deepspeed.launcher.runner' >/dev/null 2>&1").c_str()) != 0)
+  if (!HasPackage("deepspeed"))
     GTEST_SKIP() << "this Python has no deepspeed; scripts/setup --tests installs one that has it";
 
   RandomCases random;
@@ -110,7 +108,7 @@ TEST(DeepSpeedHostsTest, HostsAndSlotsAreThoseThatDeepSpeedComputes) {
   const Workspace work;
   work.Write("cases.json", cases.dump());
   const std::string script = DSAT_SOURCE_DIR "/tests/searcher/hosts/deepspeed_hosts.py";
-  ASSERT_EQ(std::system(fmt::format("{} {} {} {} >/dev/null 2>&1", python, script,
+  ASSERT_EQ(std::system(fmt::format("{} {} {} {} >/dev/null 2>&1", Python(), script,
                                     work.Path("cases.json"), work.Path("results.json"))
                             .c_str()),
             0);

@@ -3,7 +3,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
 #include <cstdlib>
 #include <string>
@@ -19,19 +18,6 @@ namespace dsat {
 inline constexpr char kExample[] = DSAT_SOURCE_DIR "/examples/deepspeed/";
 inline constexpr char kNoDeepSpeed[] =
     "this Python has no deepspeed; scripts/setup --tests installs one that has it";
-
-inline std::string Python() {
-  const char* const python = std::getenv("DSAT_TEST_PYTHON");
-  return python != nullptr ? python : "/usr/bin/python3";
-}
-
-// Whether the Python has a package; to import it would take seconds.
-inline bool HasPackage(const std::string& name) {
-  const std::string command =
-      Python() + " -c 'import importlib.util as u; exit(u.find_spec(\"" + name + "\") is None)'";
-  const int status = std::system(command.c_str());
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
 
 class RealDeepSpeedTest : public testing::Test {
  protected:
@@ -52,7 +38,7 @@ class RealDeepSpeedTest : public testing::Test {
   }
 
   // Tunes tests/searcher/scripts/`script` by `command` on `num_ranks` ranks, and returns the
-  // trials.
+  // trials, which must all succeed.
   Json Tune(const std::string& script, const std::string& command, const std::string& config,
             int num_ranks, int max_trials) {
     work_.Write(script, ReadFile(std::string(DSAT_SOURCE_DIR "/tests/searcher/scripts/") + script));
@@ -65,7 +51,12 @@ class RealDeepSpeedTest : public testing::Test {
         {"random", "tuned.yaml", "--max-trials", std::to_string(max_trials), "--metric",
          "throughput", "--end-profile-step", "8", "--confirm", "0", "--out", "out"});
     EXPECT_THAT(search.out, testing::HasSubstr("\nnext: sh out/command.txt"));
-    return Show()["trials"];
+    const Json trials = Show()["trials"];
+    EXPECT_EQ(trials.size(), static_cast<size_t>(max_trials));
+    // dsat compares what ran with what was asked for, so that a success has these sizes.
+    for (const Json& trial : trials)
+      EXPECT_EQ(trial["state"], "succeeded") << trial.dump(2);
+    return trials;
   }
 
   Json Show() const { return Json::parse(work_.Dsat({"show", "1", "--json"}).out); }

@@ -318,10 +318,7 @@ TEST_F(DoorTest, WithoutThreadsItEndsWithOneLine) {
 
 // As docs/ask-tell.md shows it. The bytes are messages that name experiment 1.
 TEST_F(DoorTest, ClientsInPythonComeInWithTheKeyFile) {
-  const char* const given = std::getenv("DSAT_TEST_PYTHON");
-  const std::string python = given != nullptr ? given : "/usr/bin/python3";
-  if (std::system((python + " -c 'import grpc' 2>/dev/null").c_str()) != 0)
-    GTEST_SKIP() << "DSAT_TEST_PYTHON has no grpcio";
+  if (!HasPackage("grpc")) GTEST_SKIP() << "DSAT_TEST_PYTHON has no grpcio";
   Serve("localhost:0");
   workspace_.Write("client.py", R"(
 import sys, grpc
@@ -333,7 +330,7 @@ call = channel.unary_unary("/dsat.v1.ExperimentService/GetExperiment")
 assert b"active" in call(b"\x08\x01", timeout=30)
 )");
   const std::string command =
-      fmt::format("{} {} {} {}", python, workspace_.Path("client.py"), address_, key_path_);
+      fmt::format("{} {} {} {}", Python(), workspace_.Path("client.py"), address_, key_path_);
   EXPECT_EQ(std::system(command.c_str()), 0);
 }
 
