@@ -103,8 +103,8 @@ TEST_F(AskTellTest, TheBestConfigIsPrintedAsItIsWritten) {
   Create("random", "2");
   RunTrial(0);
   // The experiment's name is a number, too.
-  EXPECT_EQ(work.DsatJson({"best", "2024", "--out", "best"}),
-            ReadJsonFile(work.Path("best/ds_config.json")));
+  const Json printed = work.DsatJson({"best", "2024", "--out", "best"});
+  EXPECT_EQ(printed, ReadJsonFile(work.Path("best/ds_config.json")));
 }
 
 }  // namespace
