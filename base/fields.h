@@ -18,8 +18,15 @@
 #include "base/error.h"
 #include "base/json.h"
 
-// Defines VisitFields for a struct whose fields are written by their own names, 63 at the most.
-#define DSAT_FIELDS(Struct, ...)                        \
+// Defines VisitFields for a struct whose fields are written by their own names, 63 at the most. A
+// list that is not of all fields does not compile.
+#define DSAT_FIELDS(Struct, ...)                                  \
+  [[maybe_unused]] static void ListsAllOf(const Struct& object) { \
+    [[maybe_unused]] const auto& [__VA_ARGS__] = object;          \
+  }                                                               \
+  DSAT_SOME_FIELDS(Struct, __VA_ARGS__)
+// The same for a struct of which some fields are not written.
+#define DSAT_SOME_FIELDS(Struct, ...)                   \
   template <typename Visitor, typename T>               \
   requires std::same_as<std::remove_const_t<T>, Struct> \
   void VisitFields(Visitor& visit, T& object) {         \

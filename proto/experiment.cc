@@ -51,14 +51,14 @@ DSAT_FIELDS(LeftOut, what, why)
 
 DSAT_FIELDS(Workload, num_params, trainable_num_params, bytes_per_param, data_parallel,
             forward_flops_per_sample, matmul_flops_per_s, copy_bytes_per_s, device_memory_bytes,
-            accumulation_steps, micro_batch_size, stage, whole_buckets, on_cpu)
+            accumulation_steps, pipeline_stages, micro_batch_size, stage, whole_buckets, on_cpu)
 
 DSAT_FIELDS(Knob, pointer, values, effects)
 DSAT_FIELDS(StageSpace, stage, settings, approx_max_micro_batch, is_bound_by_host, state_bytes,
             knobs, forecasts, submitted)
 // The conditions are those of the spec.
-DSAT_FIELDS(SearchSpace, stages, exact, tracked, samples_per_step, divisible_by, micro_batch_sizes,
-            workload, left_out)
+DSAT_SOME_FIELDS(SearchSpace, stages, exact, tracked, samples_per_step, divisible_by,
+                 micro_batch_sizes, workload, left_out)
 
 Json ToJson(const SearchOptions& options) {
   return fields::Encode(options);

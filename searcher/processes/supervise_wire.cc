@@ -28,12 +28,13 @@ bool HasInput(int fd) {
 
 }  // namespace
 
-DSAT_FIELDS(RankCommand, argv, env, log_path, work_dir, continues_log, shares_folder, buffers_port)
-DSAT_FIELDS(GraceTimes, siblings, terminate, silence)
+DSAT_SOME_FIELDS(RankCommand, argv, env, log_path, work_dir, continues_log, shares_folder,
+                 buffers_port)
+DSAT_SOME_FIELDS(GraceTimes, siblings, terminate, silence)
 DSAT_FIELDS(SuperviseOrder, ranks, work_dir, grace, remote, files)
 DSAT_FIELDS(SuperviseHello, version, num_cores, devices, address, runner_address)
-DSAT_FIELDS(ExitReport, first_failed_rank, exit_code, not_started, killed_by_us, oom_kills,
-            exit_codes, log_tail)
+DSAT_SOME_FIELDS(ExitReport, first_failed_rank, exit_code, not_started, killed_by_us, oom_kills,
+                 exit_codes, log_tail)
 DSAT_FIELDS(SuperviseReport, exit, logs)
 
 Json ToJson(const SuperviseOrder& order) {
