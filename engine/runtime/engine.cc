@@ -104,8 +104,6 @@ class Engine::Parts {
  private:
   StepInputs NextInputs() const;
   Communicators MakeCommunicators();
-  // The sizes of the messages between pipeline stages.
-  void SetMessageBytes(int64_t micro_batch_size, Communicators& communicators) const;
 };
 
 Engine::Parts::Parts(const Resources& given_resources, const DsConfig& given_config, uint64_t seed)
@@ -134,15 +132,7 @@ Communicators Engine::Parts::MakeCommunicators() {
   tied.emplace(resources.model, plan, config.grad_dtype(), groups, resources.memory.device);
   communicators.pipeline = &groups.pipeline();
   communicators.tied = &*tied;
-  SetMessageBytes(config.batch.micro_batch_size, communicators);
   return communicators;
-}
-
-void Engine::Parts::SetMessageBytes(int64_t micro_batch_size, Communicators& communicators) const {
-  const Batch batch = {.B = micro_batch_size, .T = resources.seq_len};
-  const std::vector<int64_t> bytes = InputBytes(resources.model, batch, config.dtype());
-  communicators.input_bytes = bytes[plan.first_unit];
-  communicators.output_bytes = bytes[plan.end_unit];
 }
 
 double Engine::Parts::lr() const {
@@ -337,10 +327,8 @@ void Engine::Parts::AddLosses(const Dataset& data, int64_t num_samples, const Ba
                       resources.seq_len, groups.data().rank(), groups.data().size(),
                       resources.model.image);
   batches.set_last_sample(data.NumSamples(resources.seq_len) - 1);
-  Communicators communicators = executor.communicators();
-  if (groups.num_stages() > 1) SetMessageBytes(sizes.micro_batch_size, communicators);
   Executor evaluator(resources.model, evaluation, config, states, redistributor, batches,
-                     communicators, observers);
+                     executor.communicators(), observers);
   for (int64_t batch = begin; batch < end; ++batch) {
     evaluator.Begin({.first_sample = batch * sizes.train_batch_size});
     evaluator.RunToEnd();

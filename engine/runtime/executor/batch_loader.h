@@ -30,6 +30,8 @@ class BatchLoader {
   // micro-batches. The batch is in host memory and valid until the next call. A thread reads the
   // batch after it meanwhile. Throws as the data set.
   const Batch& Load(int64_t first_sample, int64_t micro_batch);
+  // The batch of the last Load; before it, the shape alone.
+  const Batch& batch() const { return batch_; }
   // Load reads `last` in place of later samples, which do not exist. REQUIRES: no Load came before.
   void set_last_sample(int64_t last) { last_sample_ = last; }
   // Returns a copy in device memory, valid until the next call. A batch larger than the

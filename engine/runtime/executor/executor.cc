@@ -53,6 +53,11 @@ Executor::Executor(const Model& model, const Plan& plan, const DsConfig& config,
       next_(plan.instructions.size()),
       losses_(static_cast<size_t>(config.batch.accumulation_steps)),
       num_counted_(losses_.size()) {
+  if (communicators.pipeline != nullptr) {
+    const std::vector<int64_t> bytes = InputBytes(model, loader.batch(), config.dtype());
+    input_bytes_ = bytes[plan.first_unit];
+    output_bytes_ = bytes[plan.end_unit];
+  }
   const auto is_norm = [](const Instruction& i) { return i.op == Op::kNorm; };
   if (std::ranges::any_of(plan.instructions, is_norm))
     grad_norm_.emplace(plan, states, NormGroup(plan, communicators));
@@ -126,8 +131,8 @@ TraceEvent Executor::EventOf(const Instruction& i) const {
   } else if (i.unit >= 0) {
     event.about = model_.layers[i.unit]->name();
   }
-  if (StageOffset(i.op) < 0) event.bytes = communicators_.input_bytes;
-  if (StageOffset(i.op) > 0) event.bytes = communicators_.output_bytes;
+  if (StageOffset(i.op) < 0) event.bytes = input_bytes_;
+  if (StageOffset(i.op) > 0) event.bytes = output_bytes_;
   return event;
 }
 
@@ -216,11 +221,9 @@ Buffer& Executor::NewReceived(const Instruction& i) {
   Arena& arena = states_.memory().device;
   Activations& activations = ActivationsOf(i.micro_batch);
   if (StageOffset(i.op) > 0) {
-    return activations.grad =
-               arena.Allocate(communicators_.output_bytes, "gradient from the stage after");
+    return activations.grad = arena.Allocate(output_bytes_, "gradient from the stage after");
   }
-  return activations.inputs[i.unit] =
-             arena.Allocate(communicators_.input_bytes, "input from the stage before");
+  return activations.inputs[i.unit] = arena.Allocate(input_bytes_, "input from the stage before");
 }
 
 Buffer& Executor::SentBy(int micro_batch, const Instruction& i) {

@@ -36,8 +36,6 @@ struct Communicators {
   ProcessGroup& data;
   ProcessGroup* pipeline = nullptr;  // By stage; nullptr with one stage.
   TiedUnits* tied = nullptr;         // nullptr with one stage.
-  int64_t input_bytes = 0;           // The first unit's input, per micro-batch.
-  int64_t output_bytes = 0;          // The last unit's output, per micro-batch.
 };
 
 // The tensors that one micro-batch keeps on this pipeline stage from its forward to its backward.
@@ -147,6 +145,8 @@ class Executor {
   BatchLoader& loader_;
   const Communicators communicators_;
   const Observers& observers_;
+  int64_t input_bytes_ = 0;   // The message from the stage before, per micro-batch.
+  int64_t output_bytes_ = 0;  // The message to the stage after, per micro-batch.
   Updater updater_;
   std::optional<GradNorm> grad_norm_;  // None in an evaluation.
   Buffer numbers_;  // In device memory: a StepScale, then the losses of the micro-batches, f64.
