@@ -86,7 +86,7 @@ class Engine::Parts {
   UnitStates states;
   BatchLoader loader;
   Redistributor redistributor;
-  std::optional<TiedUnits> tied;
+  TiedUnits tied;
   Observers observers;
   Executor executor;
   std::optional<Plan> unreduced_plan;  // This and the next one: with 1-bit Adam only.
@@ -103,7 +103,6 @@ class Engine::Parts {
 
  private:
   StepInputs NextInputs() const;
-  Communicators MakeCommunicators();
 };
 
 Engine::Parts::Parts(const Resources& given_resources, const DsConfig& given_config, uint64_t seed)
@@ -117,22 +116,14 @@ Engine::Parts::Parts(const Resources& given_resources, const DsConfig& given_con
              resources.seq_len, groups.data().rank(), groups.data().size(), resources.model.image),
       redistributor(plan, states, groups.data(), config.communication_dtype(groups.data().size()),
                     config.predivision(groups.data().size())),
-      executor(resources.model, plan, config, states, redistributor, loader, MakeCommunicators(),
+      tied(resources.model, plan, config.grad_dtype(), groups, resources.memory.device),
+      executor(resources.model, plan, config, states, redistributor, loader, groups, tied,
                observers),
       loss_scaler(config.fp16) {
   if (!IsOneBit(config.optimizer)) return;
   unreduced_plan = UnreducedPlanFor(resources.model, config, resources.group.size());
   unreduced_executor.emplace(resources.model, *unreduced_plan, config, states, redistributor,
-                             loader, executor.communicators(), observers);
-}
-
-Communicators Engine::Parts::MakeCommunicators() {
-  Communicators communicators{.world = groups.world(), .data = groups.data()};
-  if (groups.num_stages() == 1) return communicators;
-  tied.emplace(resources.model, plan, config.grad_dtype(), groups, resources.memory.device);
-  communicators.pipeline = &groups.pipeline();
-  communicators.tied = &*tied;
-  return communicators;
+                             loader, groups, tied, observers);
 }
 
 double Engine::Parts::lr() const {
@@ -327,8 +318,8 @@ void Engine::Parts::AddLosses(const Dataset& data, int64_t num_samples, const Ba
                       resources.seq_len, groups.data().rank(), groups.data().size(),
                       resources.model.image);
   batches.set_last_sample(data.NumSamples(resources.seq_len) - 1);
-  Executor evaluator(resources.model, evaluation, config, states, redistributor, batches,
-                     executor.communicators(), observers);
+  Executor evaluator(resources.model, evaluation, config, states, redistributor, batches, groups,
+                     tied, observers);
   for (int64_t batch = begin; batch < end; ++batch) {
     evaluator.Begin({.first_sample = batch * sizes.train_batch_size});
     evaluator.RunToEnd();
@@ -353,8 +344,8 @@ void Engine::Parts::Infer(const Batch& batch, const char* call,
   BatchLoader batches(nullptr, memory.device, memory.kernels, {.micro_batch_size = batch.B},
                       batch.T, 0, 1, resources.model.image);
   const Observers nobody;
-  Executor predictor(resources.model, inference, config, states, redistributor, batches,
-                     executor.communicators(), nobody);
+  Executor predictor(resources.model, inference, config, states, redistributor, batches, groups,
+                     tied, nobody);
   set_up(predictor);
   predictor.Begin({});
   predictor.RunToEnd(&batch);
@@ -405,7 +396,7 @@ int64_t Engine::num_skipped_steps() const {
 
 Traffic Engine::traffic() const {
   Traffic sum = parts_->groups.traffic();
-  if (parts_->tied) sum += parts_->tied->traffic();
+  sum += parts_->tied.traffic();
   return sum;
 }
 

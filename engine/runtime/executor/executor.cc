@@ -16,9 +16,10 @@ constexpr double StepResult::*kPhaseMs[] = {&StepResult::forward_ms, &StepResult
                                             &StepResult::step_ms};
 
 // The group whose sums of squares make the norm; nullptr: every rank has the whole gradient.
-ProcessGroup* NormGroup(const Plan& plan, const Communicators& communicators) {
-  if (plan.optimizer_home == Placement::kShard) return &communicators.world;
-  return plan.reduces_grads ? communicators.pipeline : &communicators.data;
+ProcessGroup* NormGroup(const Plan& plan, const Groups& groups) {
+  if (plan.optimizer_home == Placement::kShard) return &groups.world();
+  if (!plan.reduces_grads) return &groups.data();
+  return groups.num_stages() > 1 ? &groups.pipeline() : nullptr;
 }
 
 // Whole numbers of elements of any type are whole numbers of these.
@@ -39,28 +40,29 @@ void FetchInput(Buffer& input, Buffer& on_host, const Memory& memory) {
 }  // namespace
 
 Executor::Executor(const Model& model, const Plan& plan, const DsConfig& config, UnitStates& states,
-                   Redistributor& redistributor, BatchLoader& loader,
-                   const Communicators& communicators, const Observers& observers)
+                   Redistributor& redistributor, BatchLoader& loader, const Groups& groups,
+                   TiedUnits& tied, const Observers& observers)
     : model_(model),
       plan_(plan),
       config_(config),
       states_(states),
       redistributor_(redistributor),
       loader_(loader),
-      communicators_(communicators),
+      groups_(groups),
+      tied_(tied),
       observers_(observers),
-      updater_(model, plan, states, communicators.data),
+      updater_(model, plan, states, groups.data()),
       next_(plan.instructions.size()),
       losses_(static_cast<size_t>(config.batch.accumulation_steps)),
       num_counted_(losses_.size()) {
-  if (communicators.pipeline != nullptr) {
+  if (groups.num_stages() > 1) {
     const std::vector<int64_t> bytes = InputBytes(model, loader.batch(), config.dtype());
     input_bytes_ = bytes[plan.first_unit];
     output_bytes_ = bytes[plan.end_unit];
   }
   const auto is_norm = [](const Instruction& i) { return i.op == Op::kNorm; };
   if (std::ranges::any_of(plan.instructions, is_norm))
-    grad_norm_.emplace(plan, states, NormGroup(plan, communicators));
+    grad_norm_.emplace(plan, states, NormGroup(plan, groups));
   const Memory& memory = states.memory();
   const auto bytes = static_cast<int64_t>(sizeof(StepScale) + losses_.size() * sizeof(double));
   numbers_ = memory.device.Allocate(bytes, "numbers of a step");
@@ -196,7 +198,7 @@ void Executor::ExecuteMessage(const Instruction& i) {
   const bool sends = i.op != Op::kReceiveInput && i.op != Op::kReceiveGrad;
   const bool receives = i.op != Op::kSendOutput && i.op != Op::kSendGrad;
   const int sent_micro_batch = receives ? i.sent_micro_batch : i.micro_batch;
-  ProcessGroup& pipeline = *communicators_.pipeline;
+  ProcessGroup& pipeline = groups_.pipeline();
   const int peer = pipeline.rank() + StageOffset(i.op);
   const Arena& arena = states_.memory().device;
   const int64_t bytes_before = arena.live_bytes();
@@ -271,9 +273,8 @@ void Executor::ExecuteStep(const Instruction& i) {
   SwapFile* swap = states_.state_swap();
   switch (i.op) {
     case Op::kSumTied:
-      return communicators_.tied->Sum(states_.ReducedGrad(i.unit),
-                                      plan_.units[i.unit].reduced_grad_tier(),
-                                      states_.memory().kernels);
+      return tied_.Sum(states_.ReducedGrad(i.unit), plan_.units[i.unit].reduced_grad_tier(),
+                       states_.memory().kernels);
     case Op::kNorm:
       return Norm();
     case Op::kTrustRatios:
@@ -445,7 +446,7 @@ void Executor::MeanLoss() {
   ReadNumbers();
   const double sum = std::accumulate(losses_.begin(), losses_.end(), 0.0);
   const double mean = sum / static_cast<double>(config_.batch.accumulation_steps);
-  result_.loss = communicators_.world.SumScalar(mean) / plan_.world_size;
+  result_.loss = groups_.world().SumScalar(mean) / plan_.world_size;
 }
 
 }  // namespace dsat::engine

@@ -29,15 +29,6 @@ struct StepInputs {
   double loss_scale = 1;
 };
 
-// The process groups over which this rank sums scalars, passes messages between pipeline stages and
-// sums tied gradients; model state moves over the Redistributor's group.
-struct Communicators {
-  ProcessGroup& world;
-  ProcessGroup& data;
-  ProcessGroup* pipeline = nullptr;  // By stage; nullptr with one stage.
-  TiedUnits* tied = nullptr;         // nullptr with one stage.
-};
-
 // The tensors that one micro-batch keeps on this pipeline stage from its forward to its backward.
 struct Activations {
   explicit Activations(size_t num_units)
@@ -58,9 +49,11 @@ struct Observers {
 
 class Executor {
  public:
-  // All arguments must outlive this.
+  // This rank sums scalars over `groups`, passes messages between their pipeline stages and sums
+  // tied gradients with `tied`; model state moves over the Redistributor's group. All arguments
+  // must outlive this.
   Executor(const Model& model, const Plan& plan, const DsConfig& config, UnitStates& states,
-           Redistributor& redistributor, BatchLoader& loader, const Communicators& communicators,
+           Redistributor& redistributor, BatchLoader& loader, const Groups& groups, TiedUnits& tied,
            const Observers& observers);
 
   // Begin starts the plan from its first instruction. Every Run interprets instructions up to the
@@ -92,7 +85,6 @@ class Executor {
   std::pair<double, double> SumOfLosses() const;
   // The micro-batch whose instructions come next; the last micro-batch if none come.
   int micro_batch() const;
-  const Communicators& communicators() const { return communicators_; }
   // Forgets what the compression of earlier steps has left over.
   void ResetCompressionErrors() { updater_.ResetCompressionErrors(); }
 
@@ -143,7 +135,8 @@ class Executor {
   UnitStates& states_;
   Redistributor& redistributor_;
   BatchLoader& loader_;
-  const Communicators communicators_;
+  const Groups& groups_;
+  TiedUnits& tied_;
   const Observers& observers_;
   int64_t input_bytes_ = 0;   // The message from the stage before, per micro-batch.
   int64_t output_bytes_ = 0;  // The message to the stage after, per micro-batch.
