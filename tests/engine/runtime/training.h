@@ -13,6 +13,7 @@
 #include "engine/runtime/engine_internals.h"
 #include "engine/runtime/executor/batch_loader.h"
 #include "engine/runtime/plan_for.h"
+#include "engine/runtime/predict.h"
 #include "engine/runtime/state/unit_state.h"
 #include "tests/engine/backend/test_device.h"
 #include "tests/engine/runtime/run_ranks.h"
