@@ -147,7 +147,7 @@ inline std::vector<float> ParamsHere(Engine& engine, int u) {
   return params;
 }
 
-// Those of all units.
+// The parameters of all units.
 inline std::vector<std::vector<float>> ParamsHere(Engine& engine) {
   std::vector<std::vector<float>> params;
   for (int u = 0; u < EngineInternals(engine).states().num_units(); ++u)

@@ -50,7 +50,7 @@ class CheckpointTest : public testing::Test {
     return result;
   }
 
-  // Of one rank that loads a model; the MLP is what most tests save.
+  // A load by one rank; the MLP is what most tests save.
   void ExpectLoads() { Run(TinyMlp(), TinyConfig(0, 1, 1), 1, 0, true, false); }
   void ExpectRefused(ErrorCode code, const testing::Matcher<std::string>& message,
                      const Model& model = TinyMlp(), const DsConfig& config = TinyConfig(0, 1, 1)) {
