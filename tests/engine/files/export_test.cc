@@ -220,41 +220,52 @@ TEST_F(ExportTest, StoppingLeavesNothing) {
   EXPECT_EQ(folder_.Names().size(), 1U);
 }
 
-// Also from pipeline stages, and from state on disk.
 TEST_F(ExportTest, TheModelIsSavedAsItTrainsFromAnyStage) {
-  const Model model = TinyGpt2();
-  std::vector<DsConfig> configs;  // On four ranks.
+  Model model = TinyGpt2();
   for (const bool bf16 : {false, true}) {
     for (int stage = 0; stage <= 3; ++stage) {
-      configs.push_back(TinyConfig(stage, 4, 1));
-      configs.back().bf16 = bf16;
-      configs.back().zero.stage3_param_persistence_threshold = 100;  // Some units rest whole.
+      DsConfig config = TinyConfig(stage, 2, 1);
+      config.bf16 = bf16;
+      config.zero.gather_16bit_weights_on_model_save = true;
+      config.zero.stage3_param_persistence_threshold = 100;  // Some units rest whole.
+      OnEngines(model, config, 2, [&](Engine& engine, ProcessGroup&) {
+        engine.TrainBatch();
+        EXPECT_TRUE(engine.Save16BitModel(folder_.path(), "model.safetensors"));
+        engine.SaveCheckpoint(Checkpoint());
+        engine.TrainBatch();
+      });
+      // A rounded master is the parameter.
+      CollateQuietly({.dir = Checkpoint(),
+                      .out = Path("collated.safetensors"),
+                      .dtype = bf16 ? "bf16" : "fp32",
+                      .force = true});
+      const auto names = NamesOf(model);
+      const auto saved = Read(Path("model.safetensors"), names);
+      EXPECT_EQ(saved.size(), names.size());
+      EXPECT_EQ(saved, Read(Path("collated.safetensors"), names));
+      SafetensorsFile file(Path("model.safetensors"));
+      EXPECT_EQ(file.Find("wte.weight")->dtype, bf16 ? DType::kBF16 : DType::kF32);
     }
   }
-  configs.push_back(TinyConfig(1, 2, 2));
-  configs.back().pipeline.num_stages = 2;
-  configs.push_back(TinyConfig(3, 4, 1));
-  configs.back().zero.offload_param = {
-      .tier = Tier::kNvme, .nvme_path = folder_.path(), .max_in_cpu = 0};
-  for (DsConfig& config : configs) {
-    config.zero.gather_16bit_weights_on_model_save = true;
+}
+
+TEST_F(ExportTest, PipelineStagesAndStateOnDiskComeTogetherInOneFile) {
+  const Model model = TinyGpt2();
+  DsConfig staged = TinyConfig(1, 2, 2);
+  staged.pipeline.num_stages = 2;
+  DsConfig swapped = TinyConfig(3, 4, 1);
+  swapped.zero.gather_16bit_weights_on_model_save = true;
+  swapped.zero.offload_param = {.tier = Tier::kNvme, .nvme_path = folder_.path(), .max_in_cpu = 0};
+  for (const DsConfig& config : {staged, swapped}) {
     OnEngines(model, config, 4, [&](Engine& engine, ProcessGroup&) {
       engine.TrainBatch();
       EXPECT_TRUE(engine.Save16BitModel(folder_.path(), "model.safetensors"));
       engine.SaveCheckpoint(Checkpoint());
-      engine.TrainBatch();
     });
-    // A rounded master is the parameter.
-    CollateQuietly({.dir = Checkpoint(),
-                    .out = Path("collated.safetensors"),
-                    .dtype = config.bf16 ? "bf16" : "fp32",
-                    .force = true});
-    const auto names = NamesOf(model);
-    const auto saved = Read(Path("model.safetensors"), names);
-    EXPECT_EQ(saved.size(), names.size());
-    EXPECT_EQ(saved, Read(Path("collated.safetensors"), names));
-    SafetensorsFile file(Path("model.safetensors"));
-    EXPECT_EQ(file.Find("wte.weight")->dtype, config.bf16 ? DType::kBF16 : DType::kF32);
+    CollateQuietly({.dir = Checkpoint(), .out = Path("collated.safetensors"), .force = true});
+    const auto saved = Read(Path("model.safetensors"), NamesOf(model));
+    EXPECT_EQ(saved.size(), NamesOf(model).size());
+    EXPECT_EQ(saved, Read(Path("collated.safetensors"), NamesOf(model)));
   }
 }
 
