@@ -97,24 +97,20 @@ TEST(AttentionGradientTest, IsTheNumericDerivative) {
 // Odd sizes; a sequence of two tiles; one query; heads of keys that serve several of queries. Then
 // heads that tensor cores take, of 64, 128 and 32 channels, and between: sequences of several tiles
 // with a ragged end, and short ones.
-const std::vector<AttentionShape>& AttentionShapes() {
-  static const auto* shapes =
-      new std::vector<AttentionShape>{{.B = 2, .T = 7, .C = 15, .H = 3},
-                                      {.B = 1, .T = 150, .C = 10, .H = 2},
-                                      {.B = 3, .T = 1, .C = 4, .H = 1},
-                                      {.B = 1, .T = 256, .C = 3, .H = 1},
-                                      {.B = 2, .T = 9, .C = 12, .H = 4, .G = 2},
-                                      {.B = 1, .T = 140, .C = 6, .H = 3, .G = 1},
-                                      {.B = 1, .T = 261, .C = 64, .H = 1},
-                                      {.B = 1, .T = 197, .C = 128, .H = 1},
-                                      {.B = 2, .T = 71, .C = 256, .H = 4, .G = 2},
-                                      {.B = 1, .T = 67, .C = 256, .H = 2, .G = 1},
-                                      {.B = 1, .T = 130, .C = 64, .H = 2},
-                                      {.B = 2, .T = 33, .C = 288, .H = 3, .G = 1},
-                                      {.B = 1, .T = 3, .C = 48, .H = 2},
-                                      {.B = 1, .T = 128, .C = 64, .H = 1}};
-  return *shapes;
-}
+constexpr AttentionShape kAttentionShapes[] = {{.B = 2, .T = 7, .C = 15, .H = 3},
+                                               {.B = 1, .T = 150, .C = 10, .H = 2},
+                                               {.B = 3, .T = 1, .C = 4, .H = 1},
+                                               {.B = 1, .T = 256, .C = 3, .H = 1},
+                                               {.B = 2, .T = 9, .C = 12, .H = 4, .G = 2},
+                                               {.B = 1, .T = 140, .C = 6, .H = 3, .G = 1},
+                                               {.B = 1, .T = 261, .C = 64, .H = 1},
+                                               {.B = 1, .T = 197, .C = 128, .H = 1},
+                                               {.B = 2, .T = 71, .C = 256, .H = 4, .G = 2},
+                                               {.B = 1, .T = 67, .C = 256, .H = 2, .G = 1},
+                                               {.B = 1, .T = 130, .C = 64, .H = 2},
+                                               {.B = 2, .T = 33, .C = 288, .H = 3, .G = 1},
+                                               {.B = 1, .T = 3, .C = 48, .H = 2},
+                                               {.B = 1, .T = 128, .C = 64, .H = 1}};
 
 // Products of rounded probabilities, or of rounded gradients of scores, are off by half a unit of
 // each of their terms: what is due to the largest one of either.
@@ -141,7 +137,7 @@ AttentionTensors RunForward(Kernels& kernels, DType dtype, TestTensor& qkv,
 }
 
 TEST_P(KernelsTest, AttentionForwardIsCausalSoftmax) {
-  for (const AttentionShape& s : AttentionShapes()) {
+  for (const AttentionShape& s : kAttentionShapes) {
     TestTensor qkv = Random(3).Normal(dtype(), s.B * s.T * s.QkvChannels());
     const auto [out, lse] = RunForward(kernels(), dtype(), qkv, s);
     const AttentionOutput expected = Attention(qkv.Values(), s);
@@ -151,7 +147,7 @@ TEST_P(KernelsTest, AttentionForwardIsCausalSoftmax) {
 }
 
 TEST_P(KernelsTest, AttentionBackwardIsTheDerivative) {
-  for (const AttentionShape& s : AttentionShapes()) {
+  for (const AttentionShape& s : kAttentionShapes) {
     Random random(4);
     TestTensor qkv = random.Normal(dtype(), s.B * s.T * s.QkvChannels());
     TestTensor dout = random.Normal(dtype(), s.B * s.T * s.C);

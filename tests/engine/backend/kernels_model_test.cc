@@ -184,17 +184,14 @@ Doubles Conv(const Doubles& x, const Doubles& weight, const ConvShape& s) {
 }
 
 // Three channels, as pixels have; odd sizes and a batch of uneven pieces; 1 x 1; blocked channels.
-const std::vector<ConvShape>& ConvShapes() {
-  static const auto* shapes = new std::vector<ConvShape>{
-      {.N = 2, .H = 5, .W = 4, .in = 3, .out = 7, .kernel = 3, .stride = 1},
-      {.N = 9, .H = 5, .W = 3, .in = 2, .out = 3, .kernel = 3, .stride = 2},
-      {.N = 1, .H = 6, .W = 6, .in = 16, .out = 8, .kernel = 3, .stride = 2},
-      {.N = 2, .H = 6, .W = 5, .in = 5, .out = 4, .kernel = 1, .stride = 2}};
-  return *shapes;
-}
+constexpr ConvShape kConvShapes[] = {
+    {.N = 2, .H = 5, .W = 4, .in = 3, .out = 7, .kernel = 3, .stride = 1},
+    {.N = 9, .H = 5, .W = 3, .in = 2, .out = 3, .kernel = 3, .stride = 2},
+    {.N = 1, .H = 6, .W = 6, .in = 16, .out = 8, .kernel = 3, .stride = 2},
+    {.N = 2, .H = 6, .W = 5, .in = 5, .out = 4, .kernel = 1, .stride = 2}};
 
 TEST_P(KernelsTest, ConvolutionIsTheSumOverItsTaps) {
-  for (const ConvShape& s : ConvShapes()) {
+  for (const ConvShape& s : kConvShapes) {
     Random random(4);
     TestTensor x = random.Normal(dtype(), s.NumIn()),
                weight = random.Normal(dtype(), s.NumWeights());
@@ -205,7 +202,7 @@ TEST_P(KernelsTest, ConvolutionIsTheSumOverItsTaps) {
 }
 
 TEST_P(KernelsTest, ConvolutionGradientsAreTheDerivatives) {
-  for (const ConvShape& s : ConvShapes()) {
+  for (const ConvShape& s : kConvShapes) {
     Random random(5);
     TestTensor x = random.Normal(dtype(), s.NumIn()),
                weight = random.Normal(dtype(), s.NumWeights());
