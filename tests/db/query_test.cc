@@ -45,7 +45,7 @@ TEST_F(QueryTest, AQueryThatTakesTooMuchIsEnded) {
                         ErrorCode::kDeadlineExceeded),
               HasSubstr("still running after 0.05 s; ask for less"));
   EXPECT_EQ(CodeOf([&] {
-              store_.Query(endless + "SELECT i FROM n", {{std::chrono::hours(1), 10}});
+              store_.Query(endless + "SELECT i FROM n", {std::chrono::hours(1), 10});
             }),
             ErrorCode::kResourceExhausted);
   EXPECT_EQ(store_.Query("SELECT id FROM experiments", limits).rows.size(), 1u);

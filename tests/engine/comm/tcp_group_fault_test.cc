@@ -24,12 +24,6 @@ namespace {
 using std::chrono::milliseconds;
 using testing::HasSubstr;
 
-void ExpectEnded(const Error& error, int rank, pid_t pid) {
-  EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
-  EXPECT_THAT(error.what(),
-              HasSubstr(fmt::format("rank {} (127.0.0.1, pid {}) has ended", rank, pid)));
-}
-
 void Sleep(int ms) {
   std::this_thread::sleep_for(milliseconds(ms));
 }
