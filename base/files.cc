@@ -15,6 +15,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -129,7 +130,7 @@ std::string FindProgram(const std::string& name) {
 
 ShellAnswer RunShell(const std::string& command) {
   FILE* const pipe = popen(command.c_str(), "re");
-  if (pipe == nullptr) ThrowErrno("cannot start a shell for " + command, errno);
+  if (pipe == nullptr) return {std::string("cannot start a shell: ") + strerror(errno), 127};
   ShellAnswer answer;
   std::array<char, 512> part{};
   while (const size_t count = fread(part.data(), 1, part.size(), pipe))

@@ -25,12 +25,12 @@ void WriteFileAtomic(const std::string& path, std::string_view content, bool wai
 // The path of the file of this name in the first folder of PATH that has one; "" if none does.
 std::string FindProgram(const std::string& name);
 
-// The output of a shell's command, and its exit code; 1 if a signal has ended it.
+// The output of a shell's command, and its exit code: 1 if a signal has ended it, and 127 with the
+// reason as output if there is no shell.
 struct ShellAnswer {
   std::string text;
   int exit_code = 0;
 };
-// Runs the command. Throws if no shell can be started.
 ShellAnswer RunShell(const std::string& command);
 
 // Creates a folder and its parents. Throws if the folder is not writable, naming it.

@@ -123,10 +123,10 @@ Gpt2Shape PresetOf(const JsonBlock& block) {
     names.insert(names.end(), {preset.name, preset.hugging_face_name});
   }
   const double count = CountOf(word);
-  if (count == 0) block.Word("preset", names);  // Throws.
   if (count >= 1e6 && count <= 1e14) return ShapeOfSize(count);
-  Throw(ErrorCode::kInvalidArgument, "{} is {}; expected a number of parameters from 1M to 100T",
-        block.PointerTo("preset"), word);
+  Throw(ErrorCode::kInvalidArgument,
+        "{} is {}; expected a number of parameters from 1M to 100T, such as 7B, or one of {}",
+        block.PointerTo("preset"), value.dump(), fmt::join(names, ", "));
 }
 
 // The block's keys over `shape`.

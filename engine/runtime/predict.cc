@@ -56,7 +56,7 @@ Prediction Predict(const Model& model, const DsConfig& config, int64_t seq_len, 
   prediction.peak_bytes = resources.device.peak_bytes();
   prediction.host_peak_bytes = resources.host.peak_bytes();
   if (kind == DeviceKind::kCuda) {
-    // What is charged, and what the driver gives a run whose buffers lie as the plan says.
+    // The charged bytes, and those that the driver gives a run whose buffers lie as planned.
     const int64_t num_granules =
         (resources.device.PlanRequests().total_bytes + kCudaGranuleBytes - 1) / kCudaGranuleBytes;
     prediction.peak_bytes = resources.device.charged_bytes() + num_granules * kCudaGranuleBytes;

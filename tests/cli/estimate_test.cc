@@ -165,7 +165,7 @@ TEST_F(EstimateTest, WhatItCannotUnderstandIsRefusedByName) {
   expect_refused(R"({"flops": 1e-300})", "flops");
   expect_refused(R"({"efficiency": 2})", "efficiency");
   ExpectRefused({"--model", "124M", "--device-memory", "0"}, "--device-memory: 0; expected more");
-  ExpectRefused({"--model", "1K"}, "1K; expected a number of parameters from 1M");
+  ExpectRefused({"--model", "1K"}, "1K\"; expected a number of parameters from 1M");
   ExpectRefused({"--model", "124M", "--device", "z80"}, "expected one of v100, a100, h100, h200");
   ExpectRefused({"--model", "124M", "--set", "stage=3"}, "--set: \"stage=3\"; expected /KEY=JSON");
   ExpectRefused({"--model", "124M", "--seq-len", "2048"}, "expected at most 1024");

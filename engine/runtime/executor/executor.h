@@ -41,7 +41,7 @@ struct Activations {
   int64_t live_bytes = 0;  // Device memory of this step, that of recomputed units included.
 };
 
-// Those who watch the instructions of all executors of an engine.
+// The observers of the instructions of all executors of an engine.
 struct Observers {
   Trace* trace = nullptr;
   std::function<void(const Instruction&)> on_done;  // Called after each instruction.

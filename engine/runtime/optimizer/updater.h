@@ -23,7 +23,7 @@
 
 namespace dsat::engine {
 
-// What the updates of a step have in common.
+// The inputs that all updates of a step share.
 struct UpdateInputs {
   OptimizerConfig optimizer;  // With the learning rate and betas of this step.
   int64_t step = 1;           // The optimizer's count, 1 at the first.

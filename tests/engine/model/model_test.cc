@@ -139,8 +139,8 @@ TEST(ModelBlockTest, MistakesAreNamed) {
                 "/model/n_layers: unknown key; did you mean \"n_layer\"?");
   ExpectRefused({{"type", "mlp"}, {"n_embd", 6}}, "/model/n_embd: unknown key");
   ExpectRefused({{"type", "gpt2"}, {"preset", "124N"}},
-                "/model/preset is \"124N\"; did you mean "
-                "\"124M\"?");
+                "/model/preset is \"124N\"; expected a number of parameters from 1M to 100T, such "
+                "as 7B, or one of 124M");
   ExpectRefused({{"type", "gpt2"}, {"n_embd", 100}, {"n_head", 12}},
                 "/model/n_head is 12; expected a divisor of n_embd, which is 100");
   ExpectRefused({{"type", "gpt2"}, {"n_layer", 0}},
