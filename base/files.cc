@@ -123,7 +123,7 @@ std::string FindProgram(const std::string& name) {
   std::istringstream folders(path == nullptr ? "" : path);
   for (std::string folder; std::getline(folders, folder, ':');) {
     const std::string file = folder + "/" + name;
-    if (!folder.empty() && ::access(file.c_str(), F_OK) == 0) return file;
+    if (!folder.empty() && ::access(file.c_str(), X_OK) == 0) return file;
   }
   return "";
 }
@@ -290,12 +290,13 @@ std::string Trimmed(std::string_view text) {
 }
 
 std::string NearestWord(std::string_view word, std::span<const std::string> candidates) {
+  const std::string lower = LowerCase(word);
   std::string nearest;
   size_t best = std::clamp<size_t>(word.size() / 4, 1, 3) + 1;
   for (const std::string& candidate : candidates) {
     const auto [shorter, longer] = std::minmax({word.size(), candidate.size()});
     if (longer - shorter >= best) continue;  // A quick answer, also for words of any length.
-    size_t distance = EditDistance(LowerCase(word), LowerCase(candidate));
+    size_t distance = EditDistance(lower, LowerCase(candidate));
     if (distance >= best) continue;
     best = distance;
     nearest = candidate;

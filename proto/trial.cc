@@ -203,7 +203,7 @@ ModelProfile ProfileFromJson(const Json& given, const std::string& what) {
   for (const auto& [key, least] : kRequired) {
     if (!json.contains(key))
       Throw(ErrorCode::kInvalidArgument, "{}: \"{}\" is missing (docs/ask-tell.md)", what, key);
-    block.Int(key, 0, least, kMostOfProfile);
+    json[key] = block.Int(key, 0, least, kMostOfProfile);
   }
   for (const auto& [name, value] : json.items()) {
     if (defaults[name].is_number_integer()) value = block.Int(name, 0, 0, kMostOfProfile);

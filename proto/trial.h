@@ -75,7 +75,7 @@ Metric Summarize(std::vector<double> values);
 
 // Metric name -> value. The names and units, everywhere in dsat:
 //   FLOPS_per_gpu  FLOP/s per rank: 3 x forward FLOPs x accumulation steps / latency, as DeepSpeed;
-//                  recorded with the experiment's FLOPs per sample (searcher/search/sample_flops.h)
+//                  recorded with the experiment's FLOPs per sample (RankFlopsPerSample)
 //   throughput     samples/s over all ranks: train_batch_size / latency
 //   tokens_per_second  over all ranks: throughput x sequence length; text only
 //   MFU            model FLOPs utilization: FLOPS_per_gpu / the device's peak for its compute type

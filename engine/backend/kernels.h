@@ -5,8 +5,9 @@
 // call is `kernels.Run(op::Add{y, a, b})`. A backend is a folder that implements AllKernels and
 // Stream.
 //
-// Tensors and pointers refer to memory of the backend's device. Only its kernels, its process group
-// and the copies of its stream touch that memory, and they accept no other. On a CPU it is host
+// Tensors and pointers, except op::LambMoments::sums, refer to memory of the backend's device. Only
+// its kernels, its process group and the copies of its stream touch that memory, and they accept no
+// other. On a CPU it is host
 // memory. Kernels throw nothing except kUnavailable if a GPU fails. They keep the workspace that
 // they need beyond their operands from call to call. The CPU backend's results do not depend on the
 // number of threads, bit for bit.

@@ -7,7 +7,8 @@
 // computed.
 //
 // Every kernel has
-//   Visit(on)      calls on(name, operand, n) for each operand, which has at least n elements;
+//   Visit(on)      calls on(name, operand, n) for each operand in the device's memory, which has at
+//                  least n elements;
 // and, where the default is not right,
 //   Check()        what else its caller must ensure (default: nothing);
 //   IsEmpty()      whether there is nothing to compute (false);

@@ -4,6 +4,7 @@
 #include <glob.h>
 #include <link.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <sstream>
@@ -45,9 +46,9 @@ std::vector<std::string> Matching(const std::string& pattern) {
   return paths;
 }
 
-// Where a library of this name may be: the loader's own search comes first.
+// The places outside the loader's own search where a library of this name may be.
 std::vector<std::string> PathsOf(const std::string& name) {
-  std::vector<std::string> paths = {name};
+  std::vector<std::string> paths;
   std::istringstream folders(Variable("DSAT_CUDA_LIBRARIES"));
   for (std::string folder; std::getline(folders, folder, ':');)
     if (!folder.empty()) paths.push_back(folder + "/" + name);
@@ -65,16 +66,18 @@ std::vector<std::string> PathsOf(const std::string& name) {
 
 OpenedLibrary OpenLibrary(const std::string& name) {
   OpenedLibrary library;
-  for (const std::string& path : PathsOf(name)) {
+  const auto open = [&](const std::string& path) {
     library.handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (library.handle != nullptr) break;
-    if (!library.problem.empty()) continue;
-    library.problem =
-        std::string(dlerror()) +
-        "; nor is it in DSAT_CUDA_LIBRARIES or nvidia/*/lib beside python3's packages";
+    return library.handle != nullptr;
+  };
+  if (!open(name)) {
+    const std::string reason = dlerror();
+    if (std::ranges::none_of(PathsOf(name), open)) {
+      library.problem =
+          reason + "; nor is it in DSAT_CUDA_LIBRARIES or nvidia/*/lib beside python3's packages";
+      return library;
+    }
   }
-  if (library.handle == nullptr) return library;
-  library.problem = "";
   const link_map* map = nullptr;
   library.path = dlinfo(library.handle, RTLD_DI_LINKMAP, &map) == 0 ? map->l_name : name;
   return library;

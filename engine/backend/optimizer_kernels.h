@@ -138,7 +138,7 @@ struct LionStep {
 // Updates m and v; param is not written. *sums, in host memory, becomes the sums over the operands'
 // elements.
 struct LambMoments : AdamArgs {
-  LambSums* sums;
+  LambSums* sums;  // In host memory. The counting backend does not write it.
 };
 // param -= step size * trust_ratio * direction, with the m and v of LambMoments; the step size is
 // lr, times sqrt(1 - beta2^step) / (1 - beta1^step) if bias_correction.

@@ -64,7 +64,7 @@ class StagedGroup final : public ProcessGroup {
     void* device = nullptr;
     int64_t bytes = 0;  // The size of `device`.
     CommBuffer host;
-    bool is_pinned = false;  // The host's.
+    bool is_pinned = false;  // Whether the pages of `host` are pinned.
   };
 
   bool PinForCopies(const CommBuffer& host) {

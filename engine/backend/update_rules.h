@@ -1,7 +1,7 @@
 // The formulas by which optimizers change one element. For .cc and .cu files.
 //
-// rule(gradient, master, m, v) gives the new master copy, all in f32; m and v are the moments, or
-// in `m` the momentum buffer or the sum of squares.
+// rule(gradient, master, m, v) gives the new master copy (LambMomentsRule: the direction), all in
+// f32; m and v are the moments, or in `m` the momentum buffer or the sum of squares.
 #pragma once
 
 #include <cmath>
@@ -106,6 +106,21 @@ DSAT_HOST_DEVICE inline float LambDirection(float m, float v, float param, float
   return m / (sqrtf(v) + eps) + weight_decay * param;
 }
 
+// LAMB's first half: changes the moments and gives the direction.
+struct LambMomentsRule : Learns {
+  explicit LambMomentsRule(const AdamArgs& args)
+      : beta1(args.beta1), beta2(args.beta2), eps(args.eps), weight_decay(args.weight_decay) {}
+
+  DSAT_HOST_DEVICE float operator()(float g, float before, float& m, float& v) const {
+    m = beta1 * m + (1.0F - beta1) * g;
+    v = beta2 * v + (1.0F - beta2) * g * g;
+    return LambDirection(m, v, before, eps, weight_decay);
+  }
+
+  float beta1, beta2, eps, weight_decay;
+};
+
+// Its second half.
 struct LambRule : Applies {
   explicit LambRule(const op::LambApply& args) : eps(args.eps), weight_decay(args.weight_decay) {
     double rate = args.lr;

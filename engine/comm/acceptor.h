@@ -31,9 +31,10 @@ struct Hello {
 // and does not delay the others. Not thread-safe.
 class Acceptor {
  public:
+  // A connection. One that Next returns has sent its hello.
   struct Arrival {
     Link link;
-    Hello hello;  // Has the magic number; the caller checks the rest.
+    Hello hello;  // Has the magic number once it is complete; the caller checks the rest.
     std::chrono::steady_clock::time_point deadline;  // The hello must be complete then.
   };
 

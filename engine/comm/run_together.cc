@@ -25,7 +25,7 @@ std::string MessageOf(const std::exception_ptr& failure) {
 std::string TextOfRank(ProcessGroup& group, int root, const std::string& text) {
   const std::string own = group.rank() == root ? text : "";
   const auto length = static_cast<size_t>(group.MaxScalar(static_cast<double>(own.size())));
-  std::string message;
+  std::string message;  // A byte at a time: texts are short, and failures are rare.
   for (size_t i = 0; i < length; ++i) {
     const int byte = i < own.size() ? static_cast<unsigned char>(own[i]) : 0;
     message += static_cast<char>(static_cast<int>(group.MaxScalar(byte)));

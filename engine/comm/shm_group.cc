@@ -298,6 +298,7 @@ class ShmGroup final : public ProcessGroup {
 
 std::unique_ptr<ProcessGroup> MakeShmGroup(int shared_fd, int rank, int size,
                                            std::chrono::milliseconds timeout) {
+  DSAT_CHECK(rank >= 0 && rank < size, "rank {} of {}", rank, size);
   if (size == 1) return std::make_unique<CountingGroup>();
   return std::make_unique<ShmGroup>(
       std::make_shared<SharedFile>(shared_fd, Rendezvous::HeaderBytes()), SharedFile::HeadOffset(),

@@ -310,6 +310,7 @@ class TcpGroup final : public ProcessGroup {
 }  // namespace
 
 std::unique_ptr<ProcessGroup> MakeTcpGroup(const TcpGroupArgs& args) {
+  DSAT_CHECK(args.rank >= 0 && args.rank < args.size, "rank {} of {}", args.rank, args.size);
   if (args.size == 1) return std::make_unique<CountingGroup>();
   const auto deadline = std::chrono::steady_clock::now() + args.timeout;
   RendezvousResult joined = JoinAtMaster(args, deadline);

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <limits>
 #include <optional>
 #include <utility>
 
@@ -92,13 +91,14 @@ SegmentPool::Place SegmentPool::Take(int64_t bytes, int64_t most_bytes) {
 }
 
 SegmentPool::Place SegmentPool::RangeFor(int64_t bytes) const {
-  constexpr int64_t kTooSmall = std::numeric_limits<int64_t>::max();
-  const auto size = [&](const auto& range) {
-    return range.second < bytes ? kTooSmall : range.second;
-  };
-  const auto smallest = std::ranges::min_element(free_.ranges(), {}, size);
-  const bool fits = smallest != free_.ranges().end() && size(*smallest) != kTooSmall;
-  return fits ? smallest->first : kNoPlace;
+  Place smallest = kNoPlace;
+  int64_t smallest_bytes = 0;
+  for (const auto& [begin, size] : free_.ranges()) {
+    if (size < bytes || (smallest != kNoPlace && size >= smallest_bytes)) continue;
+    smallest = begin;
+    smallest_bytes = size;
+  }
+  return smallest;
 }
 
 bool SegmentPool::TakeAt(Place place, int64_t bytes) {

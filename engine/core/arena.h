@@ -25,7 +25,8 @@ class Arena;
 class MemorySource;  // engine/core/memory_source.h
 struct BufferPlan;   // engine/core/buffer_plan.h
 
-// Owned bytes of an arena, 64-byte aligned, uninitialized; move-only. Must not outlive its arena.
+// Owned bytes of an arena, 64-byte aligned, uninitialized, or a charge (Arena::Charge), which has
+// no data; move-only. Must not outlive its arena.
 class Buffer {
  public:
   Buffer() = default;
@@ -45,8 +46,8 @@ class Buffer {
   Arena* arena_ = nullptr;
   void* data_ = nullptr;
   int64_t bytes_ = 0;
-  // In segments, or the number of the request to a counting arena; kCharge: there is none.
-  static constexpr int64_t kCharge = -2;
+  static constexpr int64_t kCharge = -2;  // The place of a charge.
+  // In segments, or the number of the request to a counting arena.
   int64_t place_ = -1;
 };
 

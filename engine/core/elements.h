@@ -55,9 +55,14 @@ decltype(auto) VisitDType(DType dtype, const Fn& fn) {
 // The elements of a tensor, whose dtype must be T's.
 template <typename T>
 T* Data(const Tensor& t) {
-  if constexpr (std::is_same_v<T, float>) return t.f32();
-  if constexpr (std::is_same_v<T, Bf16>) return t.bf16();
-  if constexpr (std::is_same_v<T, F16>) return t.f16();
+  if constexpr (std::is_same_v<T, float>) {
+    return t.f32();
+  } else if constexpr (std::is_same_v<T, Bf16>) {
+    return t.bf16();
+  } else {
+    static_assert(std::is_same_v<T, F16>);
+    return t.f16();
+  }
 }
 
 // dst = src, rounded to nearest, ties to even. Numbers that are too large become infinite; NaN

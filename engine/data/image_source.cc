@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <limits>
 #include <memory>
+#include <string_view>
 
 #include "base/error.h"
 #include "engine/data/mapped_text.h"
@@ -97,8 +98,9 @@ ImageSource OpenIdx(const std::string& images, const std::string& labels, int64_
   }
   const ImageShape shape = {dims[1], dims[2], dims.size() == 4 ? dims[3] : 1};
   const auto read = [=, count = shape.NumElems()](int64_t index, float* pixels) -> int32_t {
-    std::ranges::transform(BytesAt(pictures->text, pictures->data_offset + index * count, count),
-                           pixels, PixelOf);
+    pictures->text.Read(pictures->data_offset + index * count, count, [&](std::string_view piece) {
+      pixels = std::ranges::transform(piece, pixels, PixelOf).out;
+    });
     const auto label = static_cast<uint8_t>(BytesAt(names->text, names->data_offset + index, 1)[0]);
     if (label < num_classes) return label;
     Throw(

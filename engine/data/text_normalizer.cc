@@ -5,24 +5,32 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
-#include <memory>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 
 namespace dsat::engine {
 namespace {
 
-// Appends the normalized `run`.
-void AppendNormalized(std::string_view run, utf8proc_option_t options, std::string& to) {
+// Appends the normalized `run`. `space` is memory that is used again.
+void AppendNormalized(std::string_view run, utf8proc_option_t options,
+                      std::vector<utf8proc_int32_t>& space, std::string& to) {
   const auto* bytes = reinterpret_cast<const utf8proc_uint8_t*>(run.data());
-  utf8proc_uint8_t* mapped = nullptr;
-  const utf8proc_ssize_t length =
-      utf8proc_map(bytes, static_cast<utf8proc_ssize_t>(run.size()), &mapped, options);
-  const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(mapped, std::free);
+  const auto size = static_cast<utf8proc_ssize_t>(run.size());
+  const auto decompose = [&] {  // utf8proc_reencode wants one more element.
+    const auto capacity = static_cast<utf8proc_ssize_t>(space.size()) - 1;
+    return utf8proc_decompose(bytes, size, space.data(), capacity, options);
+  };
+  space.resize(std::max(space.size(), run.size() + 1));
+  utf8proc_ssize_t length = decompose();
+  if (length >= static_cast<utf8proc_ssize_t>(space.size())) {
+    space.resize(static_cast<size_t>(length) + 1);
+    length = decompose();
+  }
+  if (length >= 0) length = utf8proc_reencode(space.data(), length, options);
   DSAT_CHECK(length >= 0, "utf8proc: {}", utf8proc_errmsg(length));
-  to.append(reinterpret_cast<const char*>(mapped), static_cast<size_t>(length));
+  to.append(reinterpret_cast<const char*>(space.data()), static_cast<size_t>(length));
 }
 
 }  // namespace
@@ -45,6 +53,7 @@ std::string TextNormalizer::Normalize(std::string_view text) const {
   const auto is_ascii = [&](size_t i) { return static_cast<unsigned char>(text[i]) < 0x80; };
   std::string normalized;
   normalized.reserve(text.size());
+  std::vector<utf8proc_int32_t> space;
   for (size_t begin = 0, at = 0; begin < text.size(); begin = at) {
     while (at < text.size() && is_ascii(at))
       ++at;
@@ -53,7 +62,7 @@ std::string TextNormalizer::Normalize(std::string_view text) const {
     normalized.append(text.substr(begin, run - begin));
     while (at < text.size() && !is_ascii(at))
       ++at;
-    AppendNormalized(text.substr(run, at - run), static_cast<utf8proc_option_t>(options_),
+    AppendNormalized(text.substr(run, at - run), static_cast<utf8proc_option_t>(options_), space,
                      normalized);
   }
   return normalized;

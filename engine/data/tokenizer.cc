@@ -433,7 +433,8 @@ std::vector<int32_t> Tokenizer::EncodeBeginning(std::string_view text) const {
   CheckUtf8(text);
   std::vector<int32_t> tokens = begin_;
   EncodeAdded(added_, text, tokens, [&](std::string_view rest) {
-    EncodeAdded(added_normalized_, Normalize(rest), tokens,
+    const std::string normalized = normalizers_.empty() ? "" : Normalize(rest);
+    EncodeAdded(added_normalized_, normalizers_.empty() ? rest : normalized, tokens,
                 [&](std::string_view plain) { EncodeFrom(0, plain, tokens); });
   });
   return tokens;

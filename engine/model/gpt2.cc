@@ -2,14 +2,15 @@
 // tied output embedding. From a model block: preset, Hugging Face's config.json, or keys of our
 // own.
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <cstdlib>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "engine/model/from_json.h"
 #include "engine/model/hugging_face.h"
 #include "engine/model/transformer.h"
@@ -95,7 +96,7 @@ double CountOf(const std::string& size) {
   const double number = std::strtod(size.c_str(), &end);
   const std::string unit = end;
   if (unit.empty()) return number;
-  const size_t power = std::string("kmbt").find(static_cast<char>(std::tolower(unit[0])));
+  const size_t power = std::string_view("kmbt").find(LowerCase(unit)[0]);
   return unit.size() > 1 || power == unit.npos ? 0 : number * std::pow(1000, power + 1);
 }
 

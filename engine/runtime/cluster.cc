@@ -38,6 +38,7 @@ constexpr auto kPresets = std::to_array<Preset>({
     // DGX H100 and H200: 8 x 400 Gb/s.
     {"h100", 8, 80, 2e12, 30e12, 989, 67, 0.5, 3350, 450, 400, 64, 614, 50, 25},
     {"h200", 8, 141, 2e12, 30e12, 989, 67, 0.5, 4800, 450, 400, 64, 614, 50, 25},
+    // DGX B200: 8 x 400 Gb/s.
     {"b200", 8, 180, 4e12, 30e12, 2250, 75, 0.5, 8000, 900, 400, 64, 717, 50, 25},
     // Servers with eight cards, which communicate over PCIe.
     {"t4", 8, 16, 1e12, 15e12, 65, 8.1, 0.5, 320, 16, 25, 16, 256, 25, 12},
@@ -52,13 +53,15 @@ constexpr auto kPresets = std::to_array<Preset>({
 });
 
 // The preset whose name stands in the driver's name of a GPU, and ends there: an L40 is no L4.
+// nullptr: there is none.
 const Preset* PresetOfGpu(const std::string& gpu) {
   std::string name = LowerCase(gpu);
   if (const size_t at = name.find("rtx "); at != name.npos) name.erase(at + 3, 1);
   const auto found = std::ranges::find_if(kPresets, [&](const Preset& preset) {
     const std::string_view own = preset.name;
     const size_t at = name.find(own);
-    return own != "cpu" && at != name.npos && !std::isalnum((name + " ")[at + own.size()]);
+    return own != "cpu" && at != name.npos &&
+           !std::isalnum(static_cast<unsigned char>((name + " ")[at + own.size()]));
   });
   return found == kPresets.end() ? nullptr : &*found;
 }
@@ -117,13 +120,14 @@ std::vector<std::string> ClusterNames() {
 
 Cluster ClusterOfGpu(const std::string& gpu) {
   const Preset* const preset = PresetOfGpu(gpu);
-  return ClusterOf(preset == nullptr ? "a100" : preset->name);
+  return ClusterOf(preset == nullptr ? kDefaultGpu : preset->name);
 }
 
 double PeakFlopsOf(const std::string& gpu, DType dtype) {
-  // Cards run at lower clocks than the modules of these nodes, and a MIG instance is a part.
-  for (const char* other : {"pcie", "nvl", "mig"}) {
-    if (LowerCase(gpu).find(other) != gpu.npos) return 0;
+  // Other forms of the same GPU run at other clocks, and a MIG instance is a part of one.
+  const std::string name = LowerCase(gpu);
+  for (const char* other : {"pcie", "nvl", "mig", "laptop", " ti", "4090 d"}) {
+    if (name.find(other) != name.npos) return 0;
   }
   const Preset* const preset = PresetOfGpu(gpu);
   if (preset == nullptr) return 0;

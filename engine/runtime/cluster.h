@@ -47,7 +47,9 @@ struct Cluster {
 // kInvalidArgument naming them all.
 Cluster ClusterOf(const std::string& device);
 std::vector<std::string> ClusterNames();
-// Returns that of a GPU by its driver's name, such as "NVIDIA H200", or else that of an A100.
+// The GPU of an estimate that names none.
+inline constexpr const char* kDefaultGpu = "a100";
+// Returns that of a GPU by its driver's name, such as "NVIDIA H200", or else that of kDefaultGpu.
 Cluster ClusterOfGpu(const std::string& gpu);
 
 // The peak of matrix multiplication in `dtype`, FLOP/s, by the driver's name; 0 if it is unknown.

@@ -38,8 +38,8 @@ StateOptions StatesFor(const DsConfig& config, uint64_t seed) {
           .param_swap = {config.zero.offload_param.nvme_path, config.aio, "param"}};
 }
 
-// On a GPU, whose memory is reserved before the first buffer is allocated: the buffers lie where
-// two steps on the counting backend ask for them.
+// On a GPU, memory is reserved before the first buffer is allocated, and the buffers lie where two
+// steps on the counting backend ask for them.
 const Resources& WithPlannedBuffers(const Resources& resources, const DsConfig& config) {
   Arena& device = resources.memory.device;
   if (!device.WantsPlan()) return resources;

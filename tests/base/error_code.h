@@ -37,7 +37,7 @@ Error ErrorOf(const Work& work) {
 }
 
 // The message of the Error that `work` throws, which must be one line and have this code; "" if it
-// throws none.
+// throws none, which is no failure here: match the result.
 template <typename Work>
 std::string RefusalOf(const Work& work, ErrorCode code = ErrorCode::kInvalidArgument) {
   std::string message;

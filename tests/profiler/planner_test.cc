@@ -171,6 +171,7 @@ TEST(PlannerTest, ChangesOfWhatDoesNotFitDoFit) {
   ASSERT_FALSE(changes.empty());
   const int64_t largest = planner.LargestMicroBatch(Config("stage_2"));
   EXPECT_EQ(changes[0].what, fmt::format("/train_micro_batch_size_per_gpu {}", largest));
+  EXPECT_FALSE(planner.Of(Config("stage_2", largest + 1)).fits());
   for (const Change& change : changes)
     EXPECT_TRUE(change.estimate.fits()) << change.what;
   // Too large for any micro-batch: more ranks, or offload.

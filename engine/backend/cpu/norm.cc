@@ -11,7 +11,7 @@
 namespace dsat::engine {
 namespace {
 
-constexpr float kEpsilon = 1e-5F;
+constexpr float kLayerNormEpsilon = 1e-5F;
 
 template <typename T>
 void LayerNormForwardRow(T* y, float* mean, float* rstd, const T* x, const float* weight,
@@ -27,7 +27,7 @@ void LayerNormForwardRow(T* y, float* mean, float* rstd, const T* x, const float
     const float centered = ToFloat(x[c]) - m;
     squares += centered * centered;
   }
-  const float r = 1.0F / std::sqrt(squares / static_cast<float>(C) + kEpsilon);
+  const float r = 1.0F / std::sqrt(squares / static_cast<float>(C) + kLayerNormEpsilon);
 #pragma omp simd
   for (int64_t c = 0; c < C; ++c)
     y[c] = FromResult<T>((ToFloat(x[c]) - m) * r * weight[c] + bias[c]);

@@ -76,24 +76,22 @@ void CpuKernels::Run(const op::LambMoments& args) {
   const float grad_scale = GradScale(args.scale);
   float* m = args.m.f32();
   float* v = args.v.f32();
-  const AdamArgs f = args;  // By value: through a reference it would be loaded in every turn.
+  const LambMomentsRule rule(args);
   VisitUpdate(args, [&](auto*, float* master, const auto* grad) {
     const auto update = [=](int64_t begin, int64_t end) {
+      const LambMomentsRule own = rule;  // Through the closure it would be loaded in every turn.
       double params = 0;
       double directions = 0;
 #pragma omp simd reduction(+ : params, directions)
       for (int64_t i = begin; i < end; ++i) {
-        const float g = ToFloat(grad[i]) * grad_scale;
-        m[i] = f.beta1 * m[i] + (1.0F - f.beta1) * g;
-        v[i] = f.beta2 * v[i] + (1.0F - f.beta2) * g * g;
         const double param = master[i];
-        const double direction = LambDirection(m[i], v[i], master[i], f.eps, f.weight_decay);
+        const double direction = own(ToFloat(grad[i]) * grad_scale, master[i], m[i], v[i]);
         params += param * param;
         directions += direction * direction;
       }
       return LambSums{params, directions};
     };
-    *args.sums = SumOverBlocks<LambSums>(scratch_, num_threads_, f.param.num_elems, update);
+    *args.sums = SumOverBlocks<LambSums>(scratch_, num_threads_, args.param.num_elems, update);
   });
 }
 

@@ -1,4 +1,4 @@
-// The CUDA backend: matrix multiplications, and the classes that run all kernels.
+// The CUDA backend: matrix multiplications, and the class that runs all kernels.
 #include "engine/backend/cuda/cuda_kernels.h"
 
 #include <mutex>

@@ -44,12 +44,13 @@ const CudaPlugin& OpenCudaPlugin(const std::filesystem::path& library) {
 }
 
 const CudaPlugin& LoadCudaPlugin() {
-  if (!DSAT_WITH_CUDA) {
+  static const std::filesystem::path library = LibraryPath();
+  if (!DSAT_WITH_CUDA && library == kCudaLibrary) {  // Another build may have made one.
     Throw(ErrorCode::kUnavailable,
           "dsat was built without CUDA; build it with the CUDA toolkit (cmake -DDSAT_CUDA=ON), or "
           "use device cpu");
   }
-  static const CudaPlugin* const plugin = &OpenCudaPlugin(LibraryPath());
+  static const CudaPlugin* const plugin = &OpenCudaPlugin(library);
   return *plugin;
 }
 

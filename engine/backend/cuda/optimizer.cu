@@ -82,14 +82,10 @@ void Run(const Op& op, const Rule& rule, const Tensor& m, const Tensor& v = {}) 
   });
 }
 
-struct LambFactors {
-  float beta1, beta2, eps, weight_decay;
-};
-
 template <typename G>
 __global__ void LambMomentsKernel(double* parts, const float* master, const G* gradient,
                                   float* moment1, float* moment2, int64_t num_elems,
-                                  const StepScale* scale, LambFactors u) {
+                                  const StepScale* scale, LambMomentsRule rule) {
   const int64_t n = Skips(scale) ? 0 : num_elems;
   const float grad_scale = GradScale(scale);
   double params = 0, directions = 0;
@@ -98,12 +94,9 @@ __global__ void LambMomentsKernel(double* parts, const float* master, const G* g
     Octet m = LoadOctet(moment1, i, n), v = LoadOctet(moment2, i, n);
 #pragma unroll
     for (int j = 0; j < kOctet; ++j) {
-      const float g = grad[j] * grad_scale;
-      m[j] = u.beta1 * m[j] + (1.0F - u.beta1) * g;
-      v[j] = u.beta2 * v[j] + (1.0F - u.beta2) * g * g;
+      const double direction = rule(grad[j] * grad_scale, before[j], m[j], v[j]);
       if (i + j >= n) continue;  // There, 0 / (0 + eps) need not be 0.
       const double param = before[j];
-      const double direction = LambDirection(m[j], v[j], before[j], u.eps, u.weight_decay);
       params += param * param;
       directions += direction * direction;
     }
@@ -184,7 +177,7 @@ void RunOp(const op::LambMoments& op, CudaWorkspace& workspace) {
   const int num_parts = NumSumBlocks(op.param.num_elems);
   Visit(op.grad.dtype, [&]<typename G>(G) {
     Launch(LambMomentsKernel<G>, {num_parts, kThreads}, parts, op.master, op.grad, op.m, op.v,
-           op.param.num_elems, op.scale, LambFactors{op.beta1, op.beta2, op.eps, op.weight_decay});
+           op.param.num_elems, op.scale, LambMomentsRule(op));
   });
   Launch(SumPairsKernel, {2, kThreads}, sums, parts, num_parts);
   workspace.stream().Download(op.sums, sums, sizeof(LambSums));

@@ -28,7 +28,8 @@ struct CudaPlugin {
 // Opens a library with this interface and never closes it, since objects that it made may live
 // until the program ends. Throws kUnavailable if the library is missing or has another version.
 const CudaPlugin& OpenCudaPlugin(const std::filesystem::path& library);
-// Opens libdsat-cuda.so at the first call. Throws kUnavailable also if dsat was built without CUDA.
+// Opens libdsat-cuda.so at the first call. Throws kUnavailable if it is not there, as it is not if
+// dsat was built without CUDA.
 const CudaPlugin& LoadCudaPlugin();
 
 // Opens a GPU. Ranks get the GPUs of `plugin` in turn by `local_rank`. Throws kUnavailable saying

@@ -2,6 +2,7 @@
 #include "engine/runtime/executor/batch_loader.h"
 
 #include <algorithm>
+#include <system_error>
 #include <type_traits>
 
 #include "engine/backend/stream.h"
@@ -60,18 +61,16 @@ BatchLoader::HostBatch BatchLoader::Read(const Position& position) const {
   return batch;
 }
 
-std::future<BatchLoader::HostBatch> BatchLoader::StartToRead(const Position& position) const {
-  return std::async(std::launch::async, [this, position] { return Read(position); });
-}
-
 const Batch& BatchLoader::Load(int64_t first_sample, int64_t micro_batch) {
   if (device_inputs_.data() == nullptr) return batch_;
   DSAT_CHECK(dataset_ != nullptr);
   const Position position = {first_sample, micro_batch};
-  if (!ahead_.valid() || position != next_) ahead_ = StartToRead(position);
+  host_batch_ = ahead_.valid() && position == next_ ? ahead_.get() : Read(position);
   next_ = After(position);
-  host_batch_ = ahead_.get();
-  ahead_ = StartToRead(next_);
+  try {
+    ahead_ = std::async(std::launch::async, [this, next = next_] { return Read(next); });
+  } catch (const std::system_error&) {  // There is no thread: the next call reads.
+  }
   batch_.targets = host_batch_.targets.data();
   if (image_elems_ > 0) {
     batch_.pixels = host_batch_.pixels.data();

@@ -53,7 +53,6 @@ class BatchLoader {
 
   Position After(const Position& position) const;
   HostBatch Read(const Position& position) const;
-  std::future<HostBatch> StartToRead(const Position& position) const;
 
   const Dataset* dataset_;
   Arena& arena_;

@@ -41,9 +41,9 @@ struct Activations {
   int64_t live_bytes = 0;  // Device memory of this step, that of recomputed units included.
 };
 
-// The observers of the instructions of all executors of an engine.
+// The observers of the instructions of all executors of an engine, from the next instruction on.
 struct Observers {
-  Trace* trace = nullptr;
+  Trace* trace = nullptr;                           // nullptr: none.
   std::function<void(const Instruction&)> on_done;  // Called after each instruction.
 };
 

@@ -7,6 +7,7 @@
 #include "base/regex.h"
 #include "engine/backend/kernels.h"
 #include "engine/backend/stream.h"
+#include "engine/runtime/state/redistribute.h"
 
 namespace dsat::engine {
 namespace {

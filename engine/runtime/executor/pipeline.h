@@ -11,7 +11,6 @@
 #include "engine/core/arena.h"
 #include "engine/model/layer.h"
 #include "engine/plan/plan.h"
-#include "engine/runtime/state/redistribute.h"
 
 namespace dsat::engine {
 

@@ -2,6 +2,7 @@
 #include "engine/runtime/optimizer/compressed_average.h"
 
 #include "engine/plan/plan.h"
+#include "engine/runtime/state/redistribute.h"
 
 namespace dsat::engine {
 

@@ -11,7 +11,6 @@
 #include "engine/backend/optimizer_kernels.h"
 #include "engine/comm/process_group.h"
 #include "engine/core/arena.h"
-#include "engine/runtime/state/redistribute.h"
 
 namespace dsat::engine {
 

@@ -5,6 +5,7 @@
 
 #include "engine/backend/optimizer_kernels.h"
 #include "engine/backend/stream.h"
+#include "engine/runtime/state/redistribute.h"
 
 namespace dsat::engine {
 

@@ -7,7 +7,6 @@
 #include "engine/comm/process_group.h"
 #include "engine/core/arena.h"
 #include "engine/plan/plan.h"
-#include "engine/runtime/state/redistribute.h"
 #include "engine/runtime/state/unit_state.h"
 
 namespace dsat::engine {

@@ -6,6 +6,7 @@
 
 #include "engine/backend/stream.h"
 #include "engine/runtime/optimizer/optimizer.h"
+#include "engine/runtime/state/redistribute.h"
 
 namespace dsat::engine {
 namespace {

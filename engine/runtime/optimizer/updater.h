@@ -18,7 +18,6 @@
 #include "engine/plan/plan.h"
 #include "engine/runtime/optimizer/compressed_average.h"
 #include "engine/runtime/optimizer/grad_norm.h"
-#include "engine/runtime/state/redistribute.h"
 #include "engine/runtime/state/unit_state.h"
 
 namespace dsat::engine {

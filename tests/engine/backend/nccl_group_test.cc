@@ -47,6 +47,7 @@ TEST(NcclLibraryTest, IsFoundAmongPythonPackagesWhereTheLoaderHasNone) {
   fs::create_directories(folder);
   fs::create_directories(root / "bin");
   std::ofstream(root / "bin/python3") << "#!";
+  fs::permissions(root / "bin/python3", fs::perms::owner_all);
   const std::string path = std::getenv("PATH");
   setenv("PATH", (root / "bin").string().append(":" + path).c_str(), 1);
   EXPECT_THAT(nccl::Load(api), HasSubstr("nvidia/*/lib"));

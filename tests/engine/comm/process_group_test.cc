@@ -313,13 +313,13 @@ TEST_P(ProcessGroupTest, CountingGroupCountsWhatTheOthersSend) {
   });
 }
 
-TEST_P(ProcessGroupTest, OneFileServesOneGroupAfterAnother) {
-  const UniqueFd file = MakeMemoryFile();
+TEST_P(ProcessGroupTest, OnePlaceServesOneGroupAfterAnother) {
+  const MeetingPlace place;
   for (int generation = 0; generation < 3; ++generation) {
     RunThreads(GetParam(), [&](int rank) {
       // Without a pause between the groups: a fast rank joins the next while a slow one leaves.
       for (int again = 0; again < 3; ++again) {
-        const auto group = MakeShmGroup(file.get(), rank, GetParam(), kTestTimeout);
+        const auto group = place.Join(rank, GetParam());
         CheckCollectives(*group, DType::kF32, 100);
         const CommBuffer fresh = group->Allocate(4096);
         EXPECT_EQ(static_cast<const char*>(fresh.data)[17], 0);

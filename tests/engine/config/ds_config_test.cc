@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <set>
 
 #include "base/error.h"
 #include "engine/config/keys.h"
@@ -423,7 +424,7 @@ std::vector<std::string> Findings(const Json& config) {
 }
 
 TEST(RulesTest, EveryRuleFiresAndOnlyThenWithKeyValueAndWayOut) {
-  size_t num_rules = 0;
+  std::set<const Rule*> seen;
   for (const RuleCase& c : kRuleCases) {
     const std::string finding = c.finding;
     const std::string pointer = finding.substr(0, finding.find("; "));
@@ -431,7 +432,7 @@ TEST(RulesTest, EveryRuleFiresAndOnlyThenWithKeyValueAndWayOut) {
     for (const Rule& rule : Rules()) {
       if (rule.pointer != pointer || !std::string_view(rule.text).starts_with(text)) continue;
       text = rule.text;
-      ++num_rules;
+      seen.insert(&rule);
     }
     for (const char* broken : c.broken) {
       const Json config = With(broken);
@@ -444,7 +445,7 @@ TEST(RulesTest, EveryRuleFiresAndOnlyThenWithKeyValueAndWayOut) {
     for (const char* kept : c.kept)
       EXPECT_THAT(Findings(With(kept)), IsEmpty()) << kept;
   }
-  EXPECT_EQ(num_rules, Rules().size());
+  EXPECT_EQ(seen.size(), Rules().size());
 }
 
 TEST(RulesTest, AKeyUnderTwoNamesIsRefused) {

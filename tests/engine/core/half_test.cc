@@ -51,5 +51,10 @@ TEST(HalfTest, OverflowIsInfinity) {
   EXPECT_EQ(ToFloat(ToF16(0x1.8p-25F)), 0x1p-24F);
 }
 
+TEST(HalfTest, NanStaysNanWhateverItsLowBits) {
+  for (const uint32_t nan : {0x7F800001U, 0xFFFFFFFFU})
+    EXPECT_TRUE(std::isnan(ToFloat(ToF16(std::bit_cast<float>(nan)))));
+}
+
 }  // namespace
 }  // namespace dsat::engine
