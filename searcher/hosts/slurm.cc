@@ -42,6 +42,7 @@ constexpr char kForgetTask[] =
 // The runner serves other trials meanwhile, so that an answer may not take longer.
 constexpr int kAnswerSeconds = 20;
 constexpr int kTimedOut = 124;  // The status of timeout(1) then.
+constexpr int kNotRun = 127;    // The status of a shell that lacks the program, or of no shell.
 
 // A shell command's output with its errors.
 ShellAnswer Ask(const std::string& command) {
@@ -267,7 +268,7 @@ bool HasSteps(const std::string& job) {
   // Numbered ones: "12.extern" lasts as long as the job.
   const ShellAnswer answer =
       Ask(fmt::format("squeue --noheader --steps --jobs={} --format=%i", ShellWord(job)));
-  if (answer.exit_code == kTimedOut) return true;  // They may run.
+  if (answer.exit_code == kTimedOut || answer.exit_code == kNotRun) return true;  // They may run.
   std::istringstream lines(answer.text);
   for (std::string line; std::getline(lines, line);) {
     const size_t step = job.size() + 1;

@@ -9,8 +9,10 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <optional>
+#include <random>
 
 #include "base/error.h"
 #include "base/rng.h"
@@ -20,7 +22,8 @@
 namespace dsat {
 namespace {
 
-// Below the ephemeral ports and above those of well-known services.
+// Below the ephemeral ports, which the kernel gives to any connection before the ranks listen, and
+// above those of well-known services.
 constexpr uint64_t kFirstPort = 15000;
 constexpr uint64_t kNumPorts = 17000;
 
@@ -64,16 +67,18 @@ std::string RandomToken() {
 }
 
 int FreePort() {
-  const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  auto* const any = reinterpret_cast<sockaddr*>(&address);
-  if (fd.get() < 0 || bind(fd.get(), any, size) != 0 || getsockname(fd.get(), any, &size) != 0) {
-    ThrowErrno("free port for MASTER_PORT", errno);
+  // A process takes each port once, since its attempts start at the same time.
+  static std::atomic<uint64_t> next = std::random_device()();
+  for (uint64_t tries = 0; tries < kNumPorts; ++tries) {
+    const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(kFirstPort + next++ % kNumPorts));
+    if (bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0)
+      return ntohs(address.sin_port);
+    if (errno != EADDRINUSE) break;
   }
-  return ntohs(address.sin_port);
+  ThrowErrno("free port for MASTER_PORT", errno);
 }
 
 std::map<std::string, std::string> MasterEnvironment(const LaunchRequest& request) {

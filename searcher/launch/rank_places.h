@@ -30,7 +30,8 @@ std::map<std::string, std::string> DeviceEnvironment(const LaunchRequest& reques
 // 128 random bits from the kernel as 32 hex digits.
 std::string RandomToken();
 
-// A port of this machine that is unused at this moment.
+// A port of this machine that is unused at this moment and that the kernel gives to no connection.
+// Each call of a process returns another one. Throws Error if there is none.
 int FreePort();
 
 // MASTER_ADDR and MASTER_PORT for ranks on other hosts: the first host with ranks, as those on the

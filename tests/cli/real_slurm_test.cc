@@ -1,13 +1,10 @@
 // Runs trials as jobs of a real Slurm: the test starts its daemons with two nodes on loopback
 // addresses of this machine. Skipped where Slurm is not installed, and for other users than root.
-#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,7 +20,7 @@
 
 #include "base/files.h"
 #include "base/json.h"
-#include "base/unique_fd.h"
+#include "searcher/launch/rank_places.h"
 #include "tests/build_folder.h"
 #include "tests/cli/run_dsat.h"
 
@@ -79,24 +76,6 @@ NodeName=n2 NodeHostname=localhost NodeAddr=127.0.0.1 Port={3} CPUs=2
 PartitionName=debug Nodes=n1,n2 Default=YES MaxTime=10 State=UP
 )";
 
-// Different ports that are unused at this moment.
-std::array<int, 3> FreePorts() {
-  std::array<UniqueFd, 3> fds;
-  std::array<int, 3> ports = {};
-  for (size_t i = 0; i < ports.size(); ++i) {
-    fds[i] = UniqueFd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in address = {};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(address);
-    auto* const any = reinterpret_cast<sockaddr*>(&address);
-    EXPECT_EQ(bind(fds[i].get(), any, size), 0);
-    EXPECT_EQ(getsockname(fds[i].get(), any, &size), 0);
-    ports[i] = ntohs(address.sin_port);
-  }
-  return ports;
-}
-
 // The output of a shell command, without the last newline.
 std::string OutputOf(const std::string& command) {
   const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "re"), pclose);
@@ -124,8 +103,8 @@ class Cluster {
       fs::create_directory(dir(name));
     folder_.Write("munge.key", std::string(128, 'k'));
     chmod(dir("munge.key").c_str(), 0600);
-    const auto [first, second, third] = FreePorts();
-    folder_.Write("slurm.conf", fmt::format(kSlurmConf, folder_.Path("."), first, second, third));
+    folder_.Write("slurm.conf",
+                  fmt::format(kSlurmConf, folder_.Path("."), FreePort(), FreePort(), FreePort()));
     setenv("SLURM_CONF", dir("slurm.conf").c_str(), 1);
     // slurmstepd leaves its parent. Whoever it is must inherit it, so that none is left.
     prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -355,7 +334,7 @@ TEST_F(RealSlurmTest, AClusterThatDoesNotAnswerLeavesNoExperiment) {
   std::string conf = ReadFile(std::getenv("SLURM_CONF"));
   conf.insert(conf.find("ClusterName"), "MessageTimeout=1\n");
   conf.replace(conf.find("SlurmctldPort="), conf.find("SlurmUser") - conf.find("SlurmctldPort="),
-               fmt::format("SlurmctldPort={}\n", FreePorts()[0]));
+               fmt::format("SlurmctldPort={}\n", FreePort()));
   work.Write("slurm.conf", conf);
   const std::string before = std::getenv("SLURM_CONF");
   setenv("SLURM_CONF", work.Path("slurm.conf").c_str(), 1);

@@ -1,12 +1,9 @@
 // Reaches hosts through the real ssh: the test starts a server that listens at two loopback
 // addresses of this machine. Skipped where OpenSSH's server is not installed.
-#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,7 +14,7 @@
 #include <thread>
 
 #include "base/files.h"
-#include "base/unique_fd.h"
+#include "searcher/launch/rank_places.h"
 #include "tests/cli/run_dsat.h"
 
 namespace dsat {
@@ -39,18 +36,6 @@ constexpr char kDsConfig[] = R"({
   "optimizer": {"type": "AdamW", "params": {"lr": 0.001}},
   "zero_optimization": {"stage": 3}
 })";
-
-int FreePort() {
-  const UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = inet_addr("127.0.0.2");
-  socklen_t size = sizeof(address);
-  auto* const any = reinterpret_cast<sockaddr*>(&address);
-  EXPECT_EQ(bind(fd.get(), any, size), 0);
-  EXPECT_EQ(getsockname(fd.get(), any, &size), 0);
-  return ntohs(address.sin_port);
-}
 
 class RealSshTest : public testing::Test {
  protected:

@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import random
 import socket
 import subprocess
 import sys
@@ -15,9 +16,12 @@ sys.path.insert(0, str(ROOT / "python"))
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """An unused port that the kernel gives to no connection of another test meanwhile."""
+    while True:
+        port = random.randrange(15000, 32000)
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return port
 
 
 def remove_buffers(port):

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,15 @@ TEST(DeviceEnvironmentTest, SlotsAreIndicesOfDevicesWithNames) {
   request.hosts[0].devices = "MIG-1,MIG-2,MIG-3";
   EXPECT_THAT(DeviceEnvironment(request, 0),
               ElementsAre(Pair("CUDA_VISIBLE_DEVICES", "MIG-1,MIG-3")));
+}
+
+TEST(FreePortTest, NoneIsGivenToAConnectionOrToAnotherAttempt) {
+  std::set<int> ports;
+  for (int i = 0; i < 100; ++i)
+    ports.insert(FreePort());
+  EXPECT_EQ(ports.size(), 100U);
+  EXPECT_GE(*ports.begin(), 15000);
+  EXPECT_LT(*ports.rbegin(), 32000) << "above are the ports that the kernel gives";
 }
 
 TEST(MasterEnvironmentTest, RanksMeetAtTheFirstHostOfTheAttempt) {
