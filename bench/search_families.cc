@@ -222,6 +222,9 @@ double DrawMemory(const Draws& draws, Family& f) {
   f.profile_error = draws.LogUniform("profile", 0.5, 2);
   f.hidden_gap = draws.Uniform("gap", 0, 0.15);
   f.launch_fragmentation = draws.Sometimes("fragmentation", 0.5, 0, 0.05);
+  f.may_checkpoint = draws.Chance("checkpoints", 0.5);
+  f.checkpointed = draws.LogUniform("checkpointed", 0.08, 0.9);
+  f.recomputed = draws.Uniform("recomputed", 0.2, 0.5);
   return room;
 }
 

@@ -21,6 +21,7 @@ struct SimulatedSurface::Config {
   double size = 1, steps = 1;
   double host_optimizer = 0;  // The part of the optimizer states in host memory.
   bool host_params = false;
+  bool checkpoints = false;
   std::string knob = "";  // The value of the user's own.
 };
 
@@ -31,6 +32,7 @@ namespace {
 
 // The user's own knob, whose values act differently at each stage.
 constexpr char kKnob[] = "/arguments/--kernels";
+constexpr char kCheckpoints[] = "/dsat/trainer/gradient_checkpointing";
 // A configuration fits if a launch does that is fragmented this much.
 constexpr double kUsual = 0.5;
 
@@ -84,6 +86,7 @@ ModelProfile SimulatedSurface::Profile() const {
         static_cast<int64_t>(f.sample_ms / 1e3 * f.matmul_flops_per_s * 0.5 / 3);
     profile.copy_bytes_per_s = static_cast<int64_t>(f.memory_bytes_per_s);
   }
+  if (f.may_checkpoint) profile.trainer["gradient_checkpointing"] = false;
   if (!f.runs_dry) return profile;
   const int64_t submitted = Spec("auto", 0).ds_config["zero_optimization"]["stage"];
   profile.activation_bytes_per_sample = static_cast<int64_t>(f.sample_gb * 1e9);
@@ -151,6 +154,7 @@ SimulatedSurface::Config SimulatedSurface::Read(const Json& config) const {
           .host_optimizer = OffloadedOptimizer(settings),
           .host_params = settings.stage() == 3 &&
                          settings.Text("/zero_optimization/offload_param/device") != "none",
+          .checkpoints = config.value(Json::json_pointer(kCheckpoints), false),
           .knob = config.value(Json::json_pointer(kKnob), "")};
 }
 
@@ -161,7 +165,8 @@ double SimulatedSurface::Hash(const Config& c, const char* purpose) const {
   for (const double value : {alone ? 0 : c.reduce, gather, c.size, c.overlap ? 1.0 : 0.0,
                              c.scatter ? 1.0 : 0.0, c.contiguous ? 1.0 : 0.0, c.steps})
     stream = stream * 1000003 + static_cast<uint64_t>(value);
-  stream += static_cast<uint64_t>(1e9 * c.host_optimizer) + (c.host_params ? 7 : 0);
+  stream += static_cast<uint64_t>(1e9 * c.host_optimizer) + (c.host_params ? 7 : 0) +
+            (c.checkpoints ? 11 : 0);
   if (!c.knob.empty()) stream += StableHash(c.knob);
   return Rng(seed_, stream, purpose).Normal();
 }
@@ -182,7 +187,8 @@ double SimulatedSurface::NeedGb(const Config& c, bool with_jitter) const {
   }
   // Two sizes of a dry run tell those of all others (bench/script_memory.py).
   const bool is_line = f.exact || f.runs_dry;
-  need += f.sample_gb * (is_line ? c.size : std::pow(c.size, 1.03));
+  need += f.sample_gb * (is_line ? c.size : std::pow(c.size, 1.03)) *
+          (c.checkpoints ? f.checkpointed : 1);
   if (!f.exact) need += f.workspace_gb;
   if (with_jitter && !f.exact) need += f.memory_gb * 0.01 * std::abs(Hash(c, "fragmentation"));
   return need;
@@ -213,6 +219,7 @@ SimulatedSurface::Times SimulatedSurface::TimesOf(const Config& c) const {
   const double full = NeedGb(c, false) / f.memory_gb;
   compute *= 1 + 0.6 * std::max(full - 0.92, 0.0);
   if (!c.contiguous) compute *= 1.006;
+  if (c.checkpoints) compute *= 1 + f.recomputed;
   const auto collective = [&](double bytes, double calls) {
     return bytes / f.link_gb_s / 1e6 + calls * f.call_us * std::log2(ranks + 1) / 1e3;
   };

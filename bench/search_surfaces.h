@@ -63,7 +63,11 @@ struct Family {
   bool caps_buckets = false;                                // Buckets are no larger than the model.
   double hidden_gap = 0;            // The part of the device that no reported peak counts.
   double launch_fragmentation = 0;  // The most by which a launch needs more, a share.
-  double place_noise = 0;           // The deviation of log(launch_noise) between stages.
+  // In a wide space: the part of the activations that checkpointing keeps, and of computing that it
+  // repeats.
+  bool may_checkpoint = false;
+  double checkpointed = 0.25, recomputed = 0.33;
+  double place_noise = 0;  // The deviation of log(launch_noise) between stages.
   bool has_heavy_tails = false;
   double throttled = 0;                     // Share of the time in which all is 1.2 times slower.
   double second_kind = 0, second_slow = 1;  // Launches that are slower, and the factor.

@@ -17,7 +17,7 @@ namespace dsat {
 // leave a sixth of the probability on the wrong side of a sum that is known to be above its limit.
 class AutoFactors {
  public:
-  static constexpr int kNum = 9;
+  static constexpr int kNum = 10;
   using Vector = Eigen::Matrix<double, kNum, 1>;
   using Matrix = Eigen::Matrix<double, kNum, kNum>;
 

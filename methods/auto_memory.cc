@@ -11,7 +11,8 @@
 namespace dsat {
 namespace {
 
-constexpr int kBuffers = 4, kActivations = 5, kConstant = 6, kOthers = 7, kGap = 8;
+constexpr int kBuffers = 4, kActivations = 5, kConstant = 6, kOthers = 7, kGap = 8,
+              kKeptActivations = 9;
 
 // Whether the reason of an infeasible trial names memory.
 bool SaysOutOfMemory(const std::string& reason) {
@@ -32,6 +33,15 @@ AutoMemory::AutoMemory(const SearchSpace& space)
     : space_(space), has_capacity_(HasCapacity(space)), factors_(Prior()) {
   for (const StageSpace& stage : space_.stages)
     places_.push_back(PlaceOf(stage));
+  for (size_t i = 0; i < places_.size(); ++i) {
+    size_t& most = places_[i].most_activations = i;
+    const double size = places_[i].samples.back()[0];
+    for (size_t other = 0; other < places_.size(); ++other) {
+      if (space_.stages[other].stage == space_.stages[i].stage &&
+          Activations(places_[other], size) > Activations(places_[most], size))
+        most = other;
+    }
+  }
 }
 
 AutoFactors AutoMemory::Prior() const {
@@ -97,13 +107,21 @@ double AutoMemory::Activations(const Place& place, double micro_batch) const {
   return low[1] + (high[1] - low[1]) * (micro_batch - low[0]) / (high[0] - low[0]);
 }
 
+void AutoMemory::SetActivations(const AutoConfig& config, int64_t micro_batch, Vector& row) const {
+  const Place& place = places_[config.place];
+  const auto size = static_cast<double>(micro_batch);
+  row[kActivations] = Activations(place, size);
+  if (place.most_activations != static_cast<size_t>(config.place))
+    row[kKeptActivations] = Activations(places_[place.most_activations], size) - row[kActivations];
+}
+
 AutoMemory::Vector AutoMemory::Row(const AutoConfig& config) const {
   const Place& place = places_[config.place];
   Vector row = Vector::Zero();
   row[config.stage] = place.state;
   row[kBuffers] = Buffers(config.stage, config.knobs);
   if (HasBuffers()) row[kBuffers] -= place.submitted_buffers;
-  row[kActivations] = Activations(place, config.micro_batch);
+  SetActivations(config, config.micro_batch, row);
   row[kConstant] = 1;
   if (has_capacity_) {
     const double capacity = space_.workload.device_memory_bytes;
@@ -164,7 +182,7 @@ bool AutoMemory::DidNotFit(const AutoConfig& config, const std::string& reason) 
   if (is_sure && margin > kAutoMemory.surprising && ++surprises_in_a_row_ > 1)
     widen = std::max(widen, kAutoMemory.widen);
   Vector times = Vector::Ones();
-  times[kActivations] = times[kConstant] = widen;
+  times[kActivations] = times[kConstant] = times[kKeptActivations] = widen;
   if (widen > 1) factors_.Widen(times);
   return true;
 }
@@ -187,7 +205,7 @@ std::vector<double> AutoMemory::ProbabilitiesFit(const AutoConfig& config,
   Vector row = Need(config);  // Only its activations differ between sizes.
   std::vector<double> fits;
   for (const int64_t size : sizes) {
-    row[kActivations] = Activations(places_[config.place], size);
+    SetActivations(config, size, row);
     const double margin = Margin(row, 1);
     if (margin < -kAutoMemory.certain) break;
     fits.push_back(margin > kAutoMemory.certain ? 1 : factors_.ProbabilityBelow(row, 1));

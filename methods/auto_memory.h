@@ -1,9 +1,10 @@
 // auto's belief about device memory: which configurations fit, with what probability.
 //
 // The need of a configuration is linear in a few unknown factors: of the forecast states of each
-// stage, of communication buffers, of activations, and a constant. A measured peak says what the
-// need is. What the device cannot give beyond that (context, collectives, the allocator's reserve)
-// is one more unknown, which fits and misfits bound.
+// stage, of communication buffers, of activations, a constant, and the part that stays of what
+// checkpointing is predicted to save. A measured peak says what the need is. What the device cannot
+// give beyond that (context, collectives, the allocator's reserve) is one more unknown, which fits
+// and misfits bound.
 #pragma once
 
 #include <array>
@@ -57,6 +58,7 @@ class AutoMemory {
     double state = 0;                            // The need between steps, without buffers.
     double submitted_buffers = 0;                // A part of the forecasts.
     std::vector<std::array<double, 2>> samples;  // Micro-batch size, activations.
+    size_t most_activations = 0;                 // The place of the same stage that has the most.
   };
 
   AutoFactors Prior() const;
@@ -65,6 +67,7 @@ class AutoMemory {
   bool HasBuffers() const { return space_.exact || space_.tracked; }
   double Buffers(int stage, const AutoKnobs& knobs) const;
   double Activations(const Place& place, double micro_batch) const;
+  void SetActivations(const AutoConfig& config, int64_t micro_batch, Vector& row) const;
   Vector Row(const AutoConfig& config) const;   // The peak that a trial reports.
   Vector Need(const AutoConfig& config) const;  // Besides, what no peak counts.
   // The distance to the limit in standard deviations.

@@ -40,12 +40,15 @@ class Driver {
   TrialId next_id_ = 0;
 };
 
+template <typename M>
+struct OwnMethod {
+  M method;
+};
 // A driver with a method of its own.
 template <typename M>
-struct Driven : Driver {
+struct Driven : OwnMethod<M>, Driver {
   Driven(const SearchSpace& space, const SearchOptions& options)
-      : Driver(method), method(space, options) {}
-  M method;
+      : OwnMethod<M>{M(space, options)}, Driver(this->method) {}
 };
 
 // Expects that the first lineage tries the largest size that fits, whichever of the range it is,

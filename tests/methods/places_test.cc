@@ -145,6 +145,34 @@ TEST(PlacesTest, PredictedEffectsOfKnobsCountInMemoryAndTime) {
   EXPECT_NEAR(log_of(large) - log_of(none), 0.5, 1e-9);
 }
 
+// Peaks without checkpoints say how large all activations are, and nothing of how many of them
+// checkpointing saves.
+TEST(PlacesTest, WhatCheckpointingDoesNotSaveIsLearnedFromItsMisfits) {
+  SearchSpace space = Space();
+  space.exact = false;
+  AutoMemory memory(space);
+  const auto config = [&](int64_t place, int64_t size) {
+    AutoConfig made;
+    made.place = place;
+    made.stage = space.stages[place].stage;
+    made.micro_batch = size;
+    return made;
+  };
+  const auto fitted = [&] { memory.Fitted(config(0, 1), 6e9); };
+  fitted();
+  fitted();
+  EXPECT_GT(memory.ProbabilityFits(config(1, 4)), 0.6);
+  EXPECT_LT(memory.ProbabilityFits(config(1, 4)), 0.95);
+  for (const int64_t size : {8, 6}) {
+    memory.DidNotFit(config(1, size), "out of memory");
+    fitted();
+  }
+  EXPECT_LT(memory.ProbabilityFits(config(3, 8)), 0.05) << "the other stage saves as little";
+  EXPECT_LT(memory.ProbabilityFits(config(3, 6)), 0.2);
+  EXPECT_GT(memory.ProbabilityFits(config(3, 2)), 0.6);
+  EXPECT_GT(memory.ProbabilityFits(config(2, 1)), 0.95);
+}
+
 TEST(PlacesTest, ForecastsOfRecomputationAndOffloadAreInTheTimeModel) {
   SearchSpace space = Space();
   for (Forecast& forecast : space.stages[3].forecasts)
