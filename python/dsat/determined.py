@@ -32,11 +32,11 @@ _MODULES = {
     "determined.launch": ("", "", "deepspeed torch_distributed"),
     "determined.launch.deepspeed": ("dsat.determined", "main", ""),
     "determined.launch.torch_distributed": ("dsat.determined", "main", ""),
-    "determined.pytorch": ("dsat._determined.data",
-                           "DataLoader MetricReducer PyTorchCallback TorchData", "deepspeed dsat"),
+    "determined.pytorch": ("dsat._determined.data", "Batch DataLoader Epoch MetricReducer "
+                           "PyTorchCallback TorchData", "deepspeed dsat"),
     "determined.pytorch.deepspeed": (
-        "dsat._determined.trial", "DeepSpeedTrial DeepSpeedTrialContext ModelParallelUnit "
-        "make_data_parallel_mpu make_deepspeed_mpu overwrite_deepspeed_config", ""),
+        "dsat._determined.driver", "DeepSpeedTrial DeepSpeedTrialContext ModelParallelUnit Trainer "
+        "init make_data_parallel_mpu make_deepspeed_mpu overwrite_deepspeed_config", ""),
     "determined.pytorch.dsat": ("dsat", "dsat_reporting_context get_ds_config_from_hparams "
                                 "get_hf_args_with_overwrites", ""),
     "determined.transformers": ("dsat._determined.hugging_face", "DetCallback", ""),

@@ -22,14 +22,17 @@ class ClassRun:
     def __init__(self, trial):
         self.trial = trial
 
-    def run(self, test, measure="", name="LinearTrial", ranks=2, settings=(), **experiment):
+    def run(self, test, measure="", name="LinearTrial", ranks=2, settings=(), trains=None,
+            **experiment):
         self.trial.write_config(measure, **{"train_micro_batch_size_per_gpu": 2,
                                             "optimizer": OPTIMIZER,
                                             "zero_optimization": {"stage": 1}, **dict(settings)})
         config = self.trial.read("ds_config.json")
         (self.trial.folder / "ds.json").write_text('{"train_micro_batch_size_per_gpu": 5}')
-        hparams = {"test": test, "deepspeed_config": "ds.json", "overwrite_deepspeed_args": config}
-        return self.trial.run("run_class.py", "--trial", f"linear_trial:{name}", ranks=ranks,
+        hparams = {"test": test, "deepspeed_config": "ds.json", "overwrite_deepspeed_args": config,
+                   "policy": test}
+        return self.trial.run("run_class.py", *trains or ("--trial", f"linear_trial:{name}"),
+                              ranks=ranks,
                               DSAT_HPARAMS=json.dumps(hparams),
                               DSAT_EXPERIMENT=json.dumps({**EXPERIMENT, **experiment}))
 
@@ -51,6 +54,31 @@ class ClassRun:
 @pytest.fixture
 def class_run(run_trial):
     return ClassRun(run_trial)
+
+
+BY_TRAINER = [str(SCRIPTS / "use_trainer.py")]
+
+
+def test_a_trainer_of_the_guides_trains_validates_saves_and_goes_on(class_run):
+    checkpoints = class_run.trial.folder / "checkpoints"
+    assert class_run.run("none", trains=BY_TRAINER) == [0, 0], class_run.trial.log()
+    log = class_run.trial.log()
+    # 48 samples are six batches, and the file's lengths do not count.
+    assert class_run.result()["steps"] == 6 and len(class_run.fed(0)) == 12
+    assert "validation after 4 batches: val_loss" in log and "after 6 batches: val_loss" in log
+    assert [path.name for path in checkpoints.iterdir()] == ["batch-00000006"]
+    assert class_run.run("none", trains=BY_TRAINER) == [0, 0], class_run.trial.log()
+    assert "dsat: continuing from" in class_run.trial.log() and not class_run.fed(0)
+    shutil.rmtree(checkpoints)
+    assert class_run.run("all", trains=BY_TRAINER) == [0, 0], class_run.trial.log()
+    assert {"batch-00000006"} <= {path.name for path in checkpoints.iterdir()}
+    assert "batch-00000004" in class_run.trial.log()
+
+
+def test_a_trial_measures_what_a_trainer_trains(class_run):
+    assert class_run.run("none", "steps", trains=BY_TRAINER) == [0, 0], class_run.trial.log()
+    assert len(class_run.trial.read("hook-rank0.json")["step_seconds"]) == 3
+    assert not (class_run.trial.folder / "checkpoints").exists()
 
 
 def test_a_full_run_validates_saves_and_goes_on_as_if_it_had_never_ended(class_run):
@@ -196,7 +224,7 @@ def names(monkeypatch):
 
 def test_a_missing_name_says_which_and_what_there_is(names):
     with pytest.raises(ImportError, match="determined.pytorch has no 'PyTorchTrial' here; it has "
-                                          "DataLoader, MetricReducer, "):
+                                          "Batch, DataLoader, Epoch, "):
         from determined.pytorch import PyTorchTrial  # noqa: F401
     with pytest.raises(ModuleNotFoundError, match="determined has no 'experimental' here; it has "):
         import determined.experimental  # noqa: F401

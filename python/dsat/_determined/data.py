@@ -10,8 +10,10 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 import torch
 from torch.utils import data
 
-from dsat._determined.experiment import seed
+from dsat._determined.experiment import Batch, Epoch, seed
 from dsat._meter import number_of
+
+__all__ = ["Batch", "Epoch"]
 
 TorchData = Any  # A batch: tensors, in lists and mappings.
 Metrics = Dict[str, Any]

@@ -1,4 +1,4 @@
-"""Trains a trial class: the loop around its train_batch() and evaluate_batch().
+"""Trains a trial: the loop around its train_batch() and evaluate_batch().
 
 In a measured trial the import hook (dsat/_hook) measures the engine's steps and ends the process.
 Otherwise it is a full run, with validations, checkpoints, and the end that the experiment file says.
@@ -12,15 +12,39 @@ import os
 import random
 import re
 import sys
-from typing import Any, Dict, List
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
 import torch
 from deepspeed.runtime.pipe.engine import PipelineEngine
 
-from dsat._determined import core, data
-from dsat._determined.experiment import Length, config, length_of, max_length, section, seed
-from dsat._determined.trial import DeepSpeedTrial, DeepSpeedTrialContext
+from dsat._determined import core, data, experiment
+from dsat._determined.experiment import Length, config, length_of, section, seed
+from dsat._determined.trial import (DeepSpeedTrial, DeepSpeedTrialContext, ModelParallelUnit,
+                                    make_data_parallel_mpu, make_deepspeed_mpu,
+                                    overwrite_deepspeed_config)
 from dsat._trial import be_only_rank, measures
+
+__all__ = ["ModelParallelUnit", "make_data_parallel_mpu", "make_deepspeed_mpu",
+           "overwrite_deepspeed_config"]
+
+
+class Plan(NamedTuple):
+    """How long to train, and what to do when. A period of 0 batches means never."""
+
+    length: Length
+    validation: Length
+    checkpoint: Length
+    reports: Length
+    validates_first: bool
+    saves_validated: bool = False  # A checkpoint follows each validation.
+
+
+def _plan_of_file() -> Plan:
+    file = config()
+    return Plan(experiment.max_length(), length_of(file.get("min_validation_period")),
+                length_of(file.get("min_checkpoint_period")),
+                length_of(file.get("scheduling_unit") or 100),
+                bool(file.get("perform_initial_validation")))
 
 
 def train(name: str) -> None:
@@ -31,17 +55,67 @@ def train(name: str) -> None:
     if not (inspect.isclass(found) and issubclass(found, DeepSpeedTrial)):
         raise ValueError(f"dsat: --trial {name}: {module} has no class {last!r} that is a "
                          "determined.pytorch.deepspeed.DeepSpeedTrial; expected MODULE:CLASS")
+    with init(makes_group=not _makes_process_group(found)) as context:
+        trial: Any = found(context)  # type: ignore[call-arg]
+        _make_process_group()  # A class that wanted to may have left it to its engine.
+        Driver(trial, context, _plan_of_file()).run(core.newest_checkpoint())
+
+
+@contextlib.contextmanager
+def init(*, distributed: Optional[core.DistributedContext] = None, hparams: Any = None,
+         exp_conf: Any = None, enable_tensorboard_logging: bool = True,
+         makes_group: bool = True) -> Iterator[DeepSpeedTrialContext]:
+    """The context of a trial that the script makes itself.
+
+    Args:
+        distributed: the ranks, if the script has initialized torch.distributed itself.
+        hparams, exp_conf: hyperparameters, and other keys, that the experiment file lacks.
+        enable_tensorboard_logging: has no effect, since nothing is uploaded.
+        makes_group: whether to initialize torch.distributed, unless DET_MANUAL_INIT_DISTRIBUTED is
+            set.
+    """
     random.seed(seed())
     torch.manual_seed(seed())
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed() % 2**32)
-    if not _makes_process_group(found):
+    if makes_group and not os.environ.get("DET_MANUAL_INIT_DISTRIBUTED"):
         _make_process_group()
-    context = DeepSpeedTrialContext(core.init())
-    trial: Any = found(context)  # type: ignore[call-arg]
-    _make_process_group()  # A class that wanted to may have left it to its engine.
-    context._first_engine()
-    Driver(trial, context).run()
+    with core.init(distributed=distributed) as context:
+        yield DeepSpeedTrialContext(context, hparams, exp_conf)
+
+
+class Trainer:
+    """Trains a trial that the script has made in the context of init()."""
+
+    def __init__(self, trial: DeepSpeedTrial, context: DeepSpeedTrialContext) -> None:
+        self._trial, self._context = trial, context
+
+    def fit(self, checkpoint_period: Optional[Length] = None,
+            validation_period: Optional[Length] = None, max_length: Optional[Length] = None,
+            reporting_period: Length = Length(100, "batches"), checkpoint_policy: str = "best",
+            latest_checkpoint: Optional[str] = None, step_zero_validation: bool = False,
+            test_mode: bool = False, profiling_enabled: bool = False) -> None:
+        """Trains to the end.
+
+        Args:
+            checkpoint_period, validation_period: there is one of each at the end in any case.
+            max_length: searcher.max_length by default.
+            reporting_period: of the metrics of training.
+            checkpoint_policy: "none", or there is a checkpoint after each validation; the newest
+                and the best one are kept.
+            latest_checkpoint: what get_cluster_info().latest_checkpoint says; None begins anew.
+            step_zero_validation: whether to validate before the first step.
+            test_mode: trains and validates one batch.
+            profiling_enabled: has no effect, since dsat measures by itself.
+        """
+        if checkpoint_policy not in ("best", "all", "none"):
+            raise ValueError(f"dsat: checkpoint_policy is {checkpoint_policy!r}; expected 'best', "
+                             "'all' or 'none'")
+        never, one = Length(0, "batches"), Length(1, "batches")
+        plan = Plan(experiment.max_length(one if test_mode else max_length),
+                    validation_period or never, checkpoint_period or never, reporting_period,
+                    step_zero_validation, checkpoint_policy != "none")
+        Driver(self._trial, self._context, plan).run(latest_checkpoint)
 
 
 def _makes_process_group(trial_class: Any) -> bool:
@@ -65,8 +139,9 @@ def _make_process_group() -> None:
 class Driver:
     """One training. `batch` counts what Determined calls batches: the optimizer's steps."""
 
-    def __init__(self, trial: Any, context: DeepSpeedTrialContext) -> None:
-        self._trial, self._context = trial, context
+    def __init__(self, trial: Any, context: DeepSpeedTrialContext, plan: Plan) -> None:
+        context._first_engine()
+        self._trial, self._context, self._plan = trial, context, plan
         self._mpu, self._core = context._mpu, context._core
         self._allgather = context.distributed.allgather
         self._steps = context.num_micro_batches_per_slot
@@ -74,9 +149,8 @@ class Driver:
         self._metrics: List[data.Metrics] = []  # The ones to report next.
         self._callbacks: Dict[str, Any] = trial.build_callbacks()
 
-    def run(self) -> None:
-        """Trains to the end. All ranks do the same."""
-        newest = core.newest_checkpoint()
+    def run(self, newest: Optional[str]) -> None:
+        """Trains to the end, from a checkpoint if there is one. All ranks do the same."""
         self._call("on_trial_startup", 0, newest)
         try:
             if newest is not None:
@@ -132,12 +206,11 @@ class Driver:
             "context.disable_dataset_reproducibility_checks() if it is sharded already")
 
     def _train_and_validate(self) -> None:
-        experiment = config()
-        length = self._batches(max_length())
-        validates, saves = (0 if measures() else self._batches(length_of(experiment.get(key)))
-                            for key in ("min_validation_period", "min_checkpoint_period"))
-        reports = int(experiment.get("scheduling_unit") or 100)
-        if experiment.get("perform_initial_validation") and not (self._batch or measures()):
+        plan = self._plan
+        length, reports = self._batches(plan.length), self._batches(plan.reports)
+        validates, saves = (0 if measures() else self._batches(period)
+                            for period in (plan.validation, plan.checkpoint))
+        if plan.validates_first and not (self._batch or measures()):
             self._validate()
         self._begin_window()
         is_last = self._batch >= length
@@ -148,7 +221,8 @@ class Driver:
             is_last = self._batch == length or self._context._stop_requested
             is_due = [is_last or (period > 0 and self._batch % period == 0)
                       for period in (validates, saves)]
-            if any(is_due) or self._batch % reports == 0:
+            is_due[1] = is_due[1] or is_due[0] and plan.saves_validated
+            if any(is_due) or self._batch % max(1, reports) == 0:
                 self._report()
             if is_due[0]:
                 self._validate()

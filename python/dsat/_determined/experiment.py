@@ -4,7 +4,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, Callable, Dict, NamedTuple, Optional
 
 from dsat._trial import hparams, measures, trial
 from dsat.determined import lacks
@@ -71,9 +71,20 @@ def length_of(value: Any) -> Length:
     return Length(int(count), unit)
 
 
-def max_length() -> Length:
-    """searcher.max_length. A trial that is measured trains until dsat ends it."""
-    length = length_of(section("searcher").get("max_length"))
+def _unit(unit: str) -> Callable[[Any], Length]:
+    def length(value: Any) -> Length:
+        if not isinstance(value, int):
+            raise TypeError(f"dsat: {value!r} {unit}: expected a whole number")
+        return Length(value, unit)
+    return length
+
+
+Batch, Epoch = _unit("batches"), _unit("epochs")
+
+
+def max_length(given: Optional[Length] = None) -> Length:
+    """`given`, or searcher.max_length. A trial that is measured trains until dsat ends it."""
+    length = given or length_of(section("searcher").get("max_length"))
     if not measures() and length.count < 1:
         raise ValueError("dsat: searcher.max_length of the experiment file is missing; expected "
                          "how long to train, such as {batches: 1000}")

@@ -50,7 +50,11 @@ class _NoWriter:
 class DeepSpeedTrialContext(experiment.Named):
     """What a trial class asks for and says about itself; driver.py reads the rest."""
 
-    def __init__(self, core: Context) -> None:
+    def __init__(self, core: Context, given: Optional[Dict[str, Any]] = None,
+                 file: Optional[Dict[str, Any]] = None) -> None:
+        """`given` and `file` have hyperparameters and keys that the experiment file lacks."""
+        self._hparams = {**(given or {}), **hparams()}
+        self._file = {**(file or {}), **experiment.config(), "hyperparameters": self._hparams}
         self._core, self.distributed = core, core.distributed
         accelerator = get_accelerator()
         if accelerator.device_name() != "cpu":
@@ -66,19 +70,23 @@ class DeepSpeedTrialContext(experiment.Named):
         self._validation_iterator: Any = None
         self._writer: Any = None
 
-    get_hparams = staticmethod(hparams)
-    get_experiment_config = staticmethod(experiment.config)
     get_trial_seed = staticmethod(experiment.seed)
+
+    def get_hparams(self) -> Dict[str, Any]:
+        return dict(self._hparams)
+
+    def get_experiment_config(self) -> Dict[str, Any]:
+        return dict(self._file)
 
     def get_hparam(self, name: str) -> Any:
         """One hyperparameter. Raises KeyError with the names that there are."""
-        known = hparams()
-        if name not in known:
-            raise KeyError(f"dsat: hyperparameters has no {name!r}; it has {', '.join(known)}")
-        return known[name]
+        if name not in self._hparams:
+            raise KeyError(f"dsat: hyperparameters has no {name!r}; it has "
+                           f"{', '.join(self._hparams)}")
+        return self._hparams[name]
 
     def get_data_config(self) -> Dict[str, Any]:
-        return experiment.section("data")
+        return dict(self._file.get("data") or {})
 
     def wrap_model_engine(self, model: Any) -> Any:
         """Registers an engine of deepspeed.initialize(). The first one decides about the batch."""
