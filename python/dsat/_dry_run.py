@@ -16,6 +16,7 @@ import ast
 import contextlib
 import ctypes
 import gc
+import io
 import json
 import math
 import multiprocessing.connection
@@ -50,7 +51,14 @@ _LAUNCH_S = 5e-6  # An operator on a GPU takes at least so long.
 
 
 class DryRunError(Exception):
-    """Says in one line why there is no answer."""
+    """Says in one line why there is no answer.
+
+    `recurs`: a launch would end in the same way, because the command is wrong.
+    """
+
+    def __init__(self, why: str, recurs: bool = False) -> None:
+        super().__init__(why)
+        self.recurs = recurs
 
 
 def _apply_accelerate(words: List[str], request: Dict[str, Any]) -> None:
@@ -67,7 +75,12 @@ def _apply_accelerate(words: List[str], request: Dict[str, Any]) -> None:
     torchrun.run = start
     launch.simple_launcher = lambda args: start(
         args, launch.prepare_simple_launcher_cmd_env(args)[1])
-    parsed = launch.launch_command_parser().parse_args(words)
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            parsed = launch.launch_command_parser().parse_args(words)
+    except SystemExit:  # The parser has refused them.
+        raise DryRunError(said.getvalue().strip().split("\n")[-1]) from None
     launch.launch_command(parsed)
     if not started:
         raise DryRunError(
@@ -157,25 +170,31 @@ def _become(job: Job, folder: pathlib.Path, request: Dict[str, Any], own_batch: 
     for stream in (1, 2):
         os.dup2(log, stream)
     config = str(folder / "ds_config.json")
-    os.environ.update({
-        **request["environment"], "DSAT_DS_CONFIG": config,
-        "DSAT_TRIAL_DIR": str(folder), "DSAT_MEASURE": "memory", "RANK": "0", "LOCAL_RANK": "0",
-        "DSAT_TRAINER": json.dumps(job.trainer),
-        "WORLD_SIZE": str(job.ranks), "LOCAL_WORLD_SIZE": str(job.ranks),
-        "LOCAL_SIZE": str(job.ranks),
+    # One rank without a launcher starts as by hand.
+    is_alone = job.ranks == 1 and not request.get("is_launched")
+    os.environ.update({"DSAT_RANK": "0", "DSAT_MASTER_PORT": "29500"} if is_alone else {
+        "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(job.ranks),
+        "LOCAL_WORLD_SIZE": str(job.ranks), "LOCAL_SIZE": str(job.ranks),
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"})
+    os.environ.update({
+        **{name: value.replace("{ds_config}", config)
+           for name, value in request["environment"].items()},
+        "DSAT_DS_CONFIG": config,
+        "DSAT_TRIAL_DIR": str(folder), "DSAT_MEASURE": "memory",
+        "DSAT_TRAINER": json.dumps(job.trainer)})
     sys.argv = [script, *(word.replace("{ds_config}", config) for word in request["arguments"])]
     training: Any = None
 
-    def finish() -> None:
+    def finish(ended: str = "") -> None:
         import numpy
         from dsat._memory import KINDS
         curve = numpy.array(training.curve).reshape(-1, len(KINDS))
         if "stages" in request and not request["on_gpu"]:
             curve[:, -2] += curve[:, -1]  # The host's memory is the device's.
-        sender.send((_facts(training, request["speeds"]), curve, numpy.frombuffer(training.phases, numpy.uint8)))
+        sender.send(({**_facts(training, request["speeds"]), "ended": ended}, curve,
+                     numpy.frombuffer(training.phases, numpy.uint8)))
         os._exit(0)
-    ended = "it ended"
+    ended, recurs = "", False
     try:
         from dsat import _fake
         training = _fake.FakeTraining(job.is_last)
@@ -190,12 +209,18 @@ def _become(job: Job, folder: pathlib.Path, request: Dict[str, Any], own_batch: 
                 sys.path[0] = str(pathlib.Path(script).resolve().parent)
                 runpy.run_path(script, run_name="__main__")
     except BaseException as error:
-        traceback.print_exc()
         is_exit = isinstance(error, SystemExit)
-        ended = f"it ended with exit code {error.code}" if is_exit else _why(error)
+        if not is_exit:
+            traceback.print_exc()
+        ended = f" with exit code {error.code or 0}" if is_exit else f": {_why(error)}"
     if training is not None and training.num_steps > 0:
-        finish()
-    sender.send(({"error": f"{script}: {ended}"},))
+        finish(ended)
+    if not ended.startswith(":"):
+        sys.stdout.flush()
+        said = (folder / "log").read_text(errors="replace").strip().split("\n")[-1]
+        recurs = ended == " with exit code 2" and ": error: " in said  # It is argparse's.
+        ended = f": it ended{ended}; its last line is: {said[:_LONGEST]}"
+    sender.send(({"error": f"{script}{ended}", "recurs": recurs},))
     os._exit(1)
 
 
@@ -350,7 +375,7 @@ class Estimate:
     def _run_first(self, own_batch: int) -> Run:
         run = self._runner.run_all([Job(self._ranks, self._base)], own_batch)[0]
         if "error" in run.facts:
-            raise DryRunError(run.facts["error"])
+            raise DryRunError(run.facts["error"], run.facts.get("recurs", False))
         return run
 
     def _config(self, samples: int, section: Optional[Config] = None) -> Config:
@@ -360,12 +385,13 @@ class Estimate:
 
     def answer(self) -> Dict[str, Any]:
         facts, size, ranks, limit = self._facts, self._size, self._ranks, self._request["memory"]
+        sizes = (size, 2 * size) if size else (0,)  # 0: no loader shows it.
         rows = [("as submitted", facts["stage"], None), *(
             self._other_sections() if self._request["all_stages"] else [])]
         jobs: Dict[Any, Job] = {
             (name, is_last, samples): Job(ranks, self._config(samples, section), is_last)
             for name, stage, section in rows for is_last in self._places(stage)
-            for samples in (size, 2 * size)}
+            for samples in sizes}
         jobs["check"] = Job(ranks, self._config(3 * size))
         others = [max(2, ranks), 2 * max(2, ranks)] if limit and facts["stage"] else []
         jobs.update({number: Job(number, self._base) for number in others})
@@ -377,9 +403,9 @@ class Estimate:
                   "ranks": ranks, "memory_bytes": limit, "on_gpu": self._request["on_gpu"],
                   "notes": self._notes(runs.get((done[0], False, 2 * size)), runs.get("check"))}
         result["rows"] = [
-            {"settings": name, **self._row([[runs[key] for key in (
-                (name, is_last, size), (name, is_last, 2 * size)) if key in runs]
-                for is_last in self._places(stage)])} for name, stage, _ in rows]
+            {"settings": name, **self._row([[runs[name, is_last, samples] for samples in sizes]
+                                            for is_last in self._places(stage)])}
+            for name, stage, _ in rows]
         scaled = [runs[number] for number in others if number in runs]
         if scaled and not any("error" in run.facts for run in scaled):
             line = Line(scaled, [1 / number for number in others])
@@ -443,7 +469,7 @@ class Estimate:
         facts, script, given = self._facts, self._request["script"], self._base.get(_MICRO_BATCH)
         if facts["stage"] is None or facts["num_steps"] < 2:
             raise DryRunError(f"{script}: it ended before the second step of an engine of "
-                              "deepspeed.initialize()")
+                              f"deepspeed.initialize(){facts['ended']}")
         if given not in (None, self._size):
             raise DryRunError(f"{script}: it trains with micro-batches of {self._size} samples, and "
                               f"its config has {given}")
@@ -460,6 +486,11 @@ class Estimate:
         jobs = {key: job for key, job in jobs.items() if key != done}
         say(f"running it with {len(jobs)} more configs")
         runs = dict(zip(jobs, self._runner.run_all(list(jobs.values()), self._own_batch)))
+        for run in runs.values():
+            # Its peak lacks what the optimizer makes in the first step.
+            if run.facts.get("num_steps", 2) < self._facts["num_steps"]:
+                run.facts["error"] = ("the script ended after its first optimizer step"
+                                      f"{run.facts['ended']}")
         return {done: self._first, **runs}
 
     def _flops_per_sample(self) -> int:
@@ -475,7 +506,8 @@ class Estimate:
         """What limits the answer."""
         notes, size = [], self._size
         if self._facts["num_steps"] < 2:
-            notes.append("The script ended after its first optimizer step.")
+            notes.append("The script ended after its first optimizer step"
+                         f"{self._facts['ended']}.")
         if doubled is None or check is None:
             return [*notes, "No data loader shows the micro-batch size: the script's own counts."]
         if "error" in doubled.facts:
@@ -535,6 +567,9 @@ def main() -> None:
     answer: Dict[str, Any] = {}
     try:
         os.chdir(request["folder"])
+        if not request["is_module"] and not os.path.exists(request["script"]):
+            raise DryRunError(f"{request['script']}: no such file, which the command starts",
+                              recurs=True)
         if "accelerate" in request:
             _apply_accelerate(request["accelerate"], request)
         _preload(request["script"])
@@ -546,7 +581,7 @@ def main() -> None:
         answer = {"error": f"{sys.executable}: {error}; install it, or put the Python that has it "
                            "first in PATH"}
     except (DryRunError, OSError) as error:
-        answer = {"error": str(error)}
+        answer = {"error": str(error), "recurs": getattr(error, "recurs", False)}
     except KeyboardInterrupt:
         pass
     shutil.rmtree(scratch, ignore_errors=True)

@@ -22,8 +22,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
+from dsat._as_cuda import follow_cuda
+from dsat._fake_trainers import CHANGES
 from dsat._hook import wrap
 from dsat._memory import MemoryTracker, tensors_in
+from dsat._trial import be_only_rank
 
 _WAY_OF_UPDATE = "_default_to_fused_or_foreach"
 _DEVICE = torch.ops.prim.device.default
@@ -34,7 +37,8 @@ _FLAGS = (torch.bool, torch.uint8)
 _ARE_ZERO = {"isinf", "isnan"}
 _STAY_ZERO = {"logical_or", "bitwise_or", "_to_copy", "max", "amax", "any", "sum", "detach"}
 # Tensors that are created with this number of elements are fake at once. Smaller ones may be data.
-_LARGE = {"start": 1 << 62, "forward": 1 << 18}
+_MUCH = 1 << 62
+_LARGE = {"start": _MUCH, "forward": 1 << 18}
 _DATA: Any = torch._C.TensorBase.data
 current: Optional["FakeTraining"] = None  # The training of this process.
 
@@ -123,11 +127,12 @@ class FakeTraining(MemoryTracker):
     def install(self, ranks: int, on_gpu: bool = False) -> None:
         """Changes PyTorch in this process, which is one of `ranks`.
 
-        `on_gpu`: optimizers update many tensors at once, as is their default there.
+        `on_gpu`: PyTorch and the script do what they do on GPUs.
         """
-        for module in vars(torch.optim).values() if on_gpu else ():
-            if hasattr(module, _WAY_OF_UPDATE):
-                setattr(module, _WAY_OF_UPDATE, lambda *_, **__: (False, True))
+        self._on_gpu = on_gpu
+        if on_gpu:
+            self._show_gpus(ranks)
+
         def set_data(tensor: Any, value: Any) -> None:
             value = self.own(value)
             _DATA.__set__(tensor, value)
@@ -141,9 +146,19 @@ class FakeTraining(MemoryTracker):
         fake.numpy = lambda tensor, **_: numpy.ones(tensor.shape)
         fake.tolist = lambda tensor: numpy.ones(tensor.shape).tolist()
         fake.__float__ = lambda tensor: float(tensor.item())
+        fake.__format__ = lambda tensor, how: format(
+            tensor.item() if tensor.dim() == 0 else str(tensor), how)
         fake.__deepcopy__ = _deepcopy
 
+        @wrap(fake, "__new__")
+        def _new(original: Any, cls: Any, first: Any, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(first, torch.Tensor):  # The class of a parameter makes another one.
+                return nn.Parameter(first, kwargs.get("requires_grad", True))
+            return original(cls, first, *args, **kwargs)
+
         def init_process_group(*_: Any, **__: Any) -> None:
+            if ranks == 1:
+                be_only_rank()
             start("fake", store=FakeStore(), rank=0, world_size=ranks)
         start = dist.init_process_group
         dist.init_process_group = init_process_group
@@ -167,6 +182,8 @@ class FakeTraining(MemoryTracker):
         def _all_gather_object(_: Any, objects: List[Any], value: Any, **__: Any) -> None:
             objects[:] = [value] * len(objects)
 
+        wrap(torch, "save")(lambda *_, **__: None)  # A checkpoint without values helps nobody.
+
         @wrap(torch, "compile")
         def _compile(_: Any, model: Any = None, **__: Any) -> Any:
             return (lambda function: function) if model is None else model
@@ -174,33 +191,86 @@ class FakeTraining(MemoryTracker):
         for name in ("set_device", "synchronize", "empty_cache", "reset_peak_memory_stats",
                      "current_device", "memory_allocated", "max_memory_allocated"):
             wrap(torch.cuda, name)(lambda *_, **__: 0)
-        for name in ("transformers.utils", "transformers.training_args"):
-            if name in sys.modules:  # bf16 asks for a GPU.
-                wrap(sys.modules[name], "is_torch_bf16_gpu_available")(lambda *_: True)
-        if "deepspeed" in sys.modules:
-            self.change_deepspeed(sys.modules["deepspeed"])
-        wrap(torch.Tensor, "cuda")(lambda _, tensor, *__, **___: tensor)
+        for name in list(sys.modules):
+            self.change(name)
+        for name in ("cuda", "pin_memory"):
+            wrap(torch.Tensor, name)(lambda _, tensor, *__, **___: tensor)
         wrap(nn.Module, "cuda")(lambda _, module, *__, **___: module)
+        # PyTorch has no device of a number without a GPU.
+        wrap(nn.Module, "to")(lambda original, module, *args, **kwargs: original(
+            module, *("cpu" if type(value) is int else value for value in args),
+            **{name: "cpu" if type(value) is int else value for name, value in kwargs.items()}))
 
         @wrap(nn.parallel.DistributedDataParallel, "__init__")
         def _init(original: Any, self: Any, module: Any, *_: Any, **kwargs: Any) -> None:
             original(self, module, **{**kwargs, "device_ids": None, "output_device": None})
             self.register_comm_hook(None, noop_hook)  # The fake group's result has no value.
 
-    def change_deepspeed(self, deepspeed: ModuleType) -> None:
+    def _show_gpus(self, ranks: int) -> None:
+        """The script finds GPUs, which libraries do not, and PyTorch does what it does on them."""
+        for name, module in list(sys.modules.items()):
+            if name.startswith("torch.optim.") and hasattr(module, _WAY_OF_UPDATE):
+                setattr(module, _WAY_OF_UPDATE, lambda *_, **__: (False, True))
+
+        follow_cuda()
+
+        @wrap(torch.autocast, "__init__")
+        def _autocast(original: Any, self: Any, device_type: str, dtype: Any = None,
+                      *args: Any, **kwargs: Any) -> None:
+            if device_type == "cuda":
+                device_type, dtype = "cpu", dtype or torch.get_autocast_dtype("cuda")
+            original(self, device_type, dtype, *args, **kwargs)
+
+        # Without CUDA it is off.
+        wrap(torch.amp.GradScaler, "state_dict")(
+            lambda original, scaler: original(scaler) or {"scale": scaler.get_scale()})
+
+        def show(name: str, result: Any) -> None:
+            @wrap(torch.cuda, name)
+            def _show(original: Any, *args: Any, **kwargs: Any) -> Any:
+                caller = sys._getframe(2).f_code.co_filename
+                is_library = "site-packages" in caller or "/lib/python" in caller
+                return original(*args, **kwargs) if is_library else result
+        properties = SimpleNamespace(name="GPU", total_memory=_MUCH, major=9, minor=0,
+                                     multi_processor_count=132)
+        for name, result in {
+                "is_available": True, "device_count": ranks, "is_bf16_supported": True,
+                "get_device_name": properties.name, "get_device_properties": properties,
+                "get_device_capability": (9, 0), "mem_get_info": (_MUCH, _MUCH)}.items():
+            show(name, result)
+
+    def change(self, name: str) -> None:
+        """Changes a module, if it needs that: call it once it is imported."""
+        module: Any = sys.modules[name]
+        if name == "deepspeed":
+            self._change_deepspeed(module)
+        elif name in CHANGES:
+            CHANGES[name](module, self._on_gpu)
+
+    def _change_deepspeed(self, deepspeed: ModuleType) -> None:
         """DeepSpeed compiles no kernels, and has memory for its flat buffers."""
         self.watch_engines(deepspeed)
         from deepspeed.accelerator import get_accelerator
         from deepspeed.ops.op_builder.builder import OpBuilder
         wrap(OpBuilder, "load")(lambda *_, **__: _NoKernels())
         wrap(importlib.import_module("deepspeed.comm.torch"), "build_shm_op")(lambda *_: None)
-        wrap(type(get_accelerator()), "available_memory")(lambda *_, **__: 1 << 62)
+        wrap(type(get_accelerator()), "available_memory")(lambda *_, **__: _MUCH)
+        if self._on_gpu:  # Not all CPUs compute with fp16.
+            wrap(type(get_accelerator()), "is_fp16_supported")(lambda *_: True)
 
         @wrap(deepspeed.PipelineModule, "__init__")
         def _refuse(*_: Any, **__: Any) -> None:
             raise RuntimeError("a dry run does not follow pipelines, whose ranks differ")
 
-        from deepspeed.runtime.zero import stage_1_and_2
+        from deepspeed.runtime.zero import partition_parameters, stage_1_and_2
+
+        @wrap(partition_parameters.Init, "_partition_param")
+        def _partition(original: Any, init: Any, param: Any, *args: Any, **kwargs: Any) -> None:
+            original(init, param, *args, **kwargs)
+            part = param.ds_tensor
+            if part is not None and not isinstance(part, FakeTensor):
+                param.ds_tensor = self.own(part)  # It becomes a part of a fake buffer.
+                param.ds_tensor.__dict__.update(part.__dict__)
         if self._is_last:
             stage_1_and_2.dist = SimpleNamespace(**{
                 **vars(deepspeed.comm),
@@ -227,7 +297,10 @@ class OnCpu(TorchFunctionMode):
             kwargs = {name: value for name, value in kwargs.items() if name != "dropout_p"}
         if func in (torch.isfinite, torch.Tensor.isfinite) and isinstance(args[0], FakeTensor):
             return torch.ones(args[0].shape, dtype=torch.bool)
-        kwargs = {name: replaced(value) for name, value in kwargs.items()}
+        kwargs = {name: "cpu" if name == "device" and type(value) is int else replaced(value)
+                  for name, value in kwargs.items()}
+        if func is torch.Tensor.to and len(args) > 1 and type(args[1]) is int:
+            args = (args[0], "cpu", *args[2:])
         return func(*map(replaced, args), **kwargs)
 
 

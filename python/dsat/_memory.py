@@ -56,9 +56,10 @@ class MemoryTracker(TorchDispatchMode):
         flops: of all operators, without recomputed activations.
         work: FLOPs, recomputation included, and bytes read and written, for each operator.
         sent: calls of collectives and bytes that a ring sends in them, for each of PHASES.
-        batch_size: the micro-batch size of the first data loader that was iterated; 0 without one.
+        batch_size: the micro-batch size of the first data loader that was iterated to train; 0
+            without one.
         other_sizes: what data loaders of a size have instead.
-        num_batches: that data loaders have given.
+        num_batches: that data loaders have given, but for those of an evaluation.
         num_steps: optimizer steps that have ended.
     """
 
@@ -184,16 +185,19 @@ class MemoryTracker(TorchDispatchMode):
 
         @wrap(dataloader._BaseDataLoaderIter, "__next__")
         def _next(original: Any, iterator: Any) -> Any:
-            self.num_batches += 1
+            self.num_batches += torch.is_grad_enabled()
             return original(iterator)
 
     def _iterate(self, original: Any, loader: Any) -> Any:
+        # A trainer's sampler has that of the script in it, whose batches it shares out.
         sampler = getattr(loader, "batch_sampler", None)
-        while sampler is not None and not isinstance(getattr(sampler, "batch_size", None), int):
+        while sampler is not None:
+            size = getattr(sampler, "batch_size", None)
+            if isinstance(size, int):
+                if torch.is_grad_enabled():  # It is no evaluation.
+                    self.batch_size = self.batch_size or size
+                sampler.batch_size = self.other_sizes.get(size, size)
             sampler = getattr(sampler, "batch_sampler", None)
-        if sampler is not None:
-            self.batch_size = self.batch_size or sampler.batch_size
-            sampler.batch_size = self.other_sizes.get(sampler.batch_size, sampler.batch_size)
         return original(loader)
 
     def _note_module(self, module: nn.Module, _: Any) -> None:

@@ -175,10 +175,10 @@ class Meter:
         self.num_steps += 1
         if rank() == 0:
             rank_file(of).add({"num_steps": self.num_steps})
-        if step >= self._window.last:
-            if not self._window.goes_on():
-                self._write_result()
-                sys.exit(0)
+        if step >= self._window.last and not self._window.goes_on():
+            self._write_result()
+            sys.exit(0)
+        if step >= of.sufficient_step:
             self._finish_at_exit()
         if step + 1 == of.start_profile_step:
             self._flops.start()

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import Any, Dict, Iterator, Mapping, Optional
+from typing import Any, Dict, Iterator, List, Mapping, Optional
 
 from dsat._hook.batches import BatchCounter
 from dsat._meter import (Meter, Passes, count_parameters, finish_profile, memory_in_use, number_of,
@@ -14,6 +14,8 @@ _meter: Optional[Meter] = None
 _loss: Any = None  # The sum of the parts that add_loss() was given since the last step.
 _counter: Optional[BatchCounter] = None  # Counts the samples that add_batch() was given.
 _num_batches = 0  # The batches that add_batch() was given since the last step.
+_watched: List[Any] = []  # The models whose forward passes are counted.
+_passes: List[Any] = []   # One of them for each pass since the last step.
 
 
 def report(*, loss: Any = None, model: Any = None, samples: Optional[int] = None,
@@ -41,6 +43,7 @@ def report(*, loss: Any = None, model: Any = None, samples: Optional[int] = None
     running = _measured_trial()
     if running is None:
         return
+    _check_passes(running, model)
     if samples is None:
         _check_reads_config()
     if running.is_profile:
@@ -56,6 +59,19 @@ def report(*, loss: Any = None, model: Any = None, samples: Optional[int] = None
                                   "ran": _settings_of(running, samples, batches)})
     _meter.counter = _counter
     _meter.end_step(loss, Passes(forward_s, backward_s), wait_s, samples)
+
+
+def _check_passes(running: Trial, model: Any) -> None:
+    """Raises RuntimeError if the step that ends now had fewer forward passes than micro-batches."""
+    passes, _passes[:] = list(_passes), []
+    if passes and passes[0] is model and len(passes) < (running.accumulation_steps or 1):
+        raise RuntimeError(
+            f"dsat.report(): the model ran {len(passes)} times in this step, and the trial has "
+            f"gradient_accumulation_steps {running.accumulation_steps}: the script must read them, "
+            "too, and train on as many micro-batches for each step")
+    if model is not None and model not in _watched and hasattr(model, "register_forward_hook"):
+        _watched.append(model)
+        model.register_forward_hook(lambda module, *_: _passes.append(module))
 
 
 def add_loss(part: Any) -> None:

@@ -15,6 +15,8 @@ from typing import Any, Dict, List, Optional, Set
 # The arguments for batch sizes, and their defaults.
 _DEFAULTS = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
 _PARSERS = {"HfArgumentParser", "TrlParser"}
+_FROM_COMMAND = {"parse_args_into_dataclasses", "parse_args_and_config"}
+_FROM_FILE = {"parse_json_file", "parse_yaml_file", "parse_dict"}
 
 
 def _name(node: ast.AST) -> str:
@@ -35,6 +37,13 @@ class Script:
             alias.name for node in nodes if isinstance(node, ast.ImportFrom)
             for alias in node.names}
         self.calls = [node for node in nodes if isinstance(node, ast.Call)]
+        self.stored = [getattr(node, "id", None) or getattr(node, "arg") for node in nodes
+                       if isinstance(node, ast.arg) or isinstance(node, ast.Name) and (
+                           isinstance(node.ctx, ast.Store))]
+        self.constants = {
+            target.id: node.value.value for node in nodes
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+            for target in node.targets if isinstance(target, ast.Name)}
         self.parsers = [call for call in self.calls if _name(call.func) in _PARSERS]
         self.classes = {name for name in self.names if name.endswith("TrainingArguments")}
         for node in nodes:
@@ -46,8 +55,9 @@ class Script:
                 self.classes.add(node.name)
         self.built = [call for call in self.calls if _name(call.func) in self.classes]
         own = self._parsed_classes()
-        self.parses = bool(self.parsers and self.classes | own) and not self.built and not any(
-            _name(call.func) in own for call in self.calls)
+        called = {_name(call.func) for call in self.calls}
+        self.parses = bool(self.parsers and self.classes | own) and not self.built and not (
+            own & called) and not (called & _FROM_FILE and not called & _FROM_COMMAND)
         self.sets = {node.attr for node in nodes
                      if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
 
@@ -57,10 +67,16 @@ class Script:
                  for node in ast.walk(argument)}
         return {name for name in given if re.fullmatch("[A-Z]{2,}Config", name)}
 
+    def _value(self, node: ast.AST) -> Any:
+        """The value of a constant, or of a variable that is set to one once; otherwise None."""
+        name = getattr(node, "id", "")
+        return self.constants.get(name) if self.stored.count(name) == 1 else (
+            getattr(node, "value", None))
+
     def number(self, argument: str) -> Optional[int]:
         """What the script sets the argument to; None if it does not show that."""
         values: List[Any] = [
-            getattr(keyword.value, "value", None)
+            self._value(keyword.value)
             for call in self.calls for keyword in call.keywords if keyword.arg == argument and (
                 call in self.built
                 or re.fullmatch(r"[A-Z]\w*(Config|Arguments|Args)", _name(call.func)))]

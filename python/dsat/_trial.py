@@ -109,6 +109,11 @@ class Trial:
         return int(os.environ.get("DSAT_END_PROFILE_STEP") or 5)
 
     @property
+    def sufficient_step(self) -> int:
+        """The step after which a script may end by itself, and is measured all the same."""
+        return int(os.environ.get("DSAT_SUFFICIENT_STEP") or self.end_profile_step)
+
+    @property
     def has_fixed_steps(self) -> bool:
         """Whether exactly these steps are measured; else more of them if they vary much."""
         return os.environ.get("DSAT_FIXED_STEPS") == "1"
@@ -229,9 +234,9 @@ def check_rank() -> None:
     started_as = os.environ.get("DSAT_RANK")
     if started_as is not None and started_as != str(rank()):
         raise RuntimeError(
-            f"dsat: the command starts ranks itself, of which dsat started one (this is rank {rank()} "
-            f"of {world_size()}, within rank {started_as}): begin it with the launcher, such as "
-            f"torchrun --nproc_per_node {world_size()} in place of python")
+            "dsat: the command starts ranks itself, of which dsat started one (this is rank "
+            f"{rank()} of {world_size()}, within rank {started_as}): begin it with the launcher, "
+            f"such as torchrun --nproc_per_node {world_size()} in place of python")
 
 
 def note_change() -> None:

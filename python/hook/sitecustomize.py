@@ -19,12 +19,15 @@ _TARGETS = {
     "torch.optim.optimizer": "unseen.change",
     "accelerate.commands.launch": "launch.change_accelerate",
     "accelerate.accelerator": "trainers.change_accelerator",
+    "accelerate.state": "engine.change_in_dry_run",
     "accelerate.utils.dataclasses": "trainers.change_accelerate_plugin",
     "accelerate.utils.deepspeed": "trainers.change_accelerate_config",
     "lightning.pytorch.strategies.deepspeed": "trainers.change_lightning",
     "pytorch_lightning.strategies.deepspeed": "trainers.change_lightning",
     "transformers.integrations.deepspeed": "trainers.change_hugging_face",
     "transformers.trainer": "trainers.change_trainer",
+    **dict.fromkeys(("transformers.generation.stopping_criteria", "transformers.generation.utils",
+                     "transformers.training_args"), "engine.change_in_dry_run"),
 }
 # Packages whose import, with all that they import, is worth a pause of the garbage collector.
 _LARGE = frozenset({"torch", "deepspeed", "transformers", "accelerate", "trl", "datasets",

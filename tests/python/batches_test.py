@@ -34,6 +34,12 @@ def test_a_sampler_of_batches_inside_of_another_is_found():
     assert [len(batch) for batch in loader] == [6, 6]
 
 
+def test_a_loader_without_a_whole_batch_is_refused():
+    with pytest.raises(UnreachableError, match="has no whole micro-batch of 4 samples"):
+        rebatch(DataLoader(range(3), batch_size=2, drop_last=True), 4)
+    rebatch(DataLoader(range(3), batch_size=2), 4)
+
+
 def test_a_loader_without_a_batch_size_is_refused_with_the_way_out():
     sampler = BatchSampler(SequentialSampler(range(4)), 2, drop_last=False)
     with pytest.raises(UnreachableError, match="BatchSampler decides .* dsat.get_ds_config"):

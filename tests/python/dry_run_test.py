@@ -1,35 +1,25 @@
 """Dry runs of scripts, compared with arithmetic and with runs on real tensors."""
-import json
-import os
-import pathlib
-import subprocess
-import sys
 
 import pytest
-from conftest import ROOT, SCRIPTS, free_port
+from dry_runs import CONFIG, MODEL, dry_run, real_peak
 
 pytest.importorskip("torch")
 pytest.importorskip("deepspeed")
 numpy = pytest.importorskip("numpy")
 from dsat import _dry_run  # noqa: E402
 
-CONFIG = {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1,
-          "zero_optimization": {"stage": 2, "reduce_bucket_size": 1000,
-                                "allgather_bucket_size": 1000}}
-# The parameters of small_model.py.
-MODEL = 32 * 16 + (16 + 1) * 16 + (16 + 1) * 32
-
-
-ATTENTION = """
+EPOCHS = """
+import sys
 import torch
 net = torch.nn.Linear(16, 48)
 optimizer = torch.optim.AdamW(net.parameters())
-for inputs, in torch.utils.data.DataLoader(
-        torch.utils.data.TensorDataset(torch.randn(64, 128, 16)), batch_size=4):
-    heads = net(inputs).view(-1, 128, 2, 3, 8).permute(3, 0, 2, 1, 4)
-    torch.nn.functional.scaled_dot_product_attention(
-        *heads, dropout_p=0.1).sum().backward()
-    optimizer.step()
+for epoch in range(int(sys.argv[1])):
+    for inputs, in torch.utils.data.DataLoader(
+            torch.utils.data.TensorDataset(torch.randn(10, 16)), batch_size=4, drop_last=True):
+        net(inputs).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    torch.save(net.state_dict(), "checkpoint.pt")
 """
 
 COPIES = """
@@ -46,6 +36,21 @@ for inputs, in torch.utils.data.DataLoader(
     net(inputs).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
+"""
+
+EVALUATES = """
+import torch
+net = torch.nn.Linear(16, 4)
+optimizer = torch.optim.SGD(net.parameters())
+loader = torch.utils.data.DataLoader(
+    torch.utils.data.TensorDataset(torch.randn(64, 16)), batch_size=4)
+with torch.no_grad():
+    for inputs, in torch.utils.data.DataLoader(loader.dataset, batch_size=8):
+        net(inputs)
+for number, (inputs,) in enumerate(loader):
+    net(inputs).sum().backward()
+    if number % 2:
+        optimizer.step()
 """
 
 EXPERTS = """
@@ -73,6 +78,32 @@ for inputs, in torch.utils.data.DataLoader(
     optimizer.zero_grad()
 """
 
+OWN_BATCHES = """
+import os
+import torch
+assert os.path.isfile(os.environ["CONFIG"])
+net = torch.nn.Linear(16, 4)
+optimizer = torch.optim.SGD(net.parameters())
+for _ in range(3):
+    loss = net(torch.randn(8, 16).pin_memory()).sum()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print(f"{loss:.4f} {net.bias}")
+"""
+
+PARTITIONED = """
+import deepspeed
+import torch
+with deepspeed.zero.Init():
+    net = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.LayerNorm(16))
+engine, *_ = deepspeed.initialize(
+    model=net, config={}, optimizer=torch.optim.AdamW(net.parameters()))
+for _ in range(2):
+    engine.backward(engine(torch.randn(4, 16)).sum())
+    engine.step()
+"""
+
 REFERENCE = """
 import copy
 import deepspeed
@@ -89,41 +120,6 @@ for _ in range(3):
     engine.backward((engine(inputs) - targets).pow(2).mean())
     engine.step()
 """
-
-
-def environment(**more):
-    return {**os.environ, "PYTHONPATH": f"{ROOT}/python/hook:{ROOT}/python", "OMP_NUM_THREADS": "1",
-            "CUDA_VISIBLE_DEVICES": "", "DS_ACCELERATOR": "cpu", **more}
-
-
-def dry_run(folder, script, *arguments, ds_config=None, ranks=1, memory=0, all_stages=False,
-            on_gpu=False, **more):
-    request = {"script": str(SCRIPTS / script), "is_module": False, "arguments": arguments,
-               "folder": str(folder), **more,
-               "environment": {}, "ds_config": ds_config or {}, "ranks": ranks, "memory": memory,
-               "on_gpu": on_gpu, "all_stages": all_stages}
-    run = subprocess.run(
-        [sys.executable, "-m", "dsat._dry_run", json.dumps(request)], capture_output=True,
-        env=environment(DSAT_DS_CONFIG=os.devnull, DSAT_MEASURE="memory", TMPDIR=str(folder)),
-        text=True, check=True, timeout=120)
-    assert not list(pathlib.Path(folder).glob("dsat-dry-run-*")), "it leaves files"
-    return json.loads(pathlib.Path(more["report"]).read_text() if "report" in more else run.stdout)
-
-
-def real_peak(folder, script, ranks=1, ds_config=None):
-    """The highest bytes of a rank that trains on real tensors."""
-    config = folder / "ds_config.json"
-    config.write_text(json.dumps(ds_config or {}))
-    own = {} if ds_config is None else {"DSAT_DS_CONFIG": str(config)}
-    port = str(free_port())
-    started = [subprocess.Popen(
-        [sys.executable, str(ROOT / "bench/script_memory.py"), "--rank", str(SCRIPTS / script)],
-        env=environment(PEAK_FILE=str(folder / f"peak{rank}"), MASTER_ADDR="127.0.0.1",
-                        MASTER_PORT=port, RANK=str(rank), LOCAL_RANK=str(rank), **own,
-                        WORLD_SIZE=str(ranks), LOCAL_SIZE=str(ranks)), cwd=folder,
-        stdout=subprocess.DEVNULL) for rank in range(ranks)]
-    assert [rank.wait(timeout=120) for rank in started] == [0] * ranks
-    return max(int((folder / f"peak{rank}").read_text()) for rank in range(ranks))
 
 
 def test_a_plain_loop_needs_what_it_needs_on_real_tensors(tmp_path):
@@ -225,14 +221,6 @@ def test_a_loop_without_deepspeed_gives_a_search_no_profile(tmp_path):
     assert "plain_loop.py: it ended before the second step of an engine of " in said["error"]
 
 
-def test_attention_with_dropout_is_fused_on_a_gpu(tmp_path):
-    (tmp_path / "attention.py").write_text(ATTENTION)
-    on_cpu, on_gpu = (dry_run(tmp_path, tmp_path / "attention.py", on_gpu=on_gpu)["rows"][0]
-                      for on_gpu in (False, True))
-    scores = 4 * 2 * 128 * 128 * 4  # A micro-batch of 4 has them for two heads, in 32 bits.
-    assert on_cpu["peak_bytes"] - on_gpu["peak_bytes"] > 2 * scores
-
-
 @pytest.mark.parametrize("text, numbers", [
     pytest.param(COPIES, 2 * 64 * 64, id="copies"),
     pytest.param(EXPERTS, 16 * 4 + 4 * 16 * 32, id="experts")])
@@ -248,6 +236,12 @@ def test_a_script_holds_what_it_holds_on_real_tensors(tmp_path, text, numbers):
     assert row["peak_bytes"] < 2 * 4 * numbers + 20_000
 
 
+def test_the_batches_of_an_evaluation_are_not_accumulated(tmp_path):
+    (tmp_path / "script.py").write_text(EVALUATES)
+    said = dry_run(tmp_path, tmp_path / "script.py")
+    assert (said["micro_batch_size"], said["accumulation_steps"]) == (4, 2)
+
+
 def test_a_reference_model_has_no_optimizer(tmp_path):
     (tmp_path / "script.py").write_text(REFERENCE)
     config = {**CONFIG, "zero_optimization": {"stage": 3, "stage3_prefetch_bucket_size": 1000}}
@@ -256,6 +250,51 @@ def test_a_reference_model_has_no_optimizer(tmp_path):
     assert row["kinds"]["optimizer"] == pytest.approx(3 * 4 * 2 * 65 * 64, rel=0.01)
     real = real_peak(tmp_path, tmp_path / "script.py", ds_config=config)
     assert row["peak_bytes"] == pytest.approx(real, rel=0.01)
+
+
+def test_a_model_that_is_partitioned_from_the_start_is_followed(tmp_path):
+    (tmp_path / "train.py").write_text(PARTITIONED)
+    said = dry_run(tmp_path, tmp_path / "train.py", ranks=2, all_stages=False,
+                   ds_config={**CONFIG, "zero_optimization": {"stage": 3}})
+    assert said["num_params"] == 16 * 16 + 16 + 2 * 16
+    assert said["rows"][0]["kinds"]["optimizer"] > 2 * 4 * said["num_params"] // 2
+
+
+def test_batches_without_a_loader_are_the_scripts_own(tmp_path):
+    (tmp_path / "train.py").write_text(OWN_BATCHES)
+    said = dry_run(tmp_path, tmp_path / "train.py", environment={"CONFIG": "{ds_config}"})
+    assert said["micro_batch_size"] == 0
+    assert said["notes"] == ["No data loader shows the micro-batch size: the script's own counts."]
+    assert said["rows"][0]["kinds"]["parameters"] == 4 * (16 * 4 + 4)
+
+
+def test_a_size_with_less_than_two_steps_says_nothing_about_others(tmp_path):
+    (tmp_path / "train.py").write_text(EPOCHS)
+    once, twice = (dry_run(tmp_path, tmp_path / "train.py", epochs, memory=10 ** 6)
+                   for epochs in ("1", "3"))
+    assert once["notes"] == ["With micro-batch 8: the script ended after its first optimizer step"]
+    assert "largest_micro_batch" not in once["rows"][0]
+    assert twice["notes"] == [] and twice["rows"][0]["largest_micro_batch"] > 100
+    assert once["rows"][0]["peak_bytes"] == twice["rows"][0]["peak_bytes"]
+    assert not (tmp_path / "checkpoint.pt").exists()
+
+
+def test_what_ends_a_script_before_it_trains_is_quoted(tmp_path):
+    (tmp_path / "train.py").write_text("print('no such option: --x')\nraise SystemExit(2)\n")
+    said = dry_run(tmp_path, tmp_path / "train.py")
+    assert said["error"].endswith(
+        "it ended with exit code 2; its last line is: no such option: --x")
+    pytest.importorskip("accelerate")
+    said = dry_run(tmp_path, tmp_path / "train.py", accelerate=["--config_fil", "a", "train.py"])
+    assert "--config_fil" in said["error"]
+    assert "usage" not in said["error"]
+
+
+def test_what_ends_a_script_after_its_first_step_is_named(tmp_path):
+    (tmp_path / "train.py").write_text(OWN_BATCHES + "    raise ValueError('no more data')\n")
+    notes = dry_run(tmp_path, tmp_path / "train.py", environment={"CONFIG": "{ds_config}"})["notes"]
+    assert notes[0] == ("The script ended after its first optimizer step: line 13 (raise "
+                        "ValueError('no more data')): ValueError: no more data.")
 
 
 def test_a_line_of_the_script_is_named_that_looks_at_values(tmp_path):

@@ -72,6 +72,16 @@ def test_a_script_that_ends_before_its_rate_is_known_well_is_measured_all_the_sa
     assert found["first_counted_step"] + len(found["step_seconds"]) == 9
 
 
+def test_a_script_that_ends_in_a_longer_run_is_measured_all_the_same(run_trial):
+    run_trial.write_config(optimizer=ADAMW, train_batch_size=12)
+    longer = {"DSAT_END_PROFILE_STEP": "20", "DSAT_SUFFICIENT_STEP": "4"}
+    assert run_trial.run("reports.py", "few", ranks=1, **longer) == [0]
+    found = run_trial.read("hook-rank0.json")
+    assert len(found["losses"]) == 9 and len(found["step_seconds"]) == 7
+    # The profile's step is 1, and the first one that counts is 2.
+    assert found["first_counted_step"] == 2
+
+
 @pytest.mark.parametrize("script", ["dict_config.py", "reports.py"])
 def test_a_script_that_fails_before_its_rate_is_known_is_not_measured(run_trial, script):
     run_trial.write_config(optimizer=ADAMW, train_batch_size=12)
@@ -276,6 +286,12 @@ def test_a_pipeline_is_measured(run_trial):
     # Two layers of 16 x 16, six samples, three micro-batches; the first layer has no gradient of
     # its input.
     assert found["flops"] == pytest.approx(3 * 6 * 2 * 16 * 16 * 5, rel=0.05)
+
+
+def test_a_batch_that_the_ranks_of_a_pipeline_share_is_refused(run_trial):
+    run_trial.write_config(**{**PIPELINE, "train_batch_size": 36})
+    assert run_trial.run("pipeline.py") == [1, 1]
+    assert "train_batch_size 36, but the script trains on 18 samples a step" in run_trial.log()
 
 
 def test_partial_batches_of_a_pipeline_are_reported(run_trial):

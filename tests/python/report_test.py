@@ -14,6 +14,8 @@ def running(trial_config, monkeypatch):
     def start(measure="steps", total=6):
         monkeypatch.setattr("dsat._report._meter", None)
         monkeypatch.setattr("dsat._report._counter", None)
+        monkeypatch.setattr("dsat._report._watched", [])
+        monkeypatch.setattr("dsat._report._passes", [])
         config = {"train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": 2}
         total = {} if total is None else {"train_batch_size": total}
         folder = trial_config({**config, **total}, measure).parent
@@ -69,6 +71,18 @@ def test_recomputed_activations_are_no_flops(reentrant):
     checkpoint(lambda x: layer(x).relu(), ids, use_reentrant=reentrant).sum().backward()
     counter.stop()
     assert counter.flops == 3 * (2 * 3 * 8 * 4)
+
+
+def test_fewer_passes_than_micro_batches_are_an_error(running):
+    running()
+    model = torch.nn.Linear(8, 4)
+
+    def step(number):
+        model(torch.zeros(3, 8)).sum().backward()
+        dsat.report(loss=float(number), model=model, samples=6)
+    step(0)  # From now on passes are counted.
+    with pytest.raises(RuntimeError, match="ran 1 times .* gradient_accumulation_steps 2: "):
+        step(1)
 
 
 def test_without_a_total_all_ranks_have_samples_of_their_own(running, monkeypatch):

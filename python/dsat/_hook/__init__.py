@@ -1,7 +1,7 @@
-"""Makes libraries train with the config of a trial; called when they are imported.
+"""Makes libraries train with the config of a trial.
 
-hook/sitecustomize.py says which function changes which module. It raises AttributeError if the
-module is not as known. Functions of the libraries are wrapped, never replaced.
+hook/sitecustomize.py says which function changes which module once it is imported. Such a function
+raises AttributeError if the module is not as known. Functions of the libraries are wrapped, never replaced.
 """
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Gives data loaders that scripts have built the micro-batch size of the trial."""
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
 from dsat._hook import wrap
@@ -17,7 +18,10 @@ WAY_OUT = ("build the DataLoader with dsat.get_ds_config(config)"
 
 
 def rebatch(loader: Any, micro_batch: int) -> None:
-    """Changes the batch size of a torch DataLoader. Raises UnreachableError if it has none."""
+    """Changes the batch size of a torch DataLoader.
+
+    Raises UnreachableError if it has no batch size, or no batch of this one.
+    """
     if getattr(loader, "batch_size", micro_batch) == micro_batch:
         return
     sampler = getattr(loader, "batch_sampler", None)
@@ -31,6 +35,10 @@ def rebatch(loader: Any, micro_batch: int) -> None:
     note_change()
     inner.batch_size = micro_batch
     loader.__dict__["batch_size"] = micro_batch  # Its own __setattr__ refuses.
+    with contextlib.suppress(TypeError):  # Not all data have a length.
+        if len(sampler) == 0:
+            raise UnreachableError(f"dsat: the data loader has no whole micro-batch of {micro_batch} "
+                                   "samples")
 
 
 def check_accumulation(own: Any, running: Trial,

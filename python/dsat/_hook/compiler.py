@@ -11,7 +11,7 @@ import importlib
 import sys
 import threading
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, List
 
 from dsat._hook import wrap
 from dsat._trial import measures
@@ -68,11 +68,15 @@ class Loader:
 
     def _disable_later(self, module: ModuleType, fn: Any, *args: Any, **kwargs: Any) -> Any:
         """A function that calls `fn`, and keeps the compiler away from it once there is one."""
-        disabled = functools.cache(lambda: module.disable(fn, *args, **kwargs))
+        disabled: List[Any] = []  # The compiler follows no functools.cache.
 
         @functools.wraps(fn)
         def run(*values: Any, **named: Any) -> Any:
-            return (disabled() if self._state == "loaded" else fn)(*values, **named)
+            if self._state != "loaded":
+                return fn(*values, **named)
+            if not disabled:
+                disabled.append(module.disable(fn, *args, **kwargs))
+            return disabled[0](*values, **named)
         return run
 
     def load(self, module: ModuleType) -> None:
@@ -115,10 +119,12 @@ def change(_: ModuleType) -> None:
             return original(*args, **kwargs)
 
         def decorate(function: Any) -> Any:
-            compiled = functools.cache(lambda: original(**kwargs)(function))
+            compiled: List[Any] = []
 
             @functools.wraps(function)
             def run(*values: Any, **named: Any) -> Any:
-                return compiled()(*values, **named)
+                if not compiled:
+                    compiled.append(original(**kwargs)(function))
+                return compiled[0](*values, **named)
             return run
         return decorate

@@ -158,6 +158,18 @@ def settings_of(engine: Any) -> Dict[str, Any]:
             "allgather_bucket_size": engine.zero_allgather_bucket_size()}
 
 
+def _check_replicas(ran: Dict[str, Any], running: Trial) -> None:
+    """Raises ValueError if ranks share samples and the trial's config does not show it."""
+    batch = running.config.get("train_batch_size")
+    if running.measures and isinstance(batch, int) and running.accumulation_steps is not None and (
+            ran["train_batch_size"] != batch):
+        raise ValueError(
+            f"the trial has train_batch_size {batch}, but the script trains on "
+            f"{ran['train_batch_size']} samples a step, because ranks share them (replicas of the "
+            f"model: {ran['data_parallel_size']}): write \"pipeline\": {{\"stages\": N}} into the "
+            "ds_config, or use --train-batch-size any")
+
+
 def change(deepspeed: ModuleType) -> None:
     """Wraps deepspeed.initialize and the methods of the engines."""
     from dsat._hook import compiler, pipeline
@@ -191,21 +203,23 @@ def change(deepspeed: ModuleType) -> None:
         args: Any = kwargs.get("args")
         _check_local_rank(args)
         check_rank()  # Before the engine takes memory.
-        in_args = getattr(args, "deepspeed_config", None) is not None
-        if in_args:
+        in_args = getattr(args, "deepspeed_config", None)
+        if in_args is not None:
             args.deepspeed_config = None  # DeepSpeed refuses two sources.
         was = _check_batches(given, config, kwargs.get("training_data"))
         if not has_pipeline and kwargs.get("model") is not None:
             arguments.change_model(kwargs["model"])
             arguments.prepare_experts(kwargs["model"], config.get("expert_parallel") or {}, running)
         result = original(**kwargs)
-        if in_args:
-            args.deepspeed_config = str(running.config_path)
+        if in_args is not None:  # A dry run of a command alone has no config of its own.
+            args.deepspeed_config = str(running.config_path) if running.config else in_args
         engine = result[0]
         if not is_measured and running.measures:
             return result
+        ran = settings_of(engine)
+        _check_replicas(ran, running)
         rank_file(running).begin({"engine": type(engine).__name__, "on_cpu": not uses_gpu(),
-                                  "ran": settings_of(engine)})
+                                  "ran": ran})
         micro_batch = engine.train_micro_batch_size_per_gpu()
         if is_measured and has_pipeline:
             engine.dsat_pipeline_watch = pipeline.PipelineWatch(running, micro_batch)
@@ -224,11 +238,16 @@ def change(deepspeed: ModuleType) -> None:
         original(*bound.args, **bound.kwargs)
 
     _wrap_engine(deepspeed.DeepSpeedEngine)
-    fake = sys.modules.get("dsat._fake")
-    if fake is not None and fake.current is not None:
-        fake.current.change_deepspeed(deepspeed)
+    change_in_dry_run(deepspeed)
     pipeline.change(deepspeed)
     compiler.change(deepspeed)
+
+
+def change_in_dry_run(module: ModuleType) -> None:
+    """Lets a dry run of this process change a module that was imported."""
+    fake = sys.modules.get("dsat._fake")
+    if fake is not None and fake.current is not None:
+        fake.current.change(module.__name__)
 
 
 def _wrap_engine(engine_class: Any) -> None:

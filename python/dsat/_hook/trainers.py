@@ -60,6 +60,7 @@ def change_accelerator(module: ModuleType) -> None:
                 arguments.change_loader(loader)
         return original(self, *args, **kwargs)
 
+    engine.change_in_dry_run(module)
     leave_out(module.Accelerator, "save_state")  # It would also remove older states of the user.
 
 
