@@ -178,7 +178,9 @@ void PrintEnvironment(const Json& facts) {
   line("ssh", facts["commands"]["ssh"],
        "searches on several hosts need it; install openssh-client");
   line("Slurm", facts["commands"]["srun"], "searches on nodes of Slurm need its srun");
-  Line("disk", HumanBytes(facts.at("disk_free_bytes").get<int64_t>()) + " free in this folder");
+  const Json& free_bytes = facts.at("disk_free_bytes");
+  if (free_bytes.is_number())
+    Line("disk", HumanBytes(free_bytes.get<int64_t>()) + " free in this folder");
 }
 
 void Print(const Findings& found) {

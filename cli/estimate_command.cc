@@ -250,7 +250,7 @@ Json ModelOf(const EstimateFlags& flags) {
 void UseExperiment(const EstimateFlags& flags, Subject& subject) {
   const ExperimentSpec spec = ReadSpec(flags.config, flags.model_dir);
   if (flags.device.empty() && spec.device == "cuda")
-    subject.cluster = engine::ClusterOf(kDefaultGpu);
+    subject.cluster = engine::ClusterOf(engine::kDefaultGpu);
   subject.inputs = PlannerInputsOf(spec);
   subject.ds_config = spec.ds_config;
   subject.name = spec.ds_config_path.empty() ? spec.config_path : spec.ds_config_path;
@@ -302,7 +302,7 @@ void ApplySettings(const EstimateFlags& flags, int64_t own_ranks, Subject& subje
 
 Subject SubjectOf(const EstimateFlags& flags) {
   Subject subject;
-  const std::string fallback = flags.config.empty() ? kDefaultGpu : "cpu";
+  const std::string fallback = flags.config.empty() ? engine::kDefaultGpu : "cpu";
   subject.cluster = ClusterFor(flags.device.empty() ? fallback : flags.device);
   if (!flags.config.empty()) UseExperiment(flags, subject);
   if (!flags.model.empty() || subject.inputs.model.empty()) {
@@ -343,7 +343,7 @@ void ApplyDevices(const EstimateFlags& flags, Json& request) {
   if (flags.device.empty() && flags.model.empty()) {
     request["on_gpu"] = here || !flags.device_memory.empty();
   } else {
-    const Cluster cluster = ClusterFor(flags.device.empty() ? kDefaultGpu : flags.device);
+    const Cluster cluster = ClusterFor(flags.device.empty() ? engine::kDefaultGpu : flags.device);
     request["memory"] = cluster.device_memory_bytes;
     request["on_gpu"] = cluster.kind() != engine::DeviceKind::kCpu;
   }
@@ -378,12 +378,14 @@ std::vector<std::string> RowOf(const Json& row, bool has_limit) {
 
 std::string TextOf(const Json& answer) {
   const int64_t ranks = answer.at("ranks"), limit = answer.at("memory_bytes");
+  const int64_t micro_batch = answer.at("micro_batch_size");
   std::string text = fmt::format(
-      "{} parameters, {} of them trained, {:.4g} FLOPs per sample\n"
+      "{} parameters, {} of them trained, {:.4g} FLOPs per {}\n"
       "{} of {}, micro-batch {}, accumulation {}{}\n\n",
       answer.at("num_params").get<int64_t>(), answer.at("trainable_num_params").get<int64_t>(),
-      answer.at("flops_per_sample").get<double>(), Counted(ranks, "rank"),
-      answer.at("on_gpu") ? "a GPU" : "the CPU", answer.at("micro_batch_size").get<int64_t>(),
+      answer.at("flops_per_sample").get<double>(), micro_batch > 0 ? "sample" : "micro-batch",
+      Counted(ranks, "rank"), answer.at("on_gpu") ? "a GPU" : "the CPU",
+      micro_batch > 0 ? std::to_string(micro_batch) : "of the script's own",
       answer.at("accumulation_steps").get<int64_t>(),
       answer.at("stage").is_null() ? ", without DeepSpeed"
                                    : fmt::format(", ZeRO stage {}", answer.at("stage").dump()));
@@ -428,7 +430,7 @@ std::optional<Json> ScriptOf(const EstimateFlags& flags) {
                {"all_stages", !flags.stages.empty()}};
   const bool is_model = flags.command.empty() && flags.model.ends_with(".json");
   if (is_model) {
-    ReadJsonFile(flags.model);  // Throws.
+    ReadJsonFile(flags.model);  // Throws before Python starts if the file cannot be read.
     request["command"] = Json::array({"python3", "-m", "dsat._of_config", flags.model,
                                       std::to_string(flags.seq_len), kConfigPlaceholder});
     request["ds_config"] = engine::ReadDsConfig("stage_2");
@@ -454,7 +456,8 @@ std::optional<Json> ScriptOf(const EstimateFlags& flags) {
   ApplyConfig(flags, config);
   if (is_model) {
     config = engine::ConfigForTrial(config, {}, std::max<int64_t>(1, request["ranks"]));
-    config = engine::CanonicalConfig(config, engine::Auto::kDrop, "--ds-config");
+    config = engine::CanonicalConfig(config, engine::Auto::kDrop,
+                                     flags.ds_config.empty() ? "stage_2" : flags.ds_config);
   }
   return request;
 }

@@ -136,10 +136,11 @@ struct TrainFlags {
   RunFlags run;
 };
 struct EstimateFlags {
-  std::string config;  // "" = none: --model
+  std::string config;  // "" = none: --model or a command
   std::string model_dir;
-  std::vector<std::string> command;   // Behind "--": a script that trains; empty = none
-  std::string model;                  // A preset, a config.json, or a model block as JSON.
+  std::vector<std::string> command;  // Behind "--": a script that trains; empty = none
+  // A size or preset of GPT-2, a config.json of Hugging Face, or a model block as JSON.
+  std::string model;
   std::string ds_config;              // "" = the experiment file's own, or stage_2
   std::vector<std::string> settings;  // "/pointer=JSON" over it
   std::optional<int64_t> micro_batch;

@@ -87,10 +87,11 @@ Json EnvironmentFacts() {
     return path.empty() ? Json() : Json(path);
   };
   std::error_code error;
+  const fs::space_info disk = fs::space(".", error);
   return {{"extensions", found.is_null() ? Json() : found.at("extensions")},
           {"packages", found.is_null() ? Json() : found.at("packages")},
           {"commands", {{"ssh", path_or_null("ssh")}, {"srun", path_or_null("srun")}}},
-          {"disk_free_bytes", fs::space(".", error).available}};
+          {"disk_free_bytes", error ? Json() : Json(disk.available)}};
 }
 
 Json MachineFacts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hosts) {
@@ -110,6 +111,7 @@ Json MachineFacts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hos
     if (!disk.is_null()) facts["disk"] = disk;
   } else if (const Json found = AskPython(spec, {"-c", kPrintEnvironment}); found.is_object()) {
     facts["packages"] = found.at("packages");
+    facts["packages"].erase("dsat");  // Another project's: ours is `dsat`.
   }
   if (!UsesGpus(spec)) return facts;
   const engine::CudaStatus cuda = engine::ProbeCuda();

@@ -20,7 +20,8 @@ Json MachineFacts(const ExperimentSpec& spec, const std::vector<LaunchHost>& hos
 // Returns `extensions`, what compiles those of PyTorch and DeepSpeed at run time (the paths python,
 // headers, compiler and ninja, or null), and `packages` (the versions of torch, deepspeed,
 // transformers, and dsat, which is another project's package), both null without a python3 in
-// PATH; `commands` (the paths of ssh and srun, or null); and disk_free_bytes of the current folder.
+// PATH; `commands` (the paths of ssh and srun, or null); and disk_free_bytes of the current folder,
+// or null.
 Json EnvironmentFacts();
 
 // The ports of this machine at which processes of dsat listen, as far as this user may see them:

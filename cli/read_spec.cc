@@ -69,7 +69,7 @@ engine::Cluster ClusterFor(const std::string& device) {
   const Json file = ReadJsonFile(device);
   const JsonBlock block(file, device);
   engine::Cluster cluster = engine::ClusterOf(
-      file.contains("like") ? block.Word("like", engine::ClusterNames()) : kDefaultGpu);
+      file.contains("like") ? block.Word("like", engine::ClusterNames()) : engine::kDefaultGpu);
   std::vector<std::string> known = {"like", "ranks_per_node", "flops", "efficiency"};
   const auto text_of = [&](const char* key) {
     known.emplace_back(key);

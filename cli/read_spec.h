@@ -31,8 +31,6 @@ void ApplySetting(const std::string& setting, Json& ds_config);
 // earlier one, which has to be there. Throws as Store::Open.
 Store OpenForNew(const std::string& db, const ExperimentSpec& spec);
 
-inline constexpr const char* kDefaultGpu = "a100";
-
 // The device of a name (engine::ClusterOf), or of a JSON file: {"like": NAME, ...}, with own
 // figures in place of some of that device's (docs/estimate.md). Throws kInvalidArgument naming the
 // file and the key, and as ReadJsonFile.

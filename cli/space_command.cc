@@ -177,7 +177,8 @@ std::vector<LeftOut> LeftOutByTable(const Search& search) {
   ExperimentSpec allowed = search.spec();
   allowed.options.allow_semantic = true;
   for (const Key& key : engine::Keys()) {
-    const bool is_users = search.spec().search_space.contains(key.pointer);
+    const auto users = search.spec().search_space.find(key.pointer);
+    const bool is_users = users != search.spec().search_space.end();
     const bool may_be_alone = key.several_ranks && search.spec().slots_per_trial == 1;
     if (key.key_class == engine::KeyClass::kSemantic && !search.spec().options.allow_semantic &&
         !is_users && !may_be_alone && IsSearchedWidely(key, allowed))
@@ -195,6 +196,7 @@ std::vector<LeftOut> LeftOutByTable(const Search& search) {
     if (key.searched_from == engine::kNumZeroStages) why = "only --compat determined searches it";
     if (*without.rbegin() < key.from_stage)
       why = fmt::format("it has no effect below stage {}", key.from_stage);
+    if (is_users && users->is_array() && users->size() == 1) why = "search_space has one value";
     if (may_be_alone && !HasEffect(key, search.spec(), *without.rbegin()))
       why = "it has no effect on one rank";
     const std::string where =

@@ -53,22 +53,33 @@ std::string FailureOfSubmitted(const Experiment& experiment) {
 // The part of the limits that is kept for the proof.
 constexpr double kProofPart = 0.5;
 
-// The seconds that the confirmation will take up to its first look if it has as many arms as it can
-// and launches take as long as so far; 0 once it has begun, and before anything was measured. The
-// profiling trial also compiles extensions, and says nothing of the others.
-double SecondsToConfirm(const Search& search) {
-  constexpr double kMostArms = kMostFinalists + 1;  // With the submitted configuration.
-  if (search.confirmation() != nullptr) return 0;
+// A part of the limits is kept for what comes next.
+struct Reserve {
+  double seconds = 0;
+  std::string what = {};
+};
+
+// Keeps the time of the confirmation up to its first look, with all arms that it has so far, if
+// launches take as long as so far; of one launch if there is nothing to compare; and none once it
+// has begun, or before anything was measured. The profiling trial also compiles extensions, and
+// says nothing of the others.
+Reserve ReserveOf(const Search& search) {
+  constexpr int64_t kMostArms = kMostFinalists + 1;  // With the submitted configuration.
+  if (search.confirmation() != nullptr) return {};
   double seconds = 0, launches = 0;
+  int64_t arms = 0;
   for (const auto& [id, trial] : search.trials()) {
     const double took = trial.times.seconds();
     if (took <= 0 || trial.kind == TrialKind::kProfile) continue;
     seconds += took;
     ++launches;
+    arms += trial.state == TrialState::kSucceeded ? 1 : 0;
   }
-  const auto rounds =
-      static_cast<double>(std::min(search.spec().options.confirm_rounds, kFirstLook));
-  return launches > 0 ? kMostArms * rounds * seconds / launches : 0;
+  if (launches == 0) return {};
+  if (arms < 2) return {seconds / launches, "a launch"};
+  const int64_t rounds = std::min(search.spec().options.confirm_rounds, kFirstLook);
+  const auto count = static_cast<double>(std::min(arms, kMostArms) * rounds);
+  return {count * seconds / launches, "its confirmation"};
 }
 
 }  // namespace
@@ -79,18 +90,19 @@ std::optional<std::string> WhySearchIsOver(const Experiment& experiment, const S
   if (const std::string failure = FailureOfSubmitted(experiment); !failure.empty()) {
     return fmt::format("the submitted configuration fails every time in the same way: {}", failure);
   }
-  const double confirm_s = SecondsToConfirm(search);
+  const Reserve reserve = ReserveOf(search);
   const auto is_used = [](const std::optional<double>& limit, double used, double reserved) {
     return limit && used + std::min(reserved, kProofPart * *limit) >= *limit;
   };
-  const std::string next =
-      confirm_s > 0 ? fmt::format(", and its confirmation takes about {:.0f} s", confirm_s) : "";
-  if (is_used(limits.max_time_s, spent.clock_s, confirm_s))
+  const std::string next = reserve.seconds > 0 ? fmt::format(", and {} takes about {:.0f} s",
+                                                             reserve.what, reserve.seconds)
+                                               : "";
+  if (is_used(limits.max_time_s, spent.clock_s, reserve.seconds))
     return fmt::format("--max-time: the search has run for {:.0f} s{}", spent.clock_s, next);
   const double hours = spent.slot_seconds / 3600;
-  const double confirm_hours =
-      confirm_s * static_cast<double>(search.spec().slots_per_trial) / 3600;
-  if (is_used(limits.max_device_hours, hours, confirm_hours))
+  const double next_hours =
+      reserve.seconds * static_cast<double>(search.spec().slots_per_trial) / 3600;
+  if (is_used(limits.max_device_hours, hours, next_hours))
     return fmt::format("--max-device-hours: trials have used {:.3g} hours{}", hours, next);
   return std::nullopt;
 }

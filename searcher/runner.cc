@@ -42,9 +42,8 @@ constexpr int64_t kMostUnreached = 3;  // Attempts of a trial that do not count.
 std::optional<Outcome> Refusal(const ExperimentSpec& spec, const Trial& trial) {
   if (!IsBuiltin(spec)) return std::nullopt;
   try {
-    std::vector<std::string> warnings;
     engine::ParseDsConfig(trial.ds_config, fmt::format("trial {}", trial.id), spec.slots_per_trial,
-                          &warnings);
+                          nullptr);
     return std::nullopt;
   } catch (const Error& error) {
     return Outcome{TrialState::kInfeasible, error.what()};
@@ -463,14 +462,15 @@ void Runner::Impl::NoteLoad(TrialId id) {
     Notify({.kind = Kind::kNote, .text = news});
 }
 
-// After a canceled attempt, and after a failed one with restarts left that may end otherwise,
-// NextTrial runs the trial again.
+// After a canceled attempt, and after a failed one with restarts and time left that may end
+// otherwise, NextTrial runs the trial again.
 bool Runner::Impl::EndsTrial(TrialId id, const Outcome& outcome) const {
   if (outcome.state == TrialState::kStopped) return false;
   if (outcome.state != TrialState::kFailed || outcome.recurs) return true;
   const TrialKind kind = experiment.search().trials().at(id).kind;
   // Without a profile there is no search, and without the submitted one no comparison.
   const bool is_needed = kind == TrialKind::kProfile || kind == TrialKind::kSubmitted;
+  if (is_needed && !experiment.search().EndReason().empty()) return true;  // The time is over.
   const int64_t least = is_needed ? 2 : 0;
   return experiment.NumFailedAttempts(id) >
          std::max(experiment.search().spec().max_restarts, least);

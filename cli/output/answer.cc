@@ -53,6 +53,7 @@ std::string WhyNoOther(const Search& search, const Verdict& verdict) {
     if (trial.kind == TrialKind::kSearch && trial.state == TrialState::kSucceeded)
       fastest = std::max(fastest, {SpeedOf(trial, metric).value_or(0), id});
   }
+  if (fastest.first <= 0) return "no other configuration was measured";
   if (own <= 0 || fastest.first <= own) return "no other configuration was measured to be faster";
   return fmt::format("trial {} was once {:.2f} times as fast, by chance according to {}",
                      fastest.second, fastest.first / own, search.spec().method);
@@ -87,11 +88,12 @@ std::string ProbabilityText(const Factor& factor) {
 // Describes the best other configuration where the submitted one is the answer.
 std::string BestOtherText(const Verdict& verdict) {
   const Factor& factor = *verdict.factor;
-  if (factor.rounds == 0)
-    return fmt::format(
-        "the best other one was measured up to {:.2f} times as fast, which is "
-        "within the noise of launches",
-        factor.value);
+  if (factor.rounds == 0) {
+    const bool is_faster = factor.value >= 1;
+    return fmt::format("the best other one was measured {}{:.2f} times as fast{}",
+                       is_faster ? "up to " : "", factor.value,
+                       is_faster ? ", which is within the noise of launches" : "");
+  }
   return fmt::format("the best other one is {:.2f} times as fast{} in {}, {}", factor.value,
                      IntervalText(factor), RoundsText(factor.rounds), ProbabilityText(factor));
 }
@@ -210,10 +212,13 @@ int64_t NumTried(const Search& search) {
 // Says how much better other configurations may be.
 std::string OthersText(const Search& search, const Verdict& verdict) {
   if (!verdict.others) return "";
+  constexpr double kMostTold = 3;  // More says nothing.
   const SearchOptions& options = search.spec().options;
-  std::string text =
-      fmt::format("no other configuration is expected to be more than {:.1f} % faster (95 %)",
-                  100 * (verdict.others->at_most - 1));
+  std::string text = "how fast other configurations are is not known yet";
+  if (verdict.others->at_most < kMostTold) {
+    text = fmt::format("no other configuration is expected to be more than {:.1f} % faster (95 %)",
+                       100 * (verdict.others->at_most - 1));
+  }
   if (verdict.others->at_most > Method::kNearBest && IsOver(search)) {
     if (NumTried(search) >= options.max_trials) {
       text += " (--max-trials N searches longer)";

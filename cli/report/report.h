@@ -51,8 +51,8 @@ struct Report {
   bool IsPick(TrialId id) const { return verdict.pick == id; }
 };
 
-// Reads an experiment of `store` for a report. `experiment` is nullptr if it does not replay. The
-// result refers to it.
+// Reads an experiment of `store` for a report. `experiment` is nullptr if it does not replay; the
+// caller then sets `why_no_search`. The result refers to the experiment.
 Report ReadReport(const Store& store, ExperimentId id, const Experiment* experiment);
 
 // The unit for all trials of a report.

@@ -200,8 +200,10 @@ Json ConfigForScript(const ExperimentSpec& spec, Json ds_config, bool has_hook) 
   return ds_config;
 }
 
-Json HyperparametersForScript(const ExperimentSpec& spec, const Json& config) {
-  Json hparams = spec.file.value("hyperparameters", Json::object());
+std::map<std::string, std::string> FileForRanks(const ExperimentSpec& spec, const Json& config) {
+  Json file = spec.file;
+  Json hparams = file.value("hyperparameters", Json::object());
+  file.erase("hyperparameters");
   const auto given = hparams.find("deepspeed_config");
   if (given == hparams.end()) {
     for (const auto& [key, value] : spec.ds_config.items())
@@ -211,7 +213,7 @@ Json HyperparametersForScript(const ExperimentSpec& spec, const Json& config) {
     if (given->is_object()) *given = config;
     hparams["overwrite_deepspeed_args"] = config;
   }
-  return hparams;
+  return {{"DSAT_HPARAMS", hparams.dump()}, {"DSAT_EXPERIMENT", file.dump()}};
 }
 
 Json ConfigForTrial(Json ds_config) {

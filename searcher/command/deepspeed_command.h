@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -74,10 +75,11 @@ std::vector<std::string> ArgvForTrial(const ExperimentSpec& spec, const Json& ds
 // DeepSpeed counts each of them.
 Json ConfigForScript(const ExperimentSpec& spec, Json ds_config, bool has_hook);
 
-// The hyperparameters of the experiment file as a rank gets them, with `config`, that of the
-// script, where the file has its DeepSpeed config: in overwrite_deepspeed_args or, if it is no file
-// of its own, in its place.
-Json HyperparametersForScript(const ExperimentSpec& spec, const Json& config);
+// The variables in which a rank gets the experiment file: DSAT_HPARAMS has the hyperparameters,
+// with `config`, that of the script, where the file has its DeepSpeed config (in
+// overwrite_deepspeed_args or, if it is no file of its own, in its place), and DSAT_EXPERIMENT has
+// the rest.
+std::map<std::string, std::string> FileForRanks(const ExperimentSpec& spec, const Json& config);
 
 // `ds_config` without DeepSpeed's own tuner, and without settings that write elsewhere or slow down
 // the steps: monitors, breakdowns, the user's own FLOPS profiling.

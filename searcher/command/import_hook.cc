@@ -40,6 +40,7 @@ void AddProgram(const CommandWords& command, const RankProgram& program, Json& r
   request["script"] = *begin;
   request["is_module"] = program.is_module;
   const std::optional<RankLauncher> launcher = FindRankLauncher(command);
+  request["is_launched"] = launcher.has_value();
   if (launcher && launcher->name == "deepspeed" &&
       std::find(words.begin(), begin, "--no_local_rank") == begin)
     arguments.insert(arguments.begin(), "--local_rank=0");
@@ -85,10 +86,12 @@ Json AskPython(const ExperimentSpec& spec, const std::vector<std::string>& argum
 Json DryRunRequest(const ExperimentSpec& spec, const Json& ds_config) {
   Json config = ConfigForTrial(ConfigForScript(spec, ds_config, /*has_hook=*/true));
   config.erase(kLaunchSection);  // The command and its environment have it.
+  Json environment = spec.environment;
+  environment.update(Json(FileForRanks(spec, config)));
   return {{"command", ArgvForTrial(spec, ds_config, kConfigPlaceholder, std::nullopt)},
           {"ds_config", std::move(config)},
           {"folder", spec.model_dir},
-          {"environment", spec.environment},
+          {"environment", std::move(environment)},
           {"ranks", spec.slots_per_trial},
           {"memory", spec.device_memory_bytes}};
 }

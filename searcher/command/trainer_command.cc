@@ -85,10 +85,11 @@ std::optional<std::string> DropClusterLauncher(ExperimentSpec* spec) {
   return std::nullopt;
 }
 
-// The value that a file of YAML or JSON gives a key by itself on a line; "" if it gives none.
+// The value that a file of YAML or JSON gives a key; "" if it gives none.
 std::string ValueIn(const std::string& path, const std::string& key) {
-  const RE2 line(fmt::format(R"re((?m)^[ \t]*["']?{}["']?[ \t]*:[ \t]*["']?([^\s"'#,]+))re", key),
-                 RegexOptions());
+  const RE2 line(
+      fmt::format(R"re((?m)(?:^|[{{,])[ \t]*["']?{}["']?[ \t]*:[ \t]*["']?([^\s"'#,}}]+))re", key),
+      RegexOptions());
   std::string value;
   RE2::PartialMatch(ReadOrEmpty(path), line, &value);
   return value;
@@ -119,14 +120,14 @@ std::optional<ArgumentPart> FileOfAccelerate(const CommandWords& command) {
 std::optional<std::string> NameAcceleratesConfig(ExperimentSpec* spec) {
   CommandWords command(spec->entrypoint);
   const std::optional<ArgumentPart> file = FileOfAccelerate(command);
-  const std::optional<std::string> config = ConfigOfAccelerate(command, spec->model_dir);
-  if (!config || NamesConfig(*spec)) return std::nullopt;
-  command.InsertBehind(file->index, {"--deepspeed_config_file", *config});
+  const std::string config = ValueOfAccelerate(command, spec->model_dir, "deepspeed_config_file");
+  if (config.empty() || NamesConfig(*spec)) return std::nullopt;
+  command.InsertBehind(file->index, {"--deepspeed_config_file", config});
   spec->entrypoint = command.Changed();
   return fmt::format(
       "--deepspeed_config_file {} of {} is given in the entrypoint, so that trials can have their "
       "own",
-      *config, TextOf(command, *file));
+      config, TextOf(command, *file));
 }
 
 // The word behind which arguments of the script can be added; nullopt if it has none that we know,
@@ -189,14 +190,15 @@ class Resolver {
   void ResolveBatch(const BatchArgument& argument, bool by_total) {
     const Json given = spec_.ds_config.value(argument.key, Json());
     const auto flag = FindFlag(command_, argument.flag);
-    std::optional<int64_t> number = NumberIn(ValueInFiles(command_, spec_, argument.flag + 2));
-    if (flag) {
-      number = NumberIn(TextOf(command_, *flag));
-    } else if (const Json* shown =
-                   FindAtPointer(script_, fmt::format("/numbers/{}", argument.flag + 2));
-               shown != nullptr && !reads_file_ && !number) {
-      number = shown->get<int64_t>();
-    }
+    std::optional<int64_t> number =
+        NumberIn(flag ? TextOf(command_, *flag) : ValueInFiles(command_, spec_, argument.flag + 2));
+    if (number && given.is_number_integer() && given != *number)
+      notes_.push_back(
+          fmt::format("{}: /{} is {}, and the command's {} is {}: trials follow the "
+                      "config; by itself, the trainer refuses such a command",
+                      source_, argument.key, given.dump(), argument.flag, *number));
+    const Json* shown = FindAtPointer(script_, fmt::format("/numbers/{}", argument.flag + 2));
+    if (shown != nullptr && !flag && !reads_file_ && !number) number = shown->get<int64_t>();
     if (!flag && parses_) {
       if (given.is_number_integer()) number = given.get<int64_t>();
       if (number) added_.insert(added_.end(), {argument.flag, std::to_string(*number)});
@@ -220,6 +222,12 @@ class Resolver {
   }
 
   [[noreturn]] void Refuse(const BatchArgument& argument, const std::string& text) const {
+    const std::optional<size_t> script = ScriptOf(command_);
+    const auto path = std::filesystem::path(spec_.model_dir) /
+                      (script ? command_.words()[*script].text : std::string());
+    if (!std::filesystem::exists(path))
+      Throw(ErrorCode::kInvalidArgument, "{}: no such file, which the command starts",
+            path.string());
     const std::string seen = text.empty()
                                  ? fmt::format("the command does not give {}", argument.flag)
                                  : fmt::format("the command gives {} {}", argument.flag, text);
@@ -308,13 +316,10 @@ void MarkOwnConfig(ExperimentSpec* spec) {
 
 }  // namespace
 
-std::optional<std::string> ConfigOfAccelerate(const CommandWords& command,
-                                              const std::string& folder) {
+std::string ValueOfAccelerate(const CommandWords& command, const std::string& folder,
+                              const std::string& key) {
   const std::optional<ArgumentPart> file = FileOfAccelerate(command);
-  if (!file) return std::nullopt;
-  const std::string config =
-      ValueIn(std::filesystem::path(folder) / TextOf(command, *file), "deepspeed_config_file");
-  return config.empty() ? std::nullopt : std::optional(config);
+  return file ? ValueIn(std::filesystem::path(folder) / TextOf(command, *file), key) : "";
 }
 
 std::vector<std::string> CompleteCommand(const std::string& source, ExperimentSpec* spec) {

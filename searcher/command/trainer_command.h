@@ -35,10 +35,10 @@ std::vector<std::string> CompleteCommand(const std::string& source, ExperimentSp
 // ValidateDsConfig.
 std::vector<std::string> CheckCommandConfig(const std::string& source, ExperimentSpec* spec);
 
-// The ds_config that the file of "accelerate launch --config_file FILE" names (FILE is relative to
-// `folder`); nullopt if there is none.
-std::optional<std::string> ConfigOfAccelerate(const CommandWords& command,
-                                              const std::string& folder);
+// The value that the file of "accelerate launch --config_file FILE" gives a key (FILE is relative
+// to `folder`); "" if there is none.
+std::string ValueOfAccelerate(const CommandWords& command, const std::string& folder,
+                              const std::string& key);
 
 // Whether a trainer of Hugging Face or Lightning runs in the command, which clips gradients by an
 // argument of its own, as far as the command's arguments and its script show.

@@ -6,6 +6,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <optional>
@@ -15,7 +16,9 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/json.h"
 #include "base/parse_number.h"
+#include "base/regex.h"
 #include "engine/config/keys.h"
 #include "searcher/command/command_words.h"
 #include "searcher/command/deepspeed_command.h"
@@ -226,43 +229,82 @@ std::string NameOf(const CommandWords& command) {
   return fs::path((script == words.end() ? words.front() : *script).text).stem().string();
 }
 
-// The first argument, or value of a flag, that is the path of a JSON file with a ds_config.
-std::optional<std::string> DsConfigAmong(const CommandWords& command, const std::string& folder) {
+// Whether the file exists and is not so large that it is data.
+bool IsSmallFile(const fs::path& path) {
+  std::error_code error;
+  return fs::is_regular_file(path, error) && fs::file_size(path, error) <= kMaxFileBytes;
+}
+
+bool IsDsConfig(const fs::path& path) {
+  if (path.extension() != ".json" || !IsSmallFile(path)) return false;
+  try {
+    const Json json = ReadJsonFile(path);
+    return std::ranges::any_of(
+        std::array{"zero_optimization", "train_batch_size", kMicroBatchKey + 1},
+        [&](const char* key) { return json.contains(key); });
+  } catch (const Error&) {  // It is data, too.
+    return false;
+  }
+}
+
+// The files among the arguments and the values of flags: scripts, configs and files of arguments.
+std::vector<std::string> FilesAmong(const CommandWords& command) {
+  std::vector<std::string> files;
   for (const CommandWord& word : command.words()) {
     const size_t equals = word.text.starts_with('-') ? word.text.find('=') : std::string::npos;
     const std::string text = equals == word.text.npos ? word.text : word.text.substr(equals + 1);
-    const fs::path path = fs::path(folder) / text;
-    std::error_code error;
-    if (!text.ends_with(".json") || !fs::is_regular_file(path, error)) continue;
-    if (fs::file_size(path, error) > uintmax_t{kMaxFileBytes}) continue;  // It is data.
-    const Json json = Json::parse(ReadOrEmpty(path), nullptr, /*allow_exceptions=*/false,
-                                  /*ignore_comments=*/true);
-    for (const char* key : {"zero_optimization", "train_batch_size", kMicroBatchKey + 1}) {
-      if (json.is_object() && json.contains(key)) return text;
+    for (const char* ending : {".json", ".yaml", ".yml", ".py"}) {
+      if (text.ends_with(ending)) files.push_back(text);
+    }
+  }
+  return files;
+}
+
+// The first ds_config among the files, or whose name one of them has.
+std::optional<std::string> DsConfigAmong(const std::vector<std::string>& files,
+                                         const fs::path& folder) {
+  for (const std::string& file : files) {
+    if (IsDsConfig(folder / file)) return file;
+  }
+  static const RE2 kName(R"(([^\s"'=:,]+\.json)\b)", RegexOptions());
+  for (const std::string& file : files) {
+    const std::string text = IsSmallFile(folder / file) ? ReadOrEmpty(folder / file) : "";
+    re2::StringPiece rest = Piece(text);
+    for (std::string name; RE2::FindAndConsume(&rest, kName, &name);) {
+      if (IsDsConfig(folder / name)) return name;
     }
   }
   return std::nullopt;
 }
 
-// The ds_config that the command names, as it is written there.
+// The ds_config that the command or one of its files names, as it is written there.
 std::string DsConfigOf(const CommandWords& command, const std::string& folder) {
   ExperimentSpec nothing;
   const std::vector<ArgumentPart> parts = FindConfigArguments(command, nothing);
   if (!parts.empty()) return TextOf(command, parts.front());
-  const std::optional<std::string> config = ConfigOfAccelerate(command, folder);
-  if (config) return *config;
-  if (const auto among = DsConfigAmong(command, folder)) return *among;
+  const std::vector<std::string> files = FilesAmong(command);
+  if (const auto among = DsConfigAmong(files, folder)) return *among;
+  std::string missing;
+  for (const std::string& file : files) {
+    if (!fs::exists(fs::path(folder) / file)) missing = fmt::format(" ({}: no such file)", file);
+  }
   Throw(ErrorCode::kInvalidArgument,
-        "the command behind -- names no ds_config: expected a FILE.json in it, as in "
-        "--deepspeed_config FILE.json; if the script has its config as a dict, write an "
-        "experiment file (docs/experiment-file.md)");
+        "the command behind -- names no ds_config, nor do its files{}: expected a FILE.json, as in "
+        "--deepspeed_config FILE.json; or write an experiment file with the settings that the "
+        "script has, such as deepspeed_config: {{train_micro_batch_size_per_gpu: 8, "
+        "gradient_accumulation_steps: 1, zero_optimization: {{stage: 2}}}} "
+        "(docs/experiment-file.md); a script without DeepSpeed needs one line for dsat "
+        "(docs/python.md#training-without-deepspeed)",
+        missing);
 }
 
-int64_t SlotsOf(const CommandWords& command, const std::function<int64_t()>& count_gpus) {
+int64_t SlotsOf(const CommandWords& command, const TypedCommand& typed) {
   const std::optional<RankLauncher> launcher = FindRankLauncher(command);
   if (!launcher) return 1;
   if (launcher->num_ranks) return *launcher->num_ranks;
-  const int64_t num_gpus = launcher->name == "deepspeed" ? count_gpus() : 0;
+  const std::string ranks = ValueOfAccelerate(command, typed.folder, "num_processes");
+  if (const auto number = ParseNumber<int64_t>(ranks); number.value_or(0) > 0) return *number;
+  const int64_t num_gpus = launcher->name == "deepspeed" ? typed.count_gpus() : 0;
   if (num_gpus > 0) return num_gpus;
   Throw(ErrorCode::kInvalidArgument,
         "the command behind -- does not say how many ranks {} starts: add {} N to it",
@@ -314,7 +356,7 @@ std::string ExperimentFileOf(const TypedCommand& command) {
       "  slots_per_trial: {}  # The ranks that the command starts.\n"
       "hyperparameters:\n"
       "  deepspeed_config: {}\n",
-      Json(NameOf(words)).dump(), Json(command.words).dump(), SlotsOf(words, command.count_gpus),
+      Json(NameOf(words)).dump(), Json(command.words).dump(), SlotsOf(words, command),
       Json(config).dump());
 }
 

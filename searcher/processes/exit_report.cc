@@ -39,7 +39,7 @@ int DistanceFromCause(const std::string& error) {
 std::string LastError(std::string_view text) {
   static const RE2 kError(
       R"((^|\s)[A-Za-z_.]*(Error|Exception|Interrupt)\b|Fatal Python|^what\(\): )"
-      R"(|^(\S+: )?error: )",  // An argument parser's.
+      R"(|^(\S+: )?error: |: can't open file )",  // An argument parser's, and Python's.
       RegexOptions());
   // A syntax error has no line of source in the traceback that would tell the script.
   static const RE2 kPlace(R"re(^\s*File ("[^"]+", line \d+)$)re", RegexOptions());
@@ -71,7 +71,7 @@ std::string LastErrorOrLine(std::string_view text) {
 }
 
 std::string KilledForHostMemory(const ExitReport& exit, std::string_view process) {
-  if (exit.first_failed_rank < 0 || exit.exit_code != 128 + SIGKILL || exit.oom_kills == 0)
+  if (exit.first_failed_rank < 0 || exit.exit_code != 128 + SIGKILL || exit.oom_kills <= 0)
     return "";
   return fmt::format("{}: the kernel killed {} {}", kNoHostMemory, process, exit.first_failed_rank);
 }

@@ -40,8 +40,9 @@ struct ExitReport {
 // `process` is the name of what the number counts. REQUIRES: a rank has failed.
 std::string DescribeExit(const ExitReport& exit, std::string_view process = "rank");
 
-// Says that the kernel killed the failed rank because host memory had run out; "" if it did not.
 inline constexpr char kNoHostMemory[] = "out of host memory";
+// Begins with kNoHostMemory and says that the kernel killed the failed rank; "" if it did not.
+// `process` as DescribeExit's.
 std::string KilledForHostMemory(const ExitReport& exit, std::string_view process = "rank");
 
 // The last line of `text` that is not blank, at most kMaxQuoteBytes of it; "" if there is none.

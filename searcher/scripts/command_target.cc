@@ -80,7 +80,6 @@ class CommandTarget : public LaunchTarget {
   Outcome Classify(const LaunchRequest& request, const ExitReport& exit) override;
 
  private:
-  // The result of a launch.
   struct Given {
     bool by_poll = false;  // Poll has returned it.
     Clock::time_point measured_at = Clock::time_point::max();
@@ -147,10 +146,10 @@ std::map<std::string, std::string> CommandTarget::OwnEnvironment(
     env["DSAT_END_PROFILE_STEP"] = std::to_string(LastStep(request));
   }
   env["DSAT_TRAINER"] = TrainerArgumentsOf(request.ds_config).dump();
-  Json file = spec_.file;
-  file.erase("hyperparameters");
-  env["DSAT_EXPERIMENT"] = file.dump();
   if (request.steps > 0 || PolicyOf(spec_.options).fixed_window) env["DSAT_FIXED_STEPS"] = "1";
+  // A longer run than the others tells enough with as many steps as they have.
+  if (request.steps > 0)
+    env["DSAT_SUFFICIENT_STEP"] = std::to_string(spec_.options.end_profile_step);
   if (OthersMayReadConfig(spec_)) env["DSAT_CONFIG_READ"] = "1";
   const Json* steps = FindAtPointer(spec_.ds_config, kAccumulationKey);
   if (steps != nullptr && steps->is_number_integer())
@@ -242,7 +241,7 @@ std::vector<RankCommand> CommandTarget::Prepare(const LaunchRequest& request) {
                                                 PythonPath(python_, "")));
   if (launcher_ && on_hosts) argvs = ArgvOfHosts(argvs[0], request, files.dir / "hostfile");
   std::map<std::string, std::string> own = OwnEnvironment(request);
-  own["DSAT_HPARAMS"] = HyperparametersForScript(spec_, config).dump();
+  own.merge(FileForRanks(spec_, config));
   std::vector<RankCommand> commands;
   for (size_t i = 0; i < places.size(); ++i) {
     const RankPlace& place = places[i];
@@ -398,7 +397,7 @@ std::string CommandTarget::WhyNothing(const LaunchRequest& request) const {
         path, Printable(ValidUtf8(ReadOrEmpty(path).substr(0, kMostQuoted))));
   }
   const int64_t steps = reports.empty() ? 0 : reports[0].num_steps;
-  const int64_t needed = LastStep(request) + 1;
+  const int64_t needed = spec_.options.end_profile_step + 1;
   // The exit code of a shell's pipe says nothing about the script.
   const std::string said = Printable(LastErrorOrLine(FilesOf(request).ReadLogEnd(0)));
   const std::string words = said.empty()
@@ -409,11 +408,15 @@ std::string CommandTarget::WhyNothing(const LaunchRequest& request) const {
     return fmt::format(
         "nothing shows that the script used the trial's config: it made no engine by "
         "deepspeed.initialize() in a Python that dsat reaches; add --deepspeed_config {} to the "
-        "entrypoint, or let the script read os.environ[\"{}\"]; {}",
+        "entrypoint, or let the script read os.environ[\"{}\"] and, without DeepSpeed, call "
+        "dsat.report() after each step; {}",
         kConfigPlaceholder, kConfigVariable, words);
   }
   if (applied && steps == 0 && request.kind != TrialKind::kProfile)
-    return "the script ended before its first optimizer step; " + words;
+    return fmt::format(
+        "the script ended before its first optimizer step, as it does if its data have no whole "
+        "batch of {} per rank; {}",
+        request.ds_config.value(kMicroBatchKey + 1, int64_t{1}), words);
   if (request.kind == TrialKind::kProfile || steps == 0) {
     return fmt::format(
         "the command ended with code 0 but nothing was measured; {}; the script must train with an "
@@ -425,8 +428,8 @@ std::string CommandTarget::WhyNothing(const LaunchRequest& request) const {
   if (steps < needed) {
     return fmt::format(
         "the script ended after {} of the {} optimizer steps that are needed: let it train longer, "
-        "or lower {}; {}",
-        steps, needed, request.steps > 0 ? "--soak" : "--end-profile-step", words);
+        "or lower --end-profile-step; {}",
+        steps, needed, words);
   }
   return fmt::format(
       "the script ended after {} optimizer steps, before the measuring was complete: let it train "
@@ -445,6 +448,8 @@ Outcome CommandTarget::Classify(const LaunchRequest& request, const ExitReport& 
   if (request.kind == TrialKind::kProfile && std::exchange(runs_dry_, false)) {
     std::string why = reports.empty() ? "" : reports[0].error;
     if (why.empty()) why = LastErrorOrLine(FilesOf(request).ReadLogEnd(0));
+    if (!reports.empty() && reports[0].recurs)
+      return {TrialState::kFailed, Printable(why), /*recurs=*/true};
     return {TrialState::kFailed,
             "a launch measures the profile, because the dry run gives none: " + Printable(why)};
   }
@@ -458,7 +463,7 @@ Outcome CommandTarget::Classify(const LaunchRequest& request, const ExitReport& 
   // The script may have caught that memory ran out, and gone on without a step.
   if (outcome.state == TrialState::kInfeasible) return outcome;
   if (exit.killed_by_us) return {TrialState::kStopped, WhyStuck(logs[0])};
-  return ended_well ? Outcome{TrialState::kFailed, WhyNothing(request)} : outcome;
+  return ended_well ? Outcome{TrialState::kFailed, WhyNothing(request), /*recurs=*/true} : outcome;
 }
 
 }  // namespace

@@ -30,7 +30,8 @@ constexpr std::array kRules = {
          "Extra inputs are not permitted|Check batch related parameters"
          "|(batch size|per gpu|accumulation steps): \\S+ has to be greater than 0"
          "|Duplicate keys in DeepSpeed config|incompatible with pipeline|untested ZeRO Optimizer"
-         "|not supported with ZeRO|unsupported mix of model_dtype"},
+         "|not supported with ZeRO|unsupported mix of model_dtype"
+         "|the data loader has no whole micro-batch"},
     Rule{TrialState::kInfeasible, "out of device memory", "OutOfMemoryError",
          "(?m:^|Error: |error: |Exception: )(CUDA|HIP) out of memory"
          "|CUDA error: out of memory|CUDA driver error: out of memory"

@@ -21,7 +21,7 @@
 namespace dsat {
 namespace {
 
-constexpr int64_t kMinActivationBytes = 1 << 20;
+constexpr int64_t kMinMeasuredActivationBytes = 1 << 20;
 constexpr int kDryRunLimitS = 60;       // A launch that measures the profile takes about as long.
 constexpr size_t kMaxLineBytes = 8192;  // A longer line of a log is skipped.
 // Other numbers are no times of steps, and no FLOPs.
@@ -159,6 +159,7 @@ std::optional<HookReport> ReadHookReport(const std::string& text) {
   report.profile = file.value("profile", Json());
   const Json error = file.value("error", Json());
   if (error.is_string()) report.error = error;
+  report.recurs = file.value("recurs", Json()) == true;
   report.peak_bytes = FiniteNumber(file, "peak_bytes");
   report.host_bytes = FiniteNumber(file, "host_bytes");
   report.alloc_retries = FiniteNumber(file, "num_alloc_retries");
@@ -223,7 +224,7 @@ ModelProfile ProfileOf(const HookReport& report, int64_t device_memory_bytes,
     json["device_memory_bytes"] = device_memory_bytes;
   ModelProfile profile = ProfileFromJson(json, what);
   int64_t& activations = profile.activation_bytes_per_sample;
-  activations = std::max(activations, kMinActivationBytes);
+  if (profile.dry_places.empty()) activations = std::max(activations, kMinMeasuredActivationBytes);
   if (report.on_cpu) profile.device = "cpu";
   return profile;
 }

@@ -54,6 +54,7 @@ struct HookReport {
   std::string problem = {};              // The key that makes the result unusable; "" if none.
   Json profile = {};                     // An object as for ProfileFromJson, or null.
   std::string error = {};                // Why a dry run gives no profile; "" if it gives one.
+  bool recurs = false;                   // A launch would end by that error, too.
   std::optional<double> peak_bytes = {};
   std::optional<double> host_bytes = {};
   std::optional<double> alloc_retries = {};

@@ -29,15 +29,6 @@ constexpr double kPowerSd = 0.5;
 
 }  // namespace
 
-// The mean of each; zeros of none.
-Confirmation::Launch Confirmation::MeanOf(const std::vector<Launch>& launches) {
-  Launch mean;
-  const double share = 1 / static_cast<double>(launches.size());
-  for (const Launch& one : launches)
-    mean = {mean.log_speed + share * one.log_speed, mean.log_left + share * one.log_left};
-  return mean;
-}
-
 double Posterior::Faster() const {
   if (scale <= 0) return mean > 0 ? 1 : mean < 0 ? 0 : 0.5;
   return StudentProbability(mean / scale, dof);
@@ -220,6 +211,15 @@ bool Confirmation::IsFarFromSearched() const {
   return std::abs(AtMeanLoad(*searched_) - CenterOf(speeds).mean) > kMostDeviations * error;
 }
 
+// The mean of each; zeros of none.
+Confirmation::Launch Confirmation::MeanOf(const std::vector<Launch>& launches) {
+  Launch mean;
+  const double share = 1 / static_cast<double>(launches.size());
+  for (const Launch& one : launches)
+    mean = {mean.log_speed + share * one.log_speed, mean.log_left + share * one.log_left};
+  return mean;
+}
+
 std::vector<Confirmation::Launch> Confirmation::LaunchesOf(TrialId arm) const {
   std::vector<Launch> launches;
   for (const Round& round : rounds_) {
@@ -265,8 +265,9 @@ Center Confirmation::LogSpeed(TrialId arm) const {
 }
 
 // The contrasts of Helmert, of each arm with the mean of those before it: a list for each arm but
-// the first, with a number for each round that has all of them. In each round they are independent
-// and have the variance of a launch; that of the first two arms is their difference, as a variance.
+// the first, with an entry for each round that has it and all those before it. In each round they
+// are independent and have the variance of a launch; that of the first two arms is their
+// difference, as a variance.
 std::vector<std::vector<Confirmation::Launch>> Confirmation::Contrasts(
     const std::vector<TrialId>& order) const {
   std::vector<std::vector<Launch>> contrasts(order.empty() ? 0 : order.size() - 1);

@@ -74,6 +74,9 @@ bool SubmittedRepeats(const SearchState& search);
 // The comparison for a trial of `search` that has been measured and runs the configuration of
 // trial soak.confirms.
 LossCheck CheckLosses(const SearchState& search, const Trial& soak);
+// The same of the configuration of trial `id`, by its soak if that has succeeded, and by its own
+// launch otherwise. Without the comparison if the experiment wants none.
+LossCheck CheckLossesOf(const SearchState& search, TrialId id);
 // The same without the comparison: only what the configuration of trial `id` changes.
 LossCheck NoLossCheck(const SearchState& search, TrialId id);
 

@@ -13,10 +13,10 @@ namespace dsat {
 
 struct EstimatedConfig {
   Assignment assignment;
-  Json ds_config;       // Resolved.
-  Estimate predicted;   // Its bytes are exact or by formulas; its step_ms may be 0.
-  double step_ms = 0;   // By the prediction, else by the time model; 0 if neither knows.
-  double factor = 1;    // By the time model: how long a sample takes, relative to the best.
+  Json ds_config;      // Resolved.
+  Estimate predicted;  // Its bytes are exact or by formulas; its step_ms may be 0.
+  double step_ms = 0;  // By the prediction, else by the time model; 0 if neither knows.
+  double factor = 1;   // By the time model: how long a sample takes, relative to the best.
 };
 
 struct Outlook {
@@ -24,8 +24,8 @@ struct Outlook {
   std::vector<std::vector<int64_t>> sizes;
   // The configurations of each stage of the space, as auto counts them.
   std::vector<double> num_configs;
-  double num_candidates = 0;                // The candidates that auto lists, of all stages.
-  std::vector<EstimatedConfig> best;        // Best first; those that do not fit are left out.
+  double num_candidates = 0;          // The candidates that auto lists, of all stages.
+  std::vector<EstimatedConfig> best;  // Best first; those that do not fit are left out.
 };
 
 // Applies the models of the method auto to the space of a search whose profile is known, whichever

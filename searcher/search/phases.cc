@@ -212,11 +212,10 @@ void ConfirmPhase::AddBeliefs(Confirmation& confirmation) const {
 
 // Further runs of the submitted configuration show more than those that a soak was compared with.
 void ConfirmPhase::LeaveOutWhatTrainsOtherwise() {
-  if (!state_.spec.options.check_losses) return;
   for (const TrialId arm : state_.confirmation->Arms()) {
     const std::optional<TrialId> soak = state_.SoakOf(arm);
-    if (!soak || state_.trials.at(*soak).state != TrialState::kSucceeded) continue;
-    const LossCheck losses = CheckLosses(state_, state_.trials.at(*soak));
+    if (!soak || state_.trials.at(*soak).state == TrialState::kRunning) continue;
+    const LossCheck losses = CheckLossesOf(state_, arm);
     if (losses.result == LossCheck::Result::kDiffers)
       state_.confirmation->LeaveOut(arm, TrainsOtherwise(losses));
   }

@@ -92,23 +92,13 @@ void PickMeasured(const SearchState& search, const Findings& found, Verdict& ver
   Decide(search, best, belief, Factor{.value = *is / *was, .faster = belief.Faster()}, verdict);
 }
 
-// The losses of a configuration by its latest run, `last`, if that has succeeded.
-LossCheck CheckOf(const SearchState& search, TrialId id, const std::optional<TrialId>& last) {
-  if (!search.spec.options.check_losses) return NoLossCheck(search, id);
-  Trial run = search.trials.at(last.value_or(id));
-  if (run.state != TrialState::kSucceeded) run = search.trials.at(id);
-  run.confirms = id;
-  run.ds_config = search.BestConfigOf(id);
-  return CheckLosses(search, run);
-}
-
 // Offers the first one of these trials, the best of which has the smallest value, that is not known
 // to train otherwise.
 void Offer(const SearchState& search, const char* name,
            std::vector<std::pair<double, TrialId>> trials, Verdict& verdict) {
   std::ranges::sort(trials);
   for (const auto& [value, id] : trials) {
-    Alternative other{name, id, CheckOf(search, id, search.SoakOf(id))};
+    Alternative other{name, id, CheckLossesOf(search, id)};
     if (other.losses.result == LossCheck::Result::kDiffers) continue;
     verdict.alternatives.push_back(std::move(other));
     return;
@@ -143,7 +133,7 @@ void AddAlternatives(const SearchState& search, const Findings& found, Verdict& 
 void AddProof(const SearchState& search, Verdict& verdict) {
   const SearchOptions& options = search.spec.options;
   verdict.soak = search.SoakOf(*verdict.pick);
-  verdict.losses = CheckOf(search, *verdict.pick, verdict.soak);
+  verdict.losses = CheckLossesOf(search, *verdict.pick);
   const std::string limit = search.SecondsLeft() < search.LaunchSeconds(*verdict.pick)
                                 ? "no time was left for it"
                                 : search.end_reason;

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/json.h"
+#include "base/version.h"
 #include "tests/cli/run_dsat.h"
 
 namespace dsat {
@@ -71,10 +72,19 @@ TEST(DoctorTest, NamesWhatScriptsAndSeveralHostsNeed) {
   setenv("PYTHONPATH", work.Path("site").c_str(), /*overwrite=*/1);
   setenv("PATH", (work.Path("bin") + ":" + path).c_str(), /*overwrite=*/1);
   const std::string text = work.Dsat({"doctor"}).out;
+  // A search records the version of this dsat, not that of the other project.
+  work.Write("script.json", R"({"entrypoint": "python3 -c 'exit(1)'", "max_restarts": 0,
+                                "hyperparameters": {"train_micro_batch_size_per_gpu": 1}})");
+  work.Dsat({"random", "script.json", "--profile", "measure"});
+  const Json machine =
+      work.DsatJson({"query", "--json", "SELECT spec -> '$.machine' AS value FROM experiments"});
   unsetenv("PYTHONPATH");
   setenv("PATH", path.c_str(), /*overwrite=*/1);
   EXPECT_THAT(text, HasSubstr("the package dsat 0.6.5 is another project's"));
   EXPECT_THAT(text, ContainsRegex("Slurm +" + work.Path("bin/srun") + "\n"));
+  const Json recorded = Json::parse(machine.at(0).at("value").get<std::string>());
+  EXPECT_EQ(recorded["dsat"], kVersion);
+  EXPECT_FALSE(recorded["packages"].contains("dsat"));
   const Json torch = before["packages"].value("torch", Json());
   EXPECT_THAT(text, HasSubstr("PyTorch    " + (torch.is_null() ? "not found: scripts need it"
                                                                : torch.get<std::string>())));

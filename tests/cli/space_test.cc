@@ -141,7 +141,9 @@ TEST_F(SpaceTest, AStageThatFitsWithOtherKeysIsNotSaidNotToFit) {
 }
 
 TEST_F(SpaceTest, ShowsKeysSizesWhatIsLeftOutAndTheBestAndLeavesNothing) {
-  WriteBuiltin("where:\n  - /zero_optimization/overlap_comm == false\n");
+  WriteBuiltin(
+      "where:\n  - /zero_optimization/overlap_comm == false\n"
+      "search_space:\n  /zero_optimization/offload_optimizer/device: [none]\n");
   const Finished run = work.Succeed({"space", "deepspeed.yaml", "--zero-stages", "1,2"});
   EXPECT_THAT(run.out, AllOf(HasSubstr("model: "), HasSubstr("combinations of keys"),
                              HasSubstr("/zero_optimization/reduce_bucket_size  "),
@@ -150,6 +152,7 @@ TEST_F(SpaceTest, ShowsKeysSizesWhatIsLeftOutAndTheBestAndLeavesNothing) {
                              HasSubstr("left out: /zero_optimization/overlap_comm at stage 1; "),
                              HasSubstr(" at stage 1: it is searched from stage 2 on\n"),
                              HasSubstr("left out: /zero_optimization/allgather_partitions: "),
+                             HasSubstr("offload_optimizer/device: search_space has one value\n"),
                              HasSubstr("best configurations as predicted, not measured\n"),
                              HasSubstr("samples/s"), Not(HasSubstr("overlap_comm=true"))));
   EXPECT_FALSE(std::filesystem::exists(work.Path("dsat-out")));

@@ -35,15 +35,19 @@ class BudgetTest : public ::testing::Test {
     return experiment;
   }
 
-  // The submitted configuration has taken 10 s more.
-  Experiment Measured(int64_t confirm_rounds, std::optional<double> max_time_s,
+  // The submitted configuration and `others` have taken 10 s each.
+  Experiment Measured(int64_t others, int64_t confirm_rounds, std::optional<double> max_time_s,
                       std::optional<double> max_device_hours = std::nullopt) {
     Experiment experiment = Profiled(confirm_rounds, max_time_s, max_device_hours);
-    const TrialId submitted = experiment.Ask().value().id;
-    const int64_t attempt = experiment.StartAttempt(submitted, "/logs");
-    experiment.RecordMeasured(submitted, attempt, SamplePoint(10, 2), std::nullopt);
-    experiment.EndAttempt(submitted, attempt, {TrialState::kSucceeded, ""}, "");
-    experiment.Tell(submitted, {TrialState::kSucceeded, ""}, {.started_s = 11, .ended_s = 21});
+    for (int64_t i = 0; i <= others; ++i) {
+      const TrialId trial = experiment.Ask().value().id;
+      const int64_t attempt = experiment.StartAttempt(trial, "/logs");
+      experiment.RecordMeasured(trial, attempt, SamplePoint(10, 2), std::nullopt);
+      experiment.EndAttempt(trial, attempt, {TrialState::kSucceeded, ""}, "");
+      const double start_s = 11 + 10 * static_cast<double>(i);
+      experiment.Tell(trial, {TrialState::kSucceeded, ""},
+                      {.started_s = start_s, .ended_s = start_s + 10});
+    }
     return experiment;
   }
 
@@ -58,14 +62,23 @@ TEST_F(BudgetTest, WithoutAConfirmationTheSearchHasAllOfIt) {
 }
 
 TEST_F(BudgetTest, TheConfirmationHasTheTimeOfItsLaunches) {
-  const Experiment experiment = Measured(2, 300);  // Four arms, two rounds.
+  const Experiment experiment = Measured(3, 2, 300);  // Four arms, two rounds.
   EXPECT_EQ(WhySearchIsOver(experiment, {.clock_s = 219}), std::nullopt);
   EXPECT_EQ(WhySearchIsOver(experiment, {.clock_s = 220}),
             "--max-time: the search has run for 220 s, and its confirmation takes about 80 s");
 }
 
+TEST_F(BudgetTest, WhatWasMeasuredIsAllThatIsConfirmed) {
+  EXPECT_EQ(WhySearchIsOver(Measured(0, 2, 60), {.clock_s = 49}), std::nullopt);
+  EXPECT_EQ(WhySearchIsOver(Measured(0, 2, 60), {.clock_s = 50}),
+            "--max-time: the search has run for 50 s, and a launch takes about 10 s");
+  EXPECT_EQ(WhySearchIsOver(Measured(1, 2, 300), {.clock_s = 259}), std::nullopt);
+  EXPECT_THAT(WhySearchIsOver(Measured(1, 2, 300), {.clock_s = 260}).value(),
+              HasSubstr("about 40 s"));
+}
+
 TEST_F(BudgetTest, TheConfirmationHasAtMostHalfOfIt) {
-  const Experiment experiment = Measured(2, 100);
+  const Experiment experiment = Measured(3, 2, 100);
   EXPECT_EQ(WhySearchIsOver(experiment, {.clock_s = 49}), std::nullopt);
   EXPECT_THAT(WhySearchIsOver(experiment, {.clock_s = 50}).value(), HasSubstr("about 80 s"));
 }
@@ -157,7 +170,7 @@ TEST_F(BudgetTest, TrialsThatNeverMeasureTheMetricEndTheSearch) {
 }
 
 TEST_F(BudgetTest, DeviceHoursCountSlots) {
-  const Experiment experiment = Measured(2, std::nullopt, 600.0 / 3600);
+  const Experiment experiment = Measured(3, 2, std::nullopt, 600.0 / 3600);
   EXPECT_EQ(WhySearchIsOver(experiment, {.clock_s = 9999, .slot_seconds = 439}), std::nullopt);
   EXPECT_THAT(WhySearchIsOver(experiment, {.slot_seconds = 440}).value(),
               HasSubstr("--max-device-hours: trials have used 0.122 hours, and its confirmation"));

@@ -42,6 +42,7 @@ class RankLauncherTest : public testing::Test {
 
   void Write(const std::string& name, const std::string& text) {
     std::ofstream(folder_ / name) << text;
+    std::filesystem::permissions(folder_ / name, std::filesystem::perms::owner_all);
   }
   bool Starts(const std::string& command) {
     spec_.entrypoint = SplitCommand(command);

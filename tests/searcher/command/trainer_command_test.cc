@@ -17,6 +17,8 @@ using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
 using Argv = std::vector<std::string>;
 
 class TrainerCommandTest : public testing::Test {
@@ -62,8 +64,33 @@ TEST_F(TrainerCommandTest, NumbersThatAScriptReadsFromAFileAreNotGuessed) {
   const Argv star = {"python3", "star.py", "--deepspeed", "ds.json"};
   EXPECT_THAT(ErrorOf(star, kAuto), HasSubstr("dsat cannot see what the trainer sets"));
   EXPECT_EQ(ErrorOf(star, with_numbers), "");
+  std::ofstream(folder_ / "one.json")
+      << R"({"out": "a", "per_device_train_batch_size": 3,"gradient_accumulation_steps":2})";
+  EXPECT_EQ(ErrorOf({"python3", "star.py", "one.json"}, kAuto), "");
+  EXPECT_EQ(spec_.ds_config["train_micro_batch_size_per_gpu"], 3);
+  EXPECT_EQ(spec_.ds_config["gradient_accumulation_steps"], 2);
   const Argv without = {"python3", "trl.py", "--deepspeed", "ds.json"};
   EXPECT_EQ(ErrorOf(without, kAuto), "");  // The defaults, which are added to the entrypoint.
+}
+
+TEST_F(TrainerCommandTest, ArgumentsThatContradictTheConfigAreNamed) {
+  const Json config = {{"train_micro_batch_size_per_gpu", 4}};
+  const Argv command = {"python3", "hf.py", "--deepspeed", "ds.json",
+                        "--per_device_train_batch_size"};
+  const auto notes_with = [&](const char* size) {
+    Argv words = command;
+    words.push_back(size);
+    return Complete(words, config);
+  };
+  const std::string note = "ds.json: /train_micro_batch_size_per_gpu is 4, and the command's ";
+  EXPECT_THAT(notes_with("2"),
+              Contains(StartsWith(note + "--per_device_train_batch_size is 2: trials follow")));
+  EXPECT_THAT(notes_with("4"), Not(Contains(StartsWith(note))));
+}
+
+TEST_F(TrainerCommandTest, AScriptThatIsNotThereIsNamed) {
+  EXPECT_EQ(ErrorOf({"python3", "mine.py", "--deepspeed", "ds.json"}, kAuto),
+            (folder_ / "mine.py") + ": no such file, which the command starts");
 }
 
 TEST_F(TrainerCommandTest, AutoIsWhatTheArgumentsSay) {
@@ -158,7 +185,9 @@ TEST_F(TrainerCommandTest, ArgumentsOfAnyClassCountAndDefaultsOfKnownOnes) {
   Complete(trl, kAuto);
   EXPECT_EQ(size("train_micro_batch_size_per_gpu"), 8);
   EXPECT_EQ(spec_.entrypoint, trl);
-  write("MyArguments(per_device_train_batch_size=3, gradient_accumulation_steps=4)");
+  write(
+      "class Other:\n  def set(self):\n    self.n = 5\nn = 3\n"
+      "MyArguments(per_device_train_batch_size=n, gradient_accumulation_steps=4)");
   Complete(trl, kAuto);
   EXPECT_EQ(size("train_micro_batch_size_per_gpu"), 3);
   EXPECT_EQ(size("gradient_accumulation_steps"), 4);

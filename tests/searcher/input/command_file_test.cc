@@ -23,6 +23,10 @@ class CommandFileTest : public ::testing::Test {
     WriteFileAtomic(folder_ / "other.json", R"({"hidden_size": 2})");
     WriteFileAtomic(folder_ / "lines.json", "{\"x\": 1}\n{\"x\": 2}\n");
     WriteFileAtomic(folder_ / "acc.yaml", "deepspeed_config:\n  deepspeed_config_file: ds.json\n");
+    WriteFileAtomic(folder_ / "two.yaml", "num_processes: 2\ndeepspeed_config_file: ds.json\n");
+    WriteFileAtomic(folder_ / "args.json", R"({"lr": 1, "deepspeed": "ds.json"})");
+    WriteFileAtomic(folder_ / "names.py", "Args(data='lines.json', deepspeed=\"ds.json\")");
+    WriteFileAtomic(folder_ / "train.py", "");
   }
   TypedCommand Typed(const Words& words) const {
     return {words, folder_.path(), [this] { return num_gpus_; }};
@@ -53,6 +57,8 @@ TEST_F(CommandFileTest, TheCommandShowsItsRanksAndItsConfig) {
       {{"python3", "train.py", "--deepspeed", "ds.json", "--text", "a: \"b\" # c"}, 1},
       {{"python3", "train.py", "--trainer.strategy.config", "ds.json"}, 1},
       {{"python3", "train.py", "--model=other.json", "--config=ds.json"}, 1},
+      {{"accelerate", "launch", "--config_file", "two.yaml", "train.py"}, 2},
+      {{"torchrun", "--nproc_per_node", "3", "train.py", "args.json"}, 3},
       {{"sh", "-c", "torchrun --nproc_per_node 5 train.py --deepspeed ds.json"}, 5},
   };
   for (const Case& c : cases) {
@@ -63,13 +69,16 @@ TEST_F(CommandFileTest, TheCommandShowsItsRanksAndItsConfig) {
     EXPECT_EQ(spec.model_dir, folder_.path());
   }
   EXPECT_THAT(SpecOf(cases[4].command).entrypoint, testing::Contains("a: \"b\" # c"));
+  EXPECT_EQ(SpecOf({"python3", "names.py"}).ds_config.at("train_micro_batch_size_per_gpu"), 2);
 }
 
 TEST_F(CommandFileTest, WhatTheCommandDoesNotShowIsAskedForByName) {
   for (const Words& none : {Words{"python3", "train.py"},
                             {"python3", "train.py", "--model", "other.json"},
                             {"python3", "train.py", "--data=lines.json"}})
-    EXPECT_THAT(RefusalOf(none), HasSubstr("expected a FILE.json in it"));
+    EXPECT_THAT(RefusalOf(none), HasSubstr("or write an experiment file"));
+  EXPECT_THAT(RefusalOf({"python3", "train.py", "--config", "none.json"}),
+              HasSubstr("(none.json: no such file)"));
   EXPECT_THAT(RefusalOf({"torchrun", "train.py", "--deepspeed", "ds.json"}),
               HasSubstr("add --nproc_per_node N"));
   const Words all = {"deepspeed", "train.py", "--deepspeed", "ds.json"};

@@ -81,7 +81,7 @@ TEST_F(FileForRanksTest, WrongLengthsAreRefused) {
 TEST_F(FileForRanksTest, HyperparametersHaveTheTrialsConfig) {
   const Json trial = {{"train_micro_batch_size_per_gpu", 3}};
   const auto hparams = [&](const std::string& given) {
-    return HyperparametersForScript(ReadCommand("", given), trial);
+    return Json::parse(FileForRanks(ReadCommand("", given), trial).at("DSAT_HPARAMS"));
   };
   EXPECT_EQ(
       hparams("deepspeed_config: ds.json, width: 4, overwrite_deepspeed_args: {seed: 1}"),

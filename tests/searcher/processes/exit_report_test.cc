@@ -8,7 +8,6 @@
 #include <optional>
 #include <string>
 
-
 namespace dsat {
 namespace {
 
@@ -32,6 +31,8 @@ TEST(ExitReportTest, AnExitIsDescribedByTheScriptsOwnError) {
   EXPECT_EQ(DescribeExit(exit), "rank 0 exited with code 1: x.MyError: because");
   EXPECT_THAT(DescribeExit(exit, "the launcher on host"),
               HasSubstr("the launcher on host 0 exited"));
+  exit.log_tail = "python3: can't open file 'x.py': [Errno 2]\n=====\ntrain.py FAILED\n=====\n";
+  EXPECT_THAT(DescribeExit(exit), HasSubstr(": python3: can't open file 'x.py'"));
   exit.exit_code = 128 + SIGSEGV;
   exit.log_tail = "[Rank 0] time (ms) | fwd: 1.50\n";
   EXPECT_EQ(DescribeExit(exit), "rank 0 was killed by signal 11 (Segmentation fault)");

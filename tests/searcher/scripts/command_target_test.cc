@@ -258,6 +258,9 @@ TEST_F(CommandTargetTest, TheImportHookIsPutInFrontOfThePythonPath) {
   }
   request_.steps = 20;
   EXPECT_EQ(Commands()[0].env.at("DSAT_FIXED_STEPS"), "1");
+  EXPECT_EQ(Commands()[0].env.at("DSAT_END_PROFILE_STEP"), "19");
+  EXPECT_EQ(Commands()[0].env.at("DSAT_SUFFICIENT_STEP"),
+            std::to_string(spec_.options.end_profile_step));
   request_.steps = 0;
   spec_.options.compat_determined = true;
   spec_.entrypoint = {"sh", "-c", "cp {ds_config} a.json && python3 t.py"};

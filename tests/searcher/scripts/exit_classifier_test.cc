@@ -27,6 +27,8 @@ TEST(ExitClassifierTest, KnowsTheLastWordsOfDeepSpeedAndPyTorch) {
       {"AssertionError: Check batch related parameters.", TrialState::kInfeasible, "invalid"},
       {"Micro batch size per gpu: 0 has to be greater than 0", TrialState::kInfeasible, "invalid"},
       {"ZeRORuntimeException: y", TrialState::kInfeasible, "invalid"},
+      {"dsat._hook.batches.UnreachableError: dsat: the data loader has no whole micro-batch of 8",
+       TrialState::kInfeasible, "invalid"},
       {"NotImplementedError: unsupported mix of model_dtype=", TrialState::kInfeasible, "invalid"},
       {"torch.OutOfMemoryError: z", TrialState::kInfeasible, "out of device memory"},
       {"torch.cuda.OutOfMemoryError: z", TrialState::kInfeasible, "out of device memory"},

@@ -118,9 +118,11 @@ TEST_F(NodeCommandTest, AScriptThatEndsBeforeItsFirstStepIsSaidToHave) {
   request_.ds_config = {{"train_micro_batch_size_per_gpu", 1}};
   WriteJsonFile(folder_ / "hook-rank0.json", {{"world_size", 1}, {"config_applied", true}});
   WriteFileAtomic(folder_ / "rank0.log", "the batch is too large\n");
-  EXPECT_THAT(MakeCommandTarget(spec)->Classify(request_, {}).reason,
-              HasSubstr("the script ended before its first optimizer step; the last error or line "
-                        "of its output is: the batch is too large"));
+  EXPECT_THAT(
+      MakeCommandTarget(spec)->Classify(request_, {}).reason,
+      HasSubstr(
+          "the script ended before its first optimizer step, as it does if its data have no whole "
+          "batch of 1 per rank; the last error or line of its output is: the batch is too large"));
 }
 
 // It feeds 8 samples whatever its config says. Two views of each sample grow with the micro-batch.

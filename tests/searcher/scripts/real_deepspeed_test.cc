@@ -339,6 +339,18 @@ TEST_F(RealDeepSpeedTest, EachWayToFailEndsInItsClassWithTheScriptsOwnWords) {
   }
 }
 
+TEST_F(RealDeepSpeedTest, AWrongCommandIsNotLaunched) {
+  work_.Write("train.py", "import argparse, deepspeed\nargparse.ArgumentParser().parse_args()\n");
+  for (const char* said :
+       {"error: unrecognized arguments: ", "train.py: no such file, which the command starts"}) {
+    const Finished search = work_.Dsat({"auto", "deepspeed.yaml"});
+    EXPECT_NE(search.exit_code, 0);
+    EXPECT_THAT(search.out + search.err, testing::HasSubstr(said));
+    EXPECT_THAT(search.out + search.err, testing::Not(testing::HasSubstr("a launch measures")));
+    std::filesystem::remove(work_.Path("train.py"));
+  }
+}
+
 TEST_F(RealDeepSpeedTest, AScriptThatCrashesFailsWithItsLastWords) {
   work_.Write("train.py", "raise ValueError('a bug of mine')\n");
   const Finished search = work_.Dsat({"random", "deepspeed.yaml", "--max-trials", "2"});

@@ -431,5 +431,28 @@ TEST_F(ProofTest, ASoakThatFailsOtherwiseIsNoEvidence) {
   EXPECT_EQ(verdict.losses.result, LossCheck::Result::kAlike);
 }
 
+TEST_F(ProofTest, IfASoakFailsTheShorterRunsShowWhatTrainsOtherwise) {
+  struct : SimulatedMachine {
+    static bool IsSubmitted(const Trial& trial) {
+      return trial.ds_config.at("train_micro_batch_size_per_gpu") == 1;
+    }
+    Outcome End(const Trial& trial) const override {
+      if (trial.kind == TrialKind::kSoak && !IsSubmitted(trial))
+        return {TrialState::kFailed, "exit code 1"};
+      return SimulatedMachine::End(trial);
+    }
+    LossCurve Losses(const Trial& trial) const override {
+      return Curve(IsSubmitted(trial) ? 0.05 : 0);
+    }
+  } learns_nothing;
+  Experiment experiment = Make(ProvedSpec());
+  learns_nothing.Drive(experiment);
+  const Verdict verdict = VerdictOf(experiment.search());
+  EXPECT_EQ(verdict.pick, experiment.search().Submitted());
+  ASSERT_FALSE(verdict.left_out.empty());
+  EXPECT_THAT(verdict.left_out[0].second, StartsWith("does not train like the submitted"));
+  ExpectReplay(experiment);
+}
+
 }  // namespace
 }  // namespace dsat

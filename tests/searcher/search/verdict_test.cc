@@ -72,7 +72,7 @@ TEST(VerdictTest, TheBoundOfOthersIsThatOfThePick) {
                        [](const Trial& t) {
                          return t.kind == TrialKind::kSubmitted
                                     ? 50.0
-                                    : 100.0 + 2 * static_cast<double>(t.id % 3);
+                                    : 100.0 + static_cast<double>(t.id % 3);
                        },
                        [&](const Trial& t) {
                          if (!favorite) favorite = search.Find().finalists.at(0);

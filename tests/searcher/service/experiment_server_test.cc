@@ -181,9 +181,9 @@ TEST_F(ExperimentServerTest, ManyClientsAtOnceGetEachTrialOnce) {
   EXPECT_EQ(ids, (std::multiset<TrialId>{0, 1, 2, 3, 4, 5}));
 }
 
-// Sixteen calls wait for decisions that compare 200,000 configurations by ten measurements.
+// Eight calls wait for decisions that compare 200,000 configurations by ten measurements.
 TEST_F(ExperimentServerTest, LongDecisionsOfOneExperimentDelayNoOther) {
-  constexpr int kCalls = 16;
+  constexpr int kCalls = 8;
   ExperimentId slow_id = 0;
   {
     Store store = Store::Open(database(), Store::Mode::kReadWrite);
