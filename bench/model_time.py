@@ -5,7 +5,9 @@ usage: model_time.py [--models 8] [--first-seed 1]
 Draws models (GPT-2 or Llama, their sizes, f32 or bf16, one or two ranks, the accumulation), and has
 `dsat grid` measure each at all ZeRO stages with several micro-batch sizes. Predictions are those
 after the profiling trial, before any other one. Prints for each model the median of predicted /
-measured, how many cells are within 5 %, and the rank correlation of the times per sample.
+measured, how many cells are within 5 %, and the rank correlation of the times per sample. The grid
+runs twice: how many cells of the second run are within 5 % of the first one's says how well any
+forecast could do on this machine.
 """
 import argparse
 import json
@@ -52,31 +54,37 @@ def draw(seed):
     return text, experiment, config
 
 
-def measure(experiment, config, folder):
-    """Runs the grid. Returns predicted and measured ms, both per sample."""
-    (folder / "experiment.yaml").write_text(json.dumps(experiment))
-    (folder / "ds_config.json").write_text(json.dumps(config))
+def run_grid(folder, database):
+    """Returns predicted and measured ms per sample of each stage, micro-batch and accumulation."""
     dsat = os.environ.get("DSAT_PROGRAM", str(ROOT / "build/dsat"))
     with open(folder / "log", "w", encoding="utf-8") as log:
         subprocess.run([dsat, "grid", "experiment.yaml", "--zero-stages", "0", "1", "2", "3",
                         "--space", "published", "--train-batch-size", "any", "--confirm", "0",
-                        "--max-trials", "18", "--db", "time.db"],
+                        "--max-trials", "18", "--db", database],
                        cwd=folder, stdout=log, stderr=log, check=True)
-    shown = json.loads(subprocess.run([dsat, "show", "1", "--json", "--db", "time.db"], cwd=folder,
+    shown = json.loads(subprocess.run([dsat, "show", "1", "--json", "--db", database], cwd=folder,
                                       stdout=subprocess.PIPE, check=True).stdout)
     predicted = {(place["stage"], forecast["micro_batch_size"], forecast["accumulation_steps"]):
                  sum(forecast[part] for part in ("compute_ms", "update_ms", "link_ms"))
                  for place in shown["space"]["stages"] for forecast in place["forecasts"]}
-    pairs = {}
+    times = {}
     for trial in shown["trials"]:
         size = trial["ds_config"]["train_micro_batch_size_per_gpu"]
         steps = trial["ds_config"].get("gradient_accumulation_steps", 1)
         cell = (trial["ds_config"]["zero_optimization"]["stage"], size, steps)
         if trial["kind"] != "search" or cell not in predicted or "latency" not in trial["metrics"]:
             continue
-        pairs[cell] = [ms / size / steps
+        times[cell] = [ms / size / steps
                        for ms in (predicted[cell], trial["metrics"]["latency"]["value"])]
-    return list(pairs.values())
+    return times
+
+
+def measure(experiment, config, folder):
+    """Returns the predicted ms per sample of all cells, and those that two grids measured."""
+    (folder / "experiment.yaml").write_text(json.dumps(experiment))
+    (folder / "ds_config.json").write_text(json.dumps(config))
+    first, second = run_grid(folder, "first.db"), run_grid(folder, "second.db")
+    return [(*first[cell], second[cell][1]) for cell in first if cell in second]
 
 
 def main():
@@ -85,8 +93,9 @@ def main():
     parser.add_argument("--models", type=int, default=8)
     parser.add_argument("--first-seed", type=int, default=1)
     args = parser.parse_args()
-    print(f"{'model':48} cells  predicted / measured  within 5 %  rank corr.", flush=True)
-    everything = []
+    print(f"{'model':48} cells  predicted / measured  within 5 %  again within 5 %  rank corr.",
+          flush=True)
+    everything, all_again = [], 0
     for seed in range(args.first_seed, args.first_seed + args.models):
         text, experiment, config = draw(seed)
         with tempfile.TemporaryDirectory() as path:
@@ -95,16 +104,18 @@ def main():
             except subprocess.CalledProcessError as error:
                 raise SystemExit(f"{text}: {error}\n" +
                                  (pathlib.Path(path) / "log").read_text()[-2000:])
-        ratios = [said / real for said, real in pairs]
+        ratios = [said / real for said, real, _ in pairs]
         everything += ratios
         near = sum(0.95 <= ratio <= 1.05 for ratio in ratios)
-        correlation = statistics.correlation(*(ranks(side) for side in zip(*pairs)))
+        again = sum(0.95 <= real / other <= 1.05 for _, real, other in pairs)
+        all_again += again
+        correlation = statistics.correlation(*(ranks(side) for side in list(zip(*pairs))[:2]))
         print(f"{text:48} {len(pairs):5}  {statistics.median(ratios):20.2f}  {near:10}  "
-              f"{correlation:10.2f}", flush=True)
+              f"{again:16}  {correlation:10.2f}", flush=True)
     tenths = statistics.quantiles(everything, n=10)
     near = sum(0.95 <= ratio <= 1.05 for ratio in everything)
-    print(f"{'all':48} {len(everything):5}  {statistics.median(everything):20.2f}  {near:10}\n"
-          f"eight of ten cells: {tenths[0]:.2f} to {tenths[-1]:.2f}")
+    print(f"{'all':48} {len(everything):5}  {statistics.median(everything):20.2f}  {near:10}  "
+          f"{all_again:16}\neight of ten cells: {tenths[0]:.2f} to {tenths[-1]:.2f}")
 
 
 if __name__ == "__main__":

@@ -76,8 +76,12 @@ def write_files(folder, name):
         f"environment: {{environment_variables: [LIMIT_BYTES={FREE * limit * 2 ** 20:.0f}]}}\n"
         f"resources: {{slots_per_trial: 2, device_memory: {limit}MiB}}\n"
         "hyperparameters: {deepspeed_config: ds_config.json}\n"
-        # On a CPU dsat counts no part of a bucket that is never touched, and the limit does.
-        "search_space: {/zero_optimization/reduce_bucket_size: [20000, 60000]}\n")
+        # On a CPU dsat counts no part of a bucket that is never touched, and the limit does; and
+        # what is offloaded stays in the memory that is limited.
+        "search_space:\n"
+        "  /zero_optimization/reduce_bucket_size: [20000, 60000]\n"
+        "  /zero_optimization/offload_optimizer/device: [none]\n"
+        "  /zero_optimization/offload_param/device: [none]\n")
 
 
 def trials_of(name, way):

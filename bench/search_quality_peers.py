@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Runs Optuna's samplers on the simulated machines of search_quality, one launch at a time.
+"""Runs Optuna's samplers and SMAC3 on the simulated machines of search_quality, one at a time.
 
 Usage: search_quality_peers.py [--build BUILD] [--families NAME ...] [--seeds 5]
-                               [--first-seed 1] [--trials 64] [--samplers tpe gp random]
-It needs Optuna (pip install optuna; gp also needs torch and scipy). `tpe` is the multivariate TPE
-sampler, `random` draws uniformly; both draw micro-batch sizes up to twice the stage's approximate
-maximum, and a launch that runs out of memory is a pruned trial. `gp` is the Gaussian process
-sampler, which does not model conditional parameters: it draws stage, size and all knobs, of which
-those of the stage count. The memory is a constraint, and the sampler is told the true need of every
-launch, also of one that ran out of memory. Prints rows like search_quality's, which has the same
-machines for the same seeds (--families drawn).
+                               [--first-seed 1] [--trials 64] [--samplers tpe gp random smac]
+It needs Optuna (pip install optuna; gp also needs torch and scipy) or SMAC3 (pip install smac; a
+misfit costs what the slowest launch did). `tpe` is the multivariate TPE sampler, `random` draws
+uniformly; both draw micro-batch sizes up to twice the stage's approximate maximum, and a launch
+that runs out of memory is a pruned trial. `gp` is the Gaussian process sampler, which does not
+model conditional parameters: it draws stage, size and all knobs, of which those of the stage count.
+The memory is a constraint, and the sampler is told the true need of every launch, also of one that
+ran out of memory. Prints rows like search_quality's, which has the same machines for the same seeds
+(--families drawn).
 """
 import argparse
 import json
@@ -18,6 +19,7 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import tempfile
 
 MICRO_BATCH = "/train_micro_batch_size_per_gpu"
 STAGE = "/zero_optimization/stage"
@@ -40,17 +42,39 @@ class Machine:
         return json.loads(line)
 
 
+def batch_of(machine):
+    """The samples of a step on a rank, 0 if they are searched."""
+    return machine.space.get("samples_per_step", 0)
+
+
+def stages_of(machine):
+    return {str(stage["stage"]): stage for stage in machine.space["stages"]}
+
+
 def largest_size(stage):
     return max(2 * stage["approx_max_micro_batch"], 2)
 
 
-def draw_size(trial, name, largest, batch):
+def range_of_sizes(largest, batch):
+    """The ends of what a sampler draws for a size: an index of divisors if the batch is fixed."""
+    return (0, len(divisors(batch)) - 1) if batch else (1, largest)
+
+
+def divisors(batch):
+    return [size for size in range(1, batch + 1) if batch % size == 0]
+
+
+def size_keys(drawn, batch):
     """The keys of a micro-batch size, which divides the batch of a rank if that is fixed."""
     if batch == 0:
-        return {MICRO_BATCH: trial.suggest_int(name, 1, largest, log=True)}
-    sizes = [size for size in range(1, batch + 1) if batch % size == 0]
-    size = sizes[trial.suggest_int(name, 0, len(sizes) - 1)]
+        return {MICRO_BATCH: drawn}
+    size = divisors(batch)[drawn]
     return {MICRO_BATCH: size, "/gradient_accumulation_steps": batch // size}
+
+
+def draw_size(trial, name, largest, batch):
+    first, last = range_of_sizes(largest, batch)
+    return size_keys(trial.suggest_int(name, first, last, log=batch == 0), batch)
 
 
 def draw(trial, stages, batch):
@@ -81,32 +105,83 @@ def draw_all(trial, stages, batch):
     return assignment
 
 
-def search(machine, sampler, num_trials):
-    """The loss after each launch, and how many ran out of memory."""
-    constrained = isinstance(sampler, optuna.samplers.GPSampler)
-    study = optuna.create_study(direction="maximize", sampler=sampler)
-    now_s, best, worst, loss, misfits, moments = 0, -math.inf, math.inf, math.inf, 0, []
-    batch = machine.space.get("samples_per_step", 0)
-    stages = {str(stage["stage"]): stage for stage in machine.space["stages"]}
-    for launch in range(num_trials):
-        trial = study.ask()
-        assignment = (draw_all if constrained else draw)(trial, stages, batch)
-        end = machine.ask({"assignment": assignment, "launch": launch + 1, "started_s": now_s})
-        now_s = end["ended_s"]
-        trial.set_user_attr("excess", end["need_share"] - 1)
-        if end["throughput"] is None:
-            misfits += 1
-            if constrained:
-                study.tell(trial, worst if worst < math.inf else 0)
-            else:
-                study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+class OptunaPeer:
+    def __init__(self, machine, sampler, constrained=False):
+        self.study = optuna.create_study(direction="maximize", sampler=sampler)
+        self.constrained, self.worst = constrained, math.inf
+        self.batch, self.stages = batch_of(machine), stages_of(machine)
+
+    def ask(self):
+        self.trial = self.study.ask()
+        return (draw_all if self.constrained else draw)(self.trial, self.stages, self.batch)
+
+    def tell(self, end):
+        self.trial.set_user_attr("excess", end["need_share"] - 1)
+        if end["throughput"] is not None:
+            self.worst = min(self.worst, end["throughput"])
+            self.study.tell(self.trial, end["throughput"])
+        elif self.constrained:
+            self.study.tell(self.trial, self.worst if self.worst < math.inf else 0)
         else:
-            study.tell(trial, end["throughput"])
-            worst = min(worst, end["throughput"])
-            if end["throughput"] > best:
-                best = end["throughput"]
-                # Null: it fits in less than half of its launches.
-                loss = (end["sample_ms"] or math.inf) / machine.best_ms - 1
+            self.study.tell(self.trial, state=optuna.trial.TrialState.PRUNED)
+
+
+class SmacPeer:
+    """SMAC3's random forest, with the size and the knobs of a stage below the stage."""
+
+    def __init__(self, machine, seed, num_trials):
+        self.batch, self.stages, self.costs = batch_of(machine), stages_of(machine), []
+        space = ConfigSpace.ConfigurationSpace(seed=seed)
+        stage = ConfigSpace.Categorical("stage", list(self.stages))
+        space.add(stage)
+        for name, has in self.stages.items():
+            sizes, below = range_of_sizes(largest_size(has), self.batch), []
+            if sizes[0] < sizes[1]:
+                below.append(ConfigSpace.Integer(f"{name} size", sizes, log=self.batch == 0))
+            below += [ConfigSpace.Categorical(f"{name} {at}", range(len(knob["values"])))
+                      for at, knob in enumerate(has["knobs"]) if len(knob["values"]) > 1]
+            space.add(below)
+            space.add([ConfigSpace.EqualsCondition(one, stage, name) for one in below])
+        self.folder = tempfile.TemporaryDirectory()
+        scenario = smac.Scenario(space, deterministic=True, n_trials=num_trials, seed=seed,
+                                 output_directory=pathlib.Path(self.folder.name))
+        facade = smac.HyperparameterOptimizationFacade
+        self.search = facade(scenario, lambda config, seed=0: 0.0, overwrite=True,
+                             intensifier=facade.get_intensifier(scenario, max_config_calls=1),
+                             logging_level=50)
+
+    def ask(self):
+        self.info = self.search.ask()
+        drawn = dict(self.info.config)
+        name = drawn["stage"]
+        has = self.stages[name]
+        first, _ = range_of_sizes(largest_size(has), self.batch)
+        assignment = {STAGE: int(name), **size_keys(drawn.get(f"{name} size", first), self.batch)}
+        for at, knob in enumerate(has["knobs"]):
+            assignment[knob["pointer"]] = knob["values"][drawn.get(f"{name} {at}", 0)]
+        return assignment
+
+    def tell(self, end):
+        if end["throughput"] is not None:
+            self.costs.append(-math.log(end["throughput"]))
+            cost = self.costs[-1]
+        else:
+            cost = max(self.costs, default=0.0)
+        self.search.tell(self.info, smac.runhistory.dataclasses.TrialValue(cost=cost))
+
+
+def search(machine, peer, num_trials):
+    """The loss after each launch, and how many ran out of memory."""
+    now_s, best, loss, misfits, moments = 0, -math.inf, math.inf, 0, []
+    for launch in range(num_trials):
+        end = machine.ask({"assignment": peer.ask(), "launch": launch + 1, "started_s": now_s})
+        now_s = end["ended_s"]
+        peer.tell(end)
+        misfits += end["throughput"] is None
+        if (end["throughput"] or -math.inf) > best:
+            best = end["throughput"]
+            # Null: it fits in less than half of its launches.
+            loss = (end["sample_ms"] or math.inf) / machine.best_ms - 1
         moments.append(loss)
     return moments, misfits
 
@@ -129,20 +204,29 @@ def main():
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--trials", type=int, default=64)
     parser.add_argument("--samplers", nargs="+", default=["tpe", "random"],
-                        choices=["tpe", "gp", "random"])
+                        choices=["tpe", "gp", "random", "smac"])
     args = parser.parse_args()
-    global optuna
-    try:
-        import optuna  # Not needed for --help.
+    global optuna, smac, ConfigSpace
+    try:  # Not needed for --help.
+        if "smac" in args.samplers:
+            import ConfigSpace
+            import smac
+            import smac.runhistory.dataclasses
+        if args.samplers != ["smac"]:
+            import optuna
+            optuna.logging.set_verbosity(optuna.logging.ERROR)
     except ImportError as error:
-        sys.exit(f"search_quality_peers.py: {error}; it needs Optuna: {sys.executable} -m pip "
-                 "install optuna")
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
+        sys.exit(f"search_quality_peers.py: {error}; it needs {sys.executable} -m pip install "
+                 "optuna smac")
     samplers = {
-        "tpe": lambda seed: optuna.samplers.TPESampler(seed=seed, multivariate=True),
-        "gp": lambda seed: optuna.samplers.GPSampler(
-            seed=seed, constraints_func=lambda trial: (trial.user_attrs["excess"],)),
-        "random": lambda seed: optuna.samplers.RandomSampler(seed=seed),
+        "tpe": lambda machine, seed: OptunaPeer(
+            machine, optuna.samplers.TPESampler(seed=seed, multivariate=True)),
+        "gp": lambda machine, seed: OptunaPeer(
+            machine, optuna.samplers.GPSampler(
+                seed=seed, constraints_func=lambda trial: (trial.user_attrs["excess"],)), True),
+        "random": lambda machine, seed: OptunaPeer(
+            machine, optuna.samplers.RandomSampler(seed=seed)),
+        "smac": lambda machine, seed: SmacPeer(machine, seed, args.trials),
     }
     server = subprocess.Popen([args.build / "search_quality", "--serve"], text=True,
                               stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -151,8 +235,10 @@ def main():
     for name in args.samplers:
         make, everything = samplers[name], []
         for family in args.families:
-            runs = [search(Machine(server, family, seed), make(seed), args.trials)
-                    for seed in range(args.first_seed, args.first_seed + args.seeds)]
+            machines = [(Machine(server, family, seed), seed)
+                        for seed in range(args.first_seed, args.first_seed + args.seeds)]
+            runs = [search(machine, make(machine, seed), args.trials)
+                    for machine, seed in machines]
             everything += runs
             report(name, family, runs, args.trials)
         report(name, "**all**", everything, args.trials)

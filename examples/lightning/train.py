@@ -3,8 +3,8 @@
 dsat auto -- torchrun --nproc_per_node 2 train.py fit --config config.yaml \
     --trainer.strategy.config ds_config.json
 
-It needs `pip install lightning jsonargparse[signatures] deepspeed`. torchrun starts the ranks, which
-Lightning would start itself where dsat does not see them.
+It needs `pip install lightning jsonargparse[signatures] deepspeed`. torchrun starts the ranks,
+which Lightning would start itself where dsat does not see them.
 """
 import lightning.pytorch as pl
 import torch
