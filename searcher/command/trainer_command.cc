@@ -342,6 +342,12 @@ bool RunsTrainer(const ExperimentSpec& spec) {
          FactsOfScript(command, spec).value("runs_trainer", false);
 }
 
+bool ParsesTrainerArguments(const ExperimentSpec& spec) {
+  const CommandWords command(spec.entrypoint);
+  return FindFlag(command, kBatchArguments[0].flag) ||
+         FactsOfScript(command, spec).value("parses", false);
+}
+
 std::vector<std::string> CheckCommandConfig(const std::string& source, ExperimentSpec* spec) {
   std::vector<std::string> lines = CompleteCommand(source, spec);
   engine::RefuseOwnKeys(spec->ds_config, source);

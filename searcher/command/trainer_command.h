@@ -44,4 +44,8 @@ std::string ValueOfAccelerate(const CommandWords& command, const std::string& fo
 // argument of its own, as far as the command's arguments and its script show.
 bool RunsTrainer(const ExperimentSpec& spec);
 
+// Whether the command's script takes the arguments of Hugging Face's trainer from its command line,
+// such as --deepspeed, as far as both show.
+bool ParsesTrainerArguments(const ExperimentSpec& spec);
+
 }  // namespace dsat

@@ -288,14 +288,21 @@ std::string DsConfigOf(const CommandWords& command, const std::string& folder) {
   for (const std::string& file : files) {
     if (!fs::exists(fs::path(folder) / file)) missing = fmt::format(" ({}: no such file)", file);
   }
-  Throw(ErrorCode::kInvalidArgument,
-        "the command behind -- names no ds_config, nor do its files{}: expected a FILE.json, as in "
-        "--deepspeed_config FILE.json; or write an experiment file with the settings that the "
-        "script has, such as deepspeed_config: {{train_micro_batch_size_per_gpu: 8, "
-        "gradient_accumulation_steps: 1, zero_optimization: {{stage: 2}}}} "
-        "(docs/experiment-file.md); a script without DeepSpeed needs one line for dsat "
-        "(docs/python.md#training-without-deepspeed)",
-        missing);
+  ExperimentSpec spec;
+  spec.entrypoint = command.Changed();
+  spec.model_dir = folder;
+  Throw(
+      ErrorCode::kInvalidArgument,
+      "the command behind -- names no ds_config, nor do its files{}: {}", missing,
+      ParsesTrainerArguments(spec)
+          ? "write {\"train_micro_batch_size_per_gpu\": \"auto\", \"zero_optimization\": "
+            "{\"stage\": 2}} to ds_config.json, and add --deepspeed ds_config.json, which Hugging "
+            "Face's trainer takes; its own arguments stay"
+          : "expected a FILE.json, as in --deepspeed_config FILE.json; or write an experiment file "
+            "with the settings that the script has, such as deepspeed_config: "
+            "{train_micro_batch_size_per_gpu: 8, gradient_accumulation_steps: 1, "
+            "zero_optimization: {stage: 2}} (docs/experiment-file.md); a script without DeepSpeed "
+            "needs one line for dsat (docs/python.md#training-without-deepspeed)");
 }
 
 int64_t SlotsOf(const CommandWords& command, const TypedCommand& typed) {

@@ -77,6 +77,8 @@ TEST_F(CommandFileTest, WhatTheCommandDoesNotShowIsAskedForByName) {
                             {"python3", "train.py", "--model", "other.json"},
                             {"python3", "train.py", "--data=lines.json"}})
     EXPECT_THAT(RefusalOf(none), HasSubstr("or write an experiment file"));
+  EXPECT_THAT(RefusalOf({"python3", "train.py", "--per_device_train_batch_size", "2"}),
+              HasSubstr("and add --deepspeed ds_config.json"));
   EXPECT_THAT(RefusalOf({"python3", "train.py", "--config", "none.json"}),
               HasSubstr("(none.json: no such file)"));
   EXPECT_THAT(RefusalOf({"torchrun", "train.py", "--deepspeed", "ds.json"}),
