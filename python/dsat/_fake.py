@@ -57,6 +57,11 @@ class FakeTraining(MemoryTracker):
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
         self._copies = WeakIdKeyDictionary()
         self._buffers = WeakIdKeyDictionary()  # Fake tensors for the storages of real ones.
+        self._overwritten = WeakIdKeyDictionary()  # Storages of real ones with values of fake ones.
+
+    def _is_fake(self, tensor: torch.Tensor) -> bool:
+        return isinstance(tensor, FakeTensor) or len(self._overwritten) > 0 and (
+            tensor.layout is torch.strided and tensor.untyped_storage() in self._overwritten)
 
     def own(self, tensor: torch.Tensor) -> torch.Tensor:
         """The fake tensor for a real one, which exists as long as that does."""
@@ -75,20 +80,25 @@ class FakeTraining(MemoryTracker):
             self._copies[tensor] = copy
         return copy
 
-    def _note_written(self, func: Any, args: Any, kwargs: Any) -> None:
-        """A real tensor that is written shares its storage with others, as a bucket's parts do."""
-        for at, argument in enumerate(func._schema.arguments if func._schema.is_mutable else ()):
-            if argument.alias_info is None or not argument.alias_info.is_write:
+    def _note_shared(self, func: Any, args: Any, kwargs: Any, tensors: List[Any]) -> None:
+        """Real tensors share a storage with others if they are all of it, or are written."""
+        written = [args[at] if at < len(args) else kwargs.get(argument.name)
+                   for at, argument in enumerate(func._schema.arguments)
+                   if argument.alias_info is not None and argument.alias_info.is_write]
+        written_ids = set(map(id, tensors_in(written)))
+        for tensor in tensors:
+            if isinstance(tensor, FakeTensor) or tensor.layout is not torch.strided:
                 continue
-            value = args[at] if at < len(args) else kwargs.get(argument.name)
-            for tensor in tensors_in(value):
-                if isinstance(tensor, FakeTensor) or tensor in self._copies:
-                    continue
-                storage = tensor.untyped_storage()
-                if storage not in self._buffers:
-                    with self._mode:
-                        self._buffers[storage] = torch.empty(storage.nbytes(), dtype=torch.uint8,
-                                                             device=tensor.device)
+            storage = tensor.untyped_storage()
+            if id(tensor) in written_ids and tensor.is_floating_point() and tensor.numel() > 1:
+                self._overwritten[storage] = True
+            if tensor in self._copies:
+                continue
+            if storage not in self._buffers and (
+                    id(tensor) in written_ids or storage.nbytes() == tensor.nbytes):
+                with self._mode:
+                    self._buffers[storage] = torch.empty(storage.nbytes(), dtype=torch.uint8,
+                                                         device=tensor.device)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _DEVICE and isinstance(args[0], FakeTensor):  # Half of all calls.
@@ -96,7 +106,7 @@ class FakeTraining(MemoryTracker):
         return super().__torch_dispatch__(func, types, args, kwargs)
 
     def run(self, func: Any, args: Any, kwargs: Any, tensors: List[Any]) -> Any:
-        if not any(isinstance(tensor, FakeTensor) for tensor in tensors):
+        if not self._follows(tensors):
             if not self._creates_large(args):
                 return func(*args, **kwargs)
         elif func is _NUMBER:
@@ -104,7 +114,7 @@ class FakeTraining(MemoryTracker):
             number = int(dtype not in _FLAGS and not getattr(args[0], "dsat_is_zero", False))
             return float(number) if dtype.is_floating_point else number
         if not all(isinstance(tensor, FakeTensor) for tensor in tensors):
-            self._note_written(func, args, kwargs)
+            self._note_shared(func, args, kwargs, tensors)
             args, kwargs = tree_map_only(torch.Tensor, self.own, (args, kwargs))
         name = func._opname
         with self._mode:
@@ -116,7 +126,7 @@ class FakeTraining(MemoryTracker):
         return result
 
     def _follows(self, tensors: List[Any]) -> bool:
-        return any(isinstance(tensor, FakeTensor) for tensor in tensors)
+        return any(map(self._is_fake, tensors))
 
     def _creates_large(self, args: Any) -> bool:
         size = args[0] if args else None

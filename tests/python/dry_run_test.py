@@ -78,6 +78,19 @@ for inputs, in torch.utils.data.DataLoader(
     optimizer.zero_grad()
 """
 
+OVERWRITTEN = """
+import torch
+net = torch.nn.Linear(64, 32)
+optimizer = torch.optim.SGD(net.parameters())
+for inputs, in torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(torch.randn(64, 8, 64)), batch_size=16):
+    padded = torch.zeros(8 * len(inputs), 64)
+    padded[:, :32] = net(inputs.view(-1, 64)) + inputs.sum(dim=2).view(-1, 1) * net.bias
+    (inputs.view(-1, 64) * padded.sin().exp() + padded.cos()).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
 OWN_BATCHES = """
 import os
 import torch
@@ -234,6 +247,16 @@ def test_a_script_holds_what_it_holds_on_real_tensors(tmp_path, text, numbers):
     assert said["flops_per_sample"] > numbers  # A row takes one of four experts, twice.
     # Parameters, gradients, and the batch's activations.
     assert row["peak_bytes"] < 2 * 4 * numbers + 20_000
+
+
+@pytest.mark.parametrize("text", [
+    pytest.param(OVERWRITTEN, id="data_with_other_values")])
+def test_what_operators_make_of_data_is_counted(tmp_path, text):
+    (tmp_path / "script.py").write_text(text)
+    said = dry_run(tmp_path, tmp_path / "script.py")
+    assert (said.get("error"), said.get("notes")) == (None, [])
+    real = real_peak(tmp_path, tmp_path / "script.py")
+    assert said["rows"][0]["peak_bytes"] == pytest.approx(real, rel=0.01)
 
 
 def test_the_batches_of_an_evaluation_are_not_accumulated(tmp_path):
