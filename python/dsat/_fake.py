@@ -15,7 +15,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed._tools.fake_collectives  # noqa: F401
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DynamicOutputShapeException, FakeTensor, FakeTensorMode)
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -36,6 +37,7 @@ _NUMBER = torch.ops.aten._local_scalar_dense.default
 _FLAGS = (torch.bool, torch.uint8)
 _ARE_ZERO = {"isinf", "isnan"}
 _STAY_ZERO = {"logical_or", "bitwise_or", "_to_copy", "max", "amax", "any", "sum", "detach"}
+_INDEXED = {"index", "index_put", "index_put_", "_index_put_impl_"}
 # Tensors that are created with this number of elements are fake at once. Smaller ones may be data.
 _MUCH = 1 << 62
 _LARGE = {"start": _MUCH, "forward": 1 << 18}
@@ -113,17 +115,33 @@ class FakeTraining(MemoryTracker):
             dtype = args[0].dtype
             number = int(dtype not in _FLAGS and not getattr(args[0], "dsat_is_zero", False))
             return float(number) if dtype.is_floating_point else number
+        given = args, kwargs
         if not all(isinstance(tensor, FakeTensor) for tensor in tensors):
             self._note_shared(func, args, kwargs, tensors)
-            args, kwargs = tree_map_only(torch.Tensor, self.own, (args, kwargs))
+            args, kwargs = tree_map_only(torch.Tensor, self.own, (_with_places(func, args), kwargs))
         name = func._opname
-        with self._mode:
-            result = (_multiply_groups if name == "_grouped_mm" else func)(*args, **kwargs)
+        try:
+            with self._mode:
+                result = (_multiply_groups if name == "_grouped_mm" else func)(*args, **kwargs)
+        except DynamicOutputShapeException:
+            if {isinstance(tensor, FakeTensor) for tensor in tensors
+                    if not tensor.is_floating_point()} != {False}:
+                raise  # Whole numbers and masks that are data decide, such as lengths.
+            result = self._run_on_zeros(func, *given)
         if name in _ARE_ZERO or name in _STAY_ZERO and all(
                 getattr(tensor, "dsat_is_zero", False) for tensor in tensors_in(args)):
             for tensor in tensors_in(result):
                 tensor.dsat_is_zero = True  # type: ignore[attr-defined]
         return result
+
+    def _run_on_zeros(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The result for any values of the fake tensors. Its whole numbers are data."""
+        args, kwargs = tree_map_only(
+            FakeTensor, lambda tensor: torch.zeros((), dtype=tensor.dtype).expand(tensor.shape),
+            (args, kwargs))
+        return tree_map_only(
+            torch.Tensor, lambda tensor: self.own(tensor) if tensor.is_floating_point() else tensor,
+            func(*args, **kwargs))
 
     def _follows(self, tensors: List[Any]) -> bool:
         return any(map(self._is_fake, tensors))
@@ -320,6 +338,17 @@ def _deepcopy(tensor: torch.Tensor, _: Any) -> torch.Tensor:
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(copy, tensor.requires_grad)
     return copy.requires_grad_(tensor.requires_grad)
+
+
+def _with_places(func: Any, args: Any) -> Any:
+    """Masks that are data become the places that they select, which tell how many these are."""
+    def places(index: Any) -> Any:
+        is_mask = isinstance(index, torch.Tensor) and index.dtype in _FLAGS and index.dim() > 0
+        is_data = is_mask and not isinstance(index, FakeTensor)
+        return index.nonzero().unbind(1) if is_data else [index]
+    if func._opname not in _INDEXED:
+        return args
+    return (args[0], [place for index in args[1] for place in places(index)], *args[2:])
 
 
 def _multiply_groups(first: torch.Tensor, second: torch.Tensor, ends: Any = None, _: Any = None,

@@ -78,6 +78,29 @@ for inputs, in torch.utils.data.DataLoader(
     optimizer.zero_grad()
 """
 
+MASKS = """
+import torch
+net, cells = torch.nn.Linear(128, 64), torch.nn.LSTM(128, 64, batch_first=True)
+optimizer = torch.optim.SGD([*net.parameters(), *cells.parameters()])
+labels = torch.arange(64 * 8).view(64, 8) % 3
+for inputs, labels in torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(torch.randn(64, 8, 128), labels), batch_size=16):
+    outputs = net(inputs)
+    mask = labels != 0
+    chosen = outputs[mask]
+    outputs[~mask] = 0.0
+    outputs[mask, 1:] = chosen[:, 1:]
+    if chosen.shape[0] != int(mask.sum()):
+        raise SystemExit
+    packed = torch.nn.utils.rnn.pack_padded_sequence(
+        inputs * net.bias[0], labels.sum(dim=1).clamp(max=8), True, enforce_sorted=False)
+    states, lengths = torch.nn.utils.rnn.pad_packed_sequence(cells(packed)[0], batch_first=True)
+    loss = chosen.sum() + outputs.sum() + states[:, :max(lengths)].sum()
+    (loss + outputs.masked_select(mask[..., None]).sum()).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
 OVERWRITTEN = """
 import torch
 net = torch.nn.Linear(64, 32)
@@ -250,6 +273,7 @@ def test_a_script_holds_what_it_holds_on_real_tensors(tmp_path, text, numbers):
 
 
 @pytest.mark.parametrize("text", [
+    pytest.param(MASKS, id="masks_and_lengths_of_data"),
     pytest.param(OVERWRITTEN, id="data_with_other_values")])
 def test_what_operators_make_of_data_is_counted(tmp_path, text):
     (tmp_path / "script.py").write_text(text)
