@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import sys
 from types import ModuleType, SimpleNamespace
-from typing import Any, List, Optional
+from typing import Any, Dict, List, Optional
 
 import numpy
 import torch
@@ -60,6 +60,7 @@ class FakeTraining(MemoryTracker):
         self._copies = WeakIdKeyDictionary()
         self._buffers = WeakIdKeyDictionary()  # Fake tensors for the storages of real ones.
         self._overwritten = WeakIdKeyDictionary()  # Storages of real ones with values of fake ones.
+        self._workspaces: Dict[str, int] = {}  # Their bytes, by the shapes of an operator.
 
     def _is_fake(self, tensor: torch.Tensor) -> bool:
         return isinstance(tensor, FakeTensor) or len(self._overwritten) > 0 and (
@@ -128,6 +129,8 @@ class FakeTraining(MemoryTracker):
                     if not tensor.is_floating_point()} != {False}:
                 raise  # Whole numbers and masks that are data decide, such as lengths.
             result = self._run_on_zeros(func, *given)
+        if name == "mkldnn_rnn_layer":
+            result = (*result[:3], self._workspace_of(func, *given))
         if name in _ARE_ZERO or name in _STAY_ZERO and all(
                 getattr(tensor, "dsat_is_zero", False) for tensor in tensors_in(args)):
             for tensor in tensors_in(result):
@@ -142,6 +145,14 @@ class FakeTraining(MemoryTracker):
         return tree_map_only(
             torch.Tensor, lambda tensor: self.own(tensor) if tensor.is_floating_point() else tensor,
             func(*args, **kwargs))
+
+    def _workspace_of(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+        """The CPU's kernel of recurrent layers keeps its gates in it; that of a fake one is empty."""
+        key = str([getattr(value, "shape", value) for value in args])
+        if key not in self._workspaces:
+            self._workspaces[key] = self._run_on_zeros(func, args, kwargs)[3].nbytes
+        with self._mode:
+            return torch.empty(self._workspaces[key], dtype=torch.uint8)
 
     def _follows(self, tensors: List[Any]) -> bool:
         return any(map(self._is_fake, tensors))

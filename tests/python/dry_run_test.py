@@ -114,6 +114,17 @@ for inputs, in torch.utils.data.DataLoader(
     optimizer.zero_grad()
 """
 
+RECURRENT = """
+import torch
+net = torch.nn.LSTM(16, 32, 2, batch_first=True)
+optimizer = torch.optim.SGD(net.parameters())
+for inputs, in torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(torch.randn(64, 8, 16)), batch_size=16):
+    net(inputs)[0].sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
 OWN_BATCHES = """
 import os
 import torch
@@ -274,7 +285,8 @@ def test_a_script_holds_what_it_holds_on_real_tensors(tmp_path, text, numbers):
 
 @pytest.mark.parametrize("text", [
     pytest.param(MASKS, id="masks_and_lengths_of_data"),
-    pytest.param(OVERWRITTEN, id="data_with_other_values")])
+    pytest.param(OVERWRITTEN, id="data_with_other_values"),
+    pytest.param(RECURRENT, id="recurrent")])
 def test_what_operators_make_of_data_is_counted(tmp_path, text):
     (tmp_path / "script.py").write_text(text)
     said = dry_run(tmp_path, tmp_path / "script.py")
