@@ -38,6 +38,10 @@ _FLAGS = (torch.bool, torch.uint8)
 _ARE_ZERO = {"isinf", "isnan"}
 _STAY_ZERO = {"logical_or", "bitwise_or", "_to_copy", "max", "amax", "any", "sum", "detach"}
 _INDEXED = {"index", "index_put", "index_put_", "_index_put_impl_"}
+_OF_ACCELERATOR = {"set_device_index", "set_device_idx", "synchronize", "empty_cache",
+                   "reset_peak_memory_stats", "current_device_index", "current_device_idx",
+                   "memory_allocated", "max_memory_allocated", "memory_reserved",
+                   "max_memory_reserved"}
 # Tensors that are created with this number of elements are fake at once. Smaller ones may be data.
 _MUCH = 1 << 62
 _LARGE = {"start": _MUCH, "forward": 1 << 18}
@@ -230,6 +234,9 @@ class FakeTraining(MemoryTracker):
         for name in ("set_device", "synchronize", "empty_cache", "reset_peak_memory_stats",
                      "current_device", "memory_allocated", "max_memory_allocated"):
             wrap(torch.cuda, name)(lambda *_, **__: 0)
+        accelerator: Any = getattr(torch, "accelerator", None)  # Since PyTorch 2.6.
+        for name in _OF_ACCELERATOR & set(dir(accelerator)):
+            wrap(accelerator, name)(lambda *_, **__: 0)
         for name in list(sys.modules):
             self.change(name)
         for name in ("cuda", "pin_memory"):
@@ -264,8 +271,8 @@ class FakeTraining(MemoryTracker):
         wrap(torch.amp.GradScaler, "state_dict")(
             lambda original, scaler: original(scaler) or {"scale": scaler.get_scale()})
 
-        def show(name: str, result: Any) -> None:
-            @wrap(torch.cuda, name)
+        def show(name: str, result: Any, owner: Any = torch.cuda) -> None:
+            @wrap(owner, name)
             def _show(original: Any, *args: Any, **kwargs: Any) -> Any:
                 caller = sys._getframe(2).f_code.co_filename
                 is_library = "site-packages" in caller or "/lib/python" in caller
@@ -277,6 +284,10 @@ class FakeTraining(MemoryTracker):
                 "get_device_name": properties.name, "get_device_properties": properties,
                 "get_device_capability": (9, 0), "mem_get_info": (_MUCH, _MUCH)}.items():
             show(name, result)
+        for name, result in {"is_available": True, "device_count": ranks,
+                             "current_accelerator": torch.device("cuda")}.items():
+            if hasattr(torch, "accelerator"):
+                show(name, result, torch.accelerator)
 
     def change(self, name: str) -> None:
         """Changes a module, if it needs that: call it once it is imported."""

@@ -47,6 +47,10 @@ NEEDS_GPU = """
 import torch
 assert torch.cuda.is_available()
 device = 1 % torch.cuda.device_count()
+assert torch.accelerator.is_available() and torch.accelerator.device_count() == 2
+assert torch.accelerator.current_accelerator().type == "cuda"
+torch.accelerator.set_device_index(device)
+torch.accelerator.synchronize()
 net = torch.nn.Linear(16, 4).to(device)
 assert isinstance(type(net.weight)(net.weight, requires_grad=False), torch.nn.Parameter)
 optimizer = torch.optim.SGD(net.parameters())
