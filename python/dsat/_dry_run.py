@@ -280,10 +280,11 @@ def _times(training: Any, facts: Dict[str, Any], speeds: List[float]) -> Dict[st
 
 def _facts(training: Any, speeds: List[float]) -> Dict[str, Any]:
     from dsat._hook import arguments
-    engine = training.engine
-    parameters = (engine.module.parameters() if engine is not None
-                  else training.parameters.values())
-    num_params, trainable_num_params = count_parameters(parameters)
+    engine, parameters = training.engine, training.parameters
+    num_params, trainable_num_params = count_parameters(
+        parameters.values() if engine is None else engine.module.parameters())
+    if engine is None:  # A reference model may be left trainable.
+        trainable_num_params, _ = count_parameters(map(parameters.get, training.trained))
     facts = {"num_params": num_params, "trainable_num_params": trainable_num_params,
              "num_steps": training.num_steps, "flops": training.flops,
              "micro_batch_size": training.batch_size, "stage": None,

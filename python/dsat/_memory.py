@@ -45,6 +45,11 @@ def bytes_of(tensors: List[torch.Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
+def _holds_parameters(module: nn.Module) -> bool:
+    """Whether it is a container of parameters, which is never called."""
+    return isinstance(module, (nn.ParameterDict, nn.ParameterList))
+
+
 class MemoryTracker(TorchDispatchMode):
     """Follows the storages that depend on parameters, from their creation to their release.
 
@@ -78,6 +83,7 @@ class MemoryTracker(TorchDispatchMode):
         self.engine: Any = None  # DeepSpeed's, if it trains.
         self.offloads = False  # Whether the optimizer's states are in host memory.
         self.parameters: Dict[int, nn.Parameter] = {}
+        self.trained: Set[int] = set()  # The ids of those that have had a gradient.
         self._now = [0] * len(KINDS)
         self._storages: Dict[int, List[Any]] = {}  # By address: weak reference, bytes, kind.
         self._seen: Set[int] = set()
@@ -207,12 +213,16 @@ class MemoryTracker(TorchDispatchMode):
             return
         self._seen.add(id(module))
         self.mark(module._buffers, "buffers")
-        for parameter in module._parameters.values():
-            if parameter is not None and id(parameter) not in self.parameters:
-                self.parameters[id(parameter)] = parameter
-                if parameter.requires_grad and parameter.is_leaf:
-                    parameter.register_post_accumulate_grad_hook(
-                        lambda leaf: self.mark(leaf.grad, "gradients"))
+        for part in (module, *filter(_holds_parameters, module.children())):
+            for parameter in part._parameters.values():
+                if parameter is not None and id(parameter) not in self.parameters:
+                    self.parameters[id(parameter)] = parameter
+                    if parameter.requires_grad and parameter.is_leaf:
+                        parameter.register_post_accumulate_grad_hook(self._note_gradient)
+
+    def _note_gradient(self, leaf: torch.Tensor) -> None:
+        self.trained.add(id(leaf))
+        self.mark(leaf.grad, "gradients")
 
     def _begin_update(self, optimizer: Any, *_: Any) -> None:
         self.outer_phase = "update"

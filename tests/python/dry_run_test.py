@@ -38,6 +38,30 @@ for inputs, in torch.utils.data.DataLoader(
     optimizer.zero_grad()
 """
 
+CONTAINERS = """
+import torch
+
+
+class Adapted(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.base = torch.nn.Linear(16, 8, bias=False).requires_grad_(False)
+        self.scales = torch.nn.ParameterDict({"default": torch.ones(8, 3)})
+
+    def forward(self, inputs):
+        return self.base(inputs) @ self.scales["default"]
+
+
+net, teacher = Adapted(), torch.nn.Linear(16, 3, bias=False)  # Nobody has frozen the teacher.
+optimizer = torch.optim.SGD(net.parameters())
+for inputs, in torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(torch.randn(64, 16)), batch_size=4):
+    with torch.no_grad():
+        targets = teacher(inputs)
+    (net(inputs) - targets).pow(2).sum().backward()
+    optimizer.step()
+"""
+
 EVALUATES = """
 import torch
 net = torch.nn.Linear(16, 4)
@@ -293,6 +317,14 @@ def test_what_operators_make_of_data_is_counted(tmp_path, text):
     assert (said.get("error"), said.get("notes")) == (None, [])
     real = real_peak(tmp_path, tmp_path / "script.py")
     assert said["rows"][0]["peak_bytes"] == pytest.approx(real, rel=0.01)
+
+
+def test_parameters_are_trained_that_have_gradients(tmp_path):
+    (tmp_path / "script.py").write_text(CONTAINERS)
+    said = dry_run(tmp_path, tmp_path / "script.py")
+    assert said["num_params"] == 16 * 8 + 8 * 3 + 16 * 3
+    assert said["trainable_num_params"] == 8 * 3
+    assert said["rows"][0]["kinds"]["gradients"] == 4 * 8 * 3
 
 
 def test_the_batches_of_an_evaluation_are_not_accumulated(tmp_path):
