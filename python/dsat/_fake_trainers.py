@@ -39,6 +39,12 @@ def _have_ranks(module: Any, _: bool) -> None:
         return backend, kind
 
 
+def _save_nothing(module: Any, _: bool) -> None:
+    """Fake tensors have no values to save. Other modules may have imported the functions already."""
+    module.save_file.__code__ = (lambda tensors, filename, metadata=None: None).__code__
+    module.save.__code__ = (lambda tensors, metadata=None: b"").__code__
+
+
 def _stop_at_longest(module: Any, _: bool) -> None:
     """Generated text is as long as it may be, since no fake token is its end."""
     @wrap(module.StoppingCriteriaList, "__call__")
@@ -71,6 +77,7 @@ def _generate_data(module: Any, _: bool) -> None:
 # The second argument of a change is whether the answer is for a GPU.
 CHANGES: Dict[str, Callable[[Any, bool], None]] = {
     "accelerate.accelerator": _have_fp16, "accelerate.state": _have_ranks,
+    "safetensors.torch": _save_nothing,
     "transformers.generation.stopping_criteria": _stop_at_longest,
     "transformers.generation.utils": _generate_data,
     "transformers.training_args": _have_bf16}

@@ -26,8 +26,9 @@ _TARGETS = {
     "pytorch_lightning.strategies.deepspeed": "trainers.change_lightning",
     "transformers.integrations.deepspeed": "trainers.change_hugging_face",
     "transformers.trainer": "trainers.change_trainer",
-    **dict.fromkeys(("transformers.generation.stopping_criteria", "transformers.generation.utils",
-                     "transformers.training_args"), "engine.change_in_dry_run"),
+    **dict.fromkeys(("safetensors.torch", "transformers.generation.stopping_criteria",
+                     "transformers.generation.utils", "transformers.training_args"),
+                    "engine.change_in_dry_run"),
 }
 # Packages whose import, with all that they import, is worth a pause of the garbage collector.
 _LARGE = frozenset({"torch", "deepspeed", "transformers", "accelerate", "trl", "datasets",

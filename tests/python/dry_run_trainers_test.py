@@ -120,6 +120,22 @@ for inputs, in torch.utils.data.DataLoader(data, batch_size=4):
     optimizer.zero_grad()
 """
 
+SAVES = """
+import pathlib
+import torch
+from safetensors.torch import save_file
+file = pathlib.Path("model.safetensors")
+file.write_text("mine")
+net = torch.nn.Linear(16, 4)
+optimizer = torch.optim.SGD(net.parameters())
+for inputs, in torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(torch.randn(64, 16)), batch_size=4):
+    net(inputs).sum().backward()
+    optimizer.step()
+    save_file(net.state_dict(), file)
+"""
+
+
 def test_attention_with_dropout_is_fused_on_a_gpu(tmp_path):
     (tmp_path / "attention.py").write_text(ATTENTION)
     on_cpu, on_gpu = (dry_run(tmp_path, tmp_path / "attention.py", on_gpu=on_gpu)["rows"][0]
@@ -198,3 +214,11 @@ def test_generated_tokens_are_data_of_the_greatest_length(tmp_path, by_module):
     (tmp_path / "own.py").write_text(GENERATES)
     said = dry_run(tmp_path, tmp_path / "train.py")
     assert (said.get("error"), said.get("notes")) == (None, [])
+
+
+def test_nothing_is_saved_in_place_of_a_checkpoint(tmp_path):
+    pytest.importorskip("safetensors")
+    (tmp_path / "train.py").write_text(SAVES)
+    said = dry_run(tmp_path, tmp_path / "train.py")
+    assert (said.get("error"), said.get("notes")) == (None, [])
+    assert (tmp_path / "model.safetensors").read_text() == "mine"
