@@ -15,8 +15,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._tools.fake_collectives  # noqa: F401
 from torch import nn
-from torch._subclasses.fake_tensor import (
-    DynamicOutputShapeException, FakeTensor, FakeTensorMode)
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -38,10 +37,6 @@ _FLAGS = (torch.bool, torch.uint8)
 _ARE_ZERO = {"isinf", "isnan"}
 _STAY_ZERO = {"logical_or", "bitwise_or", "_to_copy", "max", "amax", "any", "sum", "detach"}
 _INDEXED = {"index", "index_put", "index_put_", "_index_put_impl_"}
-_OF_ACCELERATOR = {"set_device_index", "set_device_idx", "synchronize", "empty_cache",
-                   "reset_peak_memory_stats", "current_device_index", "current_device_idx",
-                   "memory_allocated", "max_memory_allocated", "memory_reserved",
-                   "max_memory_reserved"}
 # Tensors that are created with this number of elements are fake at once. Smaller ones may be data.
 _MUCH = 1 << 62
 _LARGE = {"start": _MUCH, "forward": 1 << 18}
@@ -151,7 +146,7 @@ class FakeTraining(MemoryTracker):
             func(*args, **kwargs))
 
     def _workspace_of(self, func: Any, args: Any, kwargs: Any) -> torch.Tensor:
-        """The CPU's kernel of recurrent layers keeps its gates in it; that of a fake one is empty."""
+        """It has the gates of recurrent layers on the CPU; that of fake tensors is empty."""
         key = str([getattr(value, "shape", value) for value in args])
         if key not in self._workspaces:
             self._workspaces[key] = self._run_on_zeros(func, args, kwargs)[3].nbytes
@@ -231,12 +226,13 @@ class FakeTraining(MemoryTracker):
         def _compile(_: Any, model: Any = None, **__: Any) -> Any:
             return (lambda function: function) if model is None else model
 
-        for name in ("set_device", "synchronize", "empty_cache", "reset_peak_memory_stats",
-                     "current_device", "memory_allocated", "max_memory_allocated"):
-            wrap(torch.cuda, name)(lambda *_, **__: 0)
-        accelerator: Any = getattr(torch, "accelerator", None)  # Since PyTorch 2.6.
-        for name in _OF_ACCELERATOR & set(dir(accelerator)):
-            wrap(accelerator, name)(lambda *_, **__: 0)
+        # PyTorch has torch.accelerator since 2.6.
+        for owner in (torch.cuda, getattr(torch, "accelerator", torch.cuda)):
+            for name in {"set_device", "synchronize", "empty_cache", "reset_peak_memory_stats",
+                         "current_device", "memory_allocated", "max_memory_allocated",
+                         "memory_reserved", "max_memory_reserved", "set_device_index",
+                         "set_device_idx", "current_device_index"} & set(dir(owner)):
+                wrap(owner, name)(lambda *_, **__: 0)
         for name in list(sys.modules):
             self.change(name)
         for name in ("cuda", "pin_memory"):

@@ -40,7 +40,7 @@ def _have_ranks(module: Any, _: bool) -> None:
 
 
 def _save_nothing(module: Any, _: bool) -> None:
-    """Fake tensors have no values to save. Other modules may have imported the functions already."""
+    """Fake tensors have no values. Other modules may have imported the functions already."""
     module.save_file.__code__ = (lambda tensors, filename, metadata=None: None).__code__
     module.save.__code__ = (lambda tensors, metadata=None: b"").__code__
 
