@@ -181,7 +181,7 @@ class FakeTraining(MemoryTracker):
         fake.data = property(_DATA.__get__, set_data)
         fake.data_ptr = lambda tensor: (tensor.untyped_storage()._cdata << 8) + (
             tensor.storage_offset() * tensor.element_size())
-        fake.numpy = lambda tensor, **_: numpy.ones(tensor.shape)
+        fake.numpy = lambda tensor, **_: torch.ones(tensor.shape, dtype=tensor.dtype).numpy()
         fake.tolist = lambda tensor: numpy.ones(tensor.shape).tolist()
         fake.__float__ = lambda tensor: float(tensor.item())
         fake.__format__ = lambda tensor, how: format(
