@@ -489,7 +489,7 @@ class Estimate:
         runs = dict(zip(jobs, self._runner.run_all(list(jobs.values()), self._own_batch)))
         for run in runs.values():
             # Its peak lacks what the optimizer makes in the first step.
-            if run.facts.get("num_steps", 2) < self._facts["num_steps"]:
+            if run.facts.get("num_steps", 2) < min(2, self._facts["num_steps"]):
                 run.facts["error"] = ("the script ended after its first optimizer step"
                                       f"{run.facts['ended']}")
         return {done: self._first, **runs}

@@ -31,6 +31,8 @@ _COUNTS: Dict[str, Any] = {
     **{f"{_FLASH}_for_cpu{part}": flop_registry.get(getattr(torch.ops.aten, _FLASH + part))
        for part in ("", "_backward")},
     "_grouped_mm": lambda first, second, *_, **__: 2 * first.numel() * second.shape[-1]}
+# So many steps are enough where another optimizer steps less often.
+_MOST_STEPS = 12
 # Its source may be in the memory of the host, or of a collective.
 _COPY = torch.ops.aten.copy_.default
 
@@ -87,6 +89,8 @@ class MemoryTracker(TorchDispatchMode):
         self._now = [0] * len(KINDS)
         self._storages: Dict[int, List[Any]] = {}  # By address: weak reference, bytes, kind.
         self._seen: Set[int] = set()
+        self._optimizers: Any = weakref.WeakSet()
+        self._engines: Any = weakref.WeakSet()  # DeepSpeed's that train.
 
     @property
     def phase(self) -> str:
@@ -175,7 +179,7 @@ class MemoryTracker(TorchDispatchMode):
         self.phases.append(PHASES.index(self.phase))
 
     def watch(self, ends: Callable[[], None]) -> None:
-        """Follows all parameters and optimizers from now on; calls `ends` after two steps."""
+        """Follows parameters and optimizers from now on; calls `ends` after two steps of each."""
         make = nn.Parameter.__new__
 
         def new(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
@@ -184,6 +188,11 @@ class MemoryTracker(TorchDispatchMode):
             return parameter
         nn.Parameter.__new__ = new  # type: ignore[method-assign]
         nn.modules.module.register_module_forward_pre_hook(self._note_module)
+
+        @wrap(optimizers.Optimizer, "__init__")
+        def _init(original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
+            self._optimizers.add(optimizer)
         optimizers.register_optimizer_step_pre_hook(self._begin_update)
         optimizers.register_optimizer_step_post_hook(self._end_update)
         self._ends = ends
@@ -232,13 +241,14 @@ class MemoryTracker(TorchDispatchMode):
         self._mark_states(optimizer)
         if self.engine is None:
             self.outer_phase = "forward"
-            optimizer.dsat_steps = getattr(optimizer, "dsat_steps", 0) + 1
-            self.end_step(optimizer.dsat_steps)
+            self._end_step(optimizer, self._optimizers)
 
-    def end_step(self, num_steps: Optional[int] = None) -> None:
-        """Call it after each optimizer step."""
-        self.num_steps = max(self.num_steps, num_steps or self.num_steps + 1)
-        if self.num_steps >= 2:
+    def _end_step(self, of: Any, others: Any) -> None:
+        """Call it after each step of one of the engines or, without them, of the optimizers."""
+        of.dsat_steps = getattr(of, "dsat_steps", 0) + 1
+        self.num_steps = max(self.num_steps, of.dsat_steps)
+        fewest = min(getattr(one, "dsat_steps", 0) for one in {of, *others})
+        if self.num_steps >= 2 and (fewest >= 2 or self.num_steps >= _MOST_STEPS):
             self._ends()
 
     def _mark_states(self, optimizer: Any) -> None:
@@ -259,6 +269,7 @@ class MemoryTracker(TorchDispatchMode):
             self.outer_phase = before
             if hasattr(engine.optimizer, "step"):
                 self.engine = engine
+                self._engines.add(engine)
                 self.offloads = bool(engine.zero_cpu_offload())
             if engine.optimizer is not None:
                 self.mark_engine(engine)
@@ -276,7 +287,7 @@ class MemoryTracker(TorchDispatchMode):
             self.outer_phase = "forward"
             self.mark_engine(engine)
             if engine.global_steps > before:
-                self.end_step()
+                self._end_step(engine, self._engines)
             return result
 
     def mark_engine(self, engine: Any) -> None:

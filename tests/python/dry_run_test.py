@@ -149,6 +149,36 @@ for inputs, in torch.utils.data.DataLoader(
     optimizer.zero_grad()
 """
 
+OF_TWO_OPTIMIZERS = """
+import torch
+discriminator, generator = torch.nn.Linear(64, 1), torch.nn.Linear(16, 64)
+optimizers = [torch.optim.Adam(net.parameters()) for net in (discriminator, generator)]
+for number, (inputs,) in enumerate(torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(torch.randn(256, 64)), batch_size=4)):
+    made = generator(torch.randn(len(inputs), 16))
+    (discriminator(made.detach()) - discriminator(inputs)).sum().backward()
+    optimizers[0].step()
+    optimizers[0].zero_grad()
+    if number % 3 == 2:
+        discriminator(made).sum().backward()
+        optimizers[1].step()
+        optimizers[1].zero_grad()
+    assert made.detach().mul(255).to(torch.uint8).numpy().dtype == "uint8"
+"""
+
+OF_TWO_ENGINES = """
+import deepspeed
+import torch
+engines = [deepspeed.initialize(model=net, config={}, optimizer=torch.optim.Adam(
+    net.parameters()))[0] for net in (torch.nn.Linear(16, 1), torch.nn.Linear(64, 64))]
+for number in range(4):
+    for engine, width in zip(engines, (16, 64)):
+        engine.backward(engine(torch.randn(4, width)).sum())
+        engine.step()
+        print("step", number, engine.global_steps)
+raise ValueError("a dry run has two steps of each")
+"""
+
 OWN_BATCHES = """
 import os
 import torch
@@ -331,6 +361,25 @@ def test_the_batches_of_an_evaluation_are_not_accumulated(tmp_path):
     (tmp_path / "script.py").write_text(EVALUATES)
     said = dry_run(tmp_path, tmp_path / "script.py")
     assert (said["micro_batch_size"], said["accumulation_steps"]) == (4, 2)
+
+
+def test_all_optimizers_make_two_steps(tmp_path):
+    (tmp_path / "script.py").write_text(OF_TWO_OPTIMIZERS)
+    said = dry_run(tmp_path, tmp_path / "script.py")
+    numbers = 64 + 1 + (16 + 1) * 64
+    assert (said["num_params"], said["notes"]) == (numbers, [])
+    kinds = said["rows"][0]["kinds"]
+    assert kinds["optimizer"] == 2 * 4 * numbers + 4 * 4  # And a counter of each tensor's steps.
+
+
+def test_all_engines_make_two_steps(tmp_path):
+    (tmp_path / "script.py").write_text(OF_TWO_ENGINES)
+    said = dry_run(tmp_path, tmp_path / "script.py", ds_config={
+        **CONFIG, "zero_allow_untested_optimizer": True, "zero_optimization": {"stage": 0}})
+    assert (said.get("error"), said.get("num_params")) == (None, 65 * 64)
+    assert not any("ended" in note for note in said["notes"])
+    # The peak is in the second step of the second engine, whose moments exist.
+    assert said["rows"][0]["kinds"]["optimizer"] >= 2 * 4 * (65 * 64 + 17)
 
 
 def test_a_reference_model_has_no_optimizer(tmp_path):
