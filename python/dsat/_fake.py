@@ -194,10 +194,11 @@ class FakeTraining(MemoryTracker):
                 return nn.Parameter(first, kwargs.get("requires_grad", True))
             return original(cls, first, *args, **kwargs)
 
-        def init_process_group(*_: Any, **__: Any) -> None:
-            if ranks == 1:
+        def init_process_group(*args: Any, **kwargs: Any) -> None:
+            size = max(ranks, *args[3:4], kwargs.get("world_size", ranks))
+            if size == 1:
                 be_only_rank()
-            start("fake", store=FakeStore(), rank=0, world_size=ranks)
+            start("fake", store=FakeStore(), rank=0, world_size=size)
         start = dist.init_process_group
         dist.init_process_group = init_process_group
         dist.distributed_c10d.init_process_group = init_process_group
@@ -220,6 +221,10 @@ class FakeTraining(MemoryTracker):
         def _all_gather_object(_: Any, objects: List[Any], value: Any, **__: Any) -> None:
             objects[:] = [value] * len(objects)
 
+        torch.distributions.Distribution.set_default_validate_args(False)
+        # The script starts its ranks itself, and becomes the first of them.
+        wrap(torch.multiprocessing, "spawn")(
+            lambda _, function, args=(), *__, **___: function(0, *args))
         wrap(torch, "save")(lambda *_, **__: None)  # A checkpoint without values helps nobody.
 
         @wrap(torch, "compile")

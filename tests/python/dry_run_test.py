@@ -179,6 +179,25 @@ for number in range(4):
 raise ValueError("a dry run has two steps of each")
 """
 
+SPAWNS = """
+import torch
+
+
+def train(rank, ranks):
+    torch.distributed.init_process_group("nccl", rank=rank, world_size=ranks)
+    assert torch.distributed.get_world_size() == ranks == 4
+    net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+    optimizer = torch.optim.SGD(net.parameters())
+    for inputs, in torch.utils.data.DataLoader(
+            torch.utils.data.TensorDataset(torch.randn(64, 64)), batch_size=4):
+        net(inputs).sum().backward()
+        optimizer.step()
+
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(train, args=(4,), nprocs=4)
+"""
+
 OWN_BATCHES = """
 import os
 import torch
@@ -380,6 +399,14 @@ def test_all_engines_make_two_steps(tmp_path):
     assert not any("ended" in note for note in said["notes"])
     # The peak is in the second step of the second engine, whose moments exist.
     assert said["rows"][0]["kinds"]["optimizer"] >= 2 * 4 * (65 * 64 + 17)
+
+
+def test_a_script_that_starts_its_ranks_runs_as_the_first_of_them(tmp_path):
+    (tmp_path / "script.py").write_text(SPAWNS)
+    said = dry_run(tmp_path, tmp_path / "script.py")
+    assert (said.get("error"), said.get("notes")) == (None, [])
+    # The parameters, their gradients, and what is sent.
+    assert said["rows"][0]["peak_bytes"] > 3 * 4 * (64 + 1) * 64
 
 
 def test_a_reference_model_has_no_optimizer(tmp_path):
