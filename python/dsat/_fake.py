@@ -17,6 +17,7 @@ import torch.distributed._tools.fake_collectives  # noqa: F401
 from torch import nn
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, FakeTensorMode
 from torch.distributed.algorithms.ddp_comm_hooks.debugging_hooks import noop_hook
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._pytree import tree_map_only
@@ -69,9 +70,18 @@ class FakeTraining(MemoryTracker):
         """The fake tensor for a real one, which exists as long as that does."""
         if isinstance(tensor, FakeTensor) or tensor.device.type == "meta":
             return tensor
+        if hasattr(tensor, "__tensor_flatten__"):
+            names, context = tensor.__tensor_flatten__()
+            return type(tensor).__tensor_unflatten__(
+                tree_map_only(torch.Tensor, self.own, {
+                    name: getattr(tensor, name) for name in names}),
+                context, tensor.shape, tensor.stride())
         copy = self._copies.get(tensor)
         if copy is None or copy.shape != tensor.shape or copy.dtype != tensor.dtype:
-            buffer = self._buffers.get(tensor.untyped_storage())
+            storage = tensor.untyped_storage()
+            if storage.nbytes() == tensor.nbytes:
+                self._share(storage, tensor.device)  # With its transposes and the like.
+            buffer = self._buffers.get(storage)
             with self._mode:
                 if buffer is not None:
                     copy = buffer.view(tensor.dtype).as_strided(
@@ -82,25 +92,33 @@ class FakeTraining(MemoryTracker):
             self._copies[tensor] = copy
         return copy
 
-    def _note_shared(self, func: Any, args: Any, kwargs: Any, tensors: List[Any]) -> None:
-        """Real tensors share a storage with others if they are all of it, or are written."""
-        written = [args[at] if at < len(args) else kwargs.get(argument.name)
-                   for at, argument in enumerate(func._schema.arguments)
-                   if argument.alias_info is not None and argument.alias_info.is_write]
-        written_ids = set(map(id, tensors_in(written)))
-        for tensor in tensors:
-            if isinstance(tensor, FakeTensor) or tensor.layout is not torch.strided:
+    def _share(self, storage: Any, device: torch.device) -> None:
+        """Fake tensors for real ones with this storage have a common one."""
+        if storage not in self._buffers:
+            with self._mode:
+                self._buffers[storage] = torch.empty(storage.nbytes(), dtype=torch.uint8,
+                                                     device=device)
+
+    def _note_written(self, func: Any, args: Any, kwargs: Any) -> None:
+        """A real tensor that is written shares its storage with others, as a bucket's parts do."""
+        for at, argument in enumerate(func._schema.arguments):
+            is_written = argument.alias_info is not None and argument.alias_info.is_write
+            # Schemas of collectives do not say what they write.
+            if not is_written and func.namespace != "c10d":
                 continue
-            storage = tensor.untyped_storage()
-            if id(tensor) in written_ids and tensor.is_floating_point() and tensor.numel() > 1:
-                self._overwritten[storage] = True
-            if tensor in self._copies:
-                continue
-            if storage not in self._buffers and (
-                    id(tensor) in written_ids or storage.nbytes() == tensor.nbytes):
-                with self._mode:
-                    self._buffers[storage] = torch.empty(storage.nbytes(), dtype=torch.uint8,
-                                                         device=tensor.device)
+            for tensor in tensors_in(args[at] if at < len(args) else kwargs.get(argument.name)):
+                if isinstance(tensor, FakeTensor) or tensor.layout is not torch.strided:
+                    continue
+                storage = tensor.untyped_storage()
+                if is_written and tensor.is_floating_point() and tensor.numel() > 1:
+                    self._overwritten[storage] = True
+                if tensor not in self._copies:
+                    self._share(storage, tensor.device)
+
+    def _note_size(self, storage: Any, size: int) -> None:
+        super()._note_size(storage, size)
+        if storage in self._buffers:
+            self._buffers[storage].untyped_storage().resize_(size)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _DEVICE and isinstance(args[0], FakeTensor):  # Half of all calls.
@@ -117,7 +135,7 @@ class FakeTraining(MemoryTracker):
             return float(number) if dtype.is_floating_point else number
         given = args, kwargs
         if not all(isinstance(tensor, FakeTensor) for tensor in tensors):
-            self._note_shared(func, args, kwargs, tensors)
+            self._note_written(func, args, kwargs)
             args, kwargs = tree_map_only(torch.Tensor, self.own, (_with_places(func, args), kwargs))
         name = func._opname
         try:
@@ -252,6 +270,8 @@ class FakeTraining(MemoryTracker):
         def _init(original: Any, self: Any, module: Any, *_: Any, **kwargs: Any) -> None:
             original(self, module, **{**kwargs, "device_ids": None, "output_device": None})
             self.register_comm_hook(None, noop_hook)  # The fake group's result has no value.
+        wrap(FullyShardedDataParallel, "__init__")(lambda original, *args, **kwargs: original(
+            *args, **{**kwargs, "device_id": torch.device("cpu")}))
 
     def _show_gpus(self, ranks: int) -> None:
         """The script finds GPUs, which libraries do not, and PyTorch does what it does on them."""

@@ -38,8 +38,14 @@ _COPY = torch.ops.aten.copy_.default
 
 
 def tensors_in(values: Any) -> List[torch.Tensor]:
-    """All tensors in lists, dicts and the like."""
-    return [value for value in tree_iter(values) if isinstance(value, torch.Tensor)]
+    """All tensors in lists, dicts and the like; of one of FSDP2, for example, those that it wraps."""
+    tensors = []
+    for value in tree_iter(values):
+        if hasattr(value, "__tensor_flatten__"):
+            tensors += tensors_in([getattr(value, name) for name in value.__tensor_flatten__()[0]])
+        elif isinstance(value, torch.Tensor):
+            tensors.append(value)
+    return tensors
 
 
 def bytes_of(tensors: List[torch.Tensor]) -> int:
@@ -132,11 +138,20 @@ class MemoryTracker(TorchDispatchMode):
         entry[1] = storage.nbytes()
         now[entry[2]] += entry[1]
 
+    def _note_size(self, storage: Any, size: int) -> None:
+        """FSDP frees a storage by its size."""
+        entry = self._storages.get(storage._cdata)
+        if entry is not None:
+            self._now[entry[2]] += size - entry[1]
+            entry[1] = size
+
     def run(self, func: Any, args: Any, kwargs: Any, tensors: List[torch.Tensor]) -> Any:
         """Runs an operator."""
         return func(*args, **kwargs)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(hasattr(kind, "__tensor_flatten__") for kind in types):
+            return NotImplemented  # It runs operators on what it wraps.
         kwargs = kwargs or {}
         tensors = tensors_in((args, kwargs))
         result = self.run(func, args, kwargs, tensors)
@@ -197,6 +212,11 @@ class MemoryTracker(TorchDispatchMode):
         optimizers.register_optimizer_step_post_hook(self._end_update)
         self._ends = ends
         wrap(dataloader.DataLoader, "__iter__")(self._iterate)
+
+        @wrap(torch.UntypedStorage, "resize_")
+        def _resize(original: Any, storage: Any, size: int) -> Any:
+            self._note_size(storage, size)
+            return original(storage, size)
 
         @wrap(dataloader._BaseDataLoaderIter, "__next__")
         def _next(original: Any, iterator: Any) -> Any:

@@ -225,9 +225,10 @@ class Meter:
 
 
 def count_parameters(parameters: Iterable[Any]) -> Tuple[int, int]:
-    """The elements of all parameters, whole ones also where ZeRO has partitioned them, and those
-    of the trained ones."""
-    sizes = [(int(getattr(p, "ds_numel", p.numel())), p.requires_grad) for p in parameters]
+    """The elements of all parameters, whole ones also where ZeRO or FSDP has partitioned them, and
+    those of the trained ones."""
+    sizes = [(int(getattr(p, "ds_numel", getattr(p, "_unpadded_unsharded_size", p.shape).numel())),
+              p.requires_grad) for p in parameters]
     return sum(size for size, _ in sizes), sum(size for size, is_trained in sizes if is_trained)
 
 

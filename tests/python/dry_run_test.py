@@ -149,6 +149,24 @@ for inputs, in torch.utils.data.DataLoader(
     optimizer.zero_grad()
 """
 
+PARTITIONED_BY_PYTORCH = """
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+torch.distributed.init_process_group("gloo")
+layers = [torch.nn.Linear(64, 64) for _ in range(8)]
+if {version} == 1:
+    net = torch.nn.Sequential(*[FullyShardedDataParallel(
+        layer, device_id=torch.device("cpu")) for layer in layers])
+else:
+    net = torch.nn.Sequential(*map(fully_shard, layers)).to_empty(device="cpu")
+optimizer = torch.optim.AdamW(net.parameters())
+for inputs, in torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(torch.randn(64, 64)), batch_size=4):
+    net(inputs).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
 OF_TWO_OPTIMIZERS = """
 import torch
 discriminator, generator = torch.nn.Linear(64, 1), torch.nn.Linear(16, 64)
@@ -380,6 +398,17 @@ def test_the_batches_of_an_evaluation_are_not_accumulated(tmp_path):
     (tmp_path / "script.py").write_text(EVALUATES)
     said = dry_run(tmp_path, tmp_path / "script.py")
     assert (said["micro_batch_size"], said["accumulation_steps"]) == (4, 2)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_pytorch_partitions_needs_what_was_predicted(tmp_path, version):
+    (tmp_path / "script.py").write_text(PARTITIONED_BY_PYTORCH.format(version=version))
+    said = dry_run(tmp_path, tmp_path / "script.py", ranks=2)
+    assert (said.get("error"), said.get("num_params")) == (None, 8 * 65 * 64)
+    row = said["rows"][0]
+    assert row["peak_bytes"] == real_peak(tmp_path, tmp_path / "script.py", ranks=2)
+    # A rank's half of parameters, moments and gradients, and some whole layers.
+    assert row["peak_bytes"] < 4 * (4 / 2 * 8 + 10) * 65 * 64
 
 
 def test_all_optimizers_make_two_steps(tmp_path):
