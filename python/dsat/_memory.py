@@ -53,11 +53,6 @@ def bytes_of(tensors: List[torch.Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def _holds_parameters(module: nn.Module) -> bool:
-    """Whether it is a container of parameters, which is never called."""
-    return isinstance(module, (nn.ParameterDict, nn.ParameterList))
-
-
 class MemoryTracker(TorchDispatchMode):
     """Follows the storages that depend on parameters, from their creation to their release.
 
@@ -240,14 +235,15 @@ class MemoryTracker(TorchDispatchMode):
             self.outer_phase = "forward"
         if id(module) in self._seen:
             return
-        self._seen.add(id(module))
-        self.mark(module._buffers, "buffers")
-        for part in (module, *filter(_holds_parameters, module.children())):
-            for parameter in part._parameters.values():
-                if parameter is not None and id(parameter) not in self.parameters:
-                    self.parameters[id(parameter)] = parameter
-                    if parameter.requires_grad and parameter.is_leaf:
-                        parameter.register_post_accumulate_grad_hook(self._note_gradient)
+        # A module may use the parameters of another one without calling it, as attention does.
+        for part in module.modules():
+            self._seen.add(id(part))
+            self.mark(part._buffers, "buffers")
+        for parameter in module.parameters():
+            if id(parameter) not in self.parameters:
+                self.parameters[id(parameter)] = parameter
+                if parameter.requires_grad and parameter.is_leaf:
+                    parameter.register_post_accumulate_grad_hook(self._note_gradient)
 
     def _note_gradient(self, leaf: torch.Tensor) -> None:
         self.trained.add(id(leaf))

@@ -230,6 +230,27 @@ for _ in range(3):
     print(f"{loss:.4f} {net.bias}")
 """
 
+ATTENTION_OF_PYTORCH = """
+import torch
+net = torch.nn.TransformerEncoderLayer(16, 2, 32)
+optimizer = torch.optim.SGD(net.parameters())
+for inputs, in torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(torch.randn(64, 8, 16)), batch_size=4):
+    net(inputs).sum().backward()
+    optimizer.step()
+"""
+
+DISTRIBUTION = """
+import torch
+net = torch.nn.Linear(16, 4)
+optimizer = torch.optim.SGD(net.parameters())
+for inputs, in torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(torch.randn(64, 16)), batch_size=4):
+    choice = torch.distributions.Categorical(logits=net(inputs))
+    choice.log_prob(choice.sample()).sum().backward()
+    optimizer.step()
+"""
+
 PARTITIONED = """
 import deepspeed
 import torch
@@ -398,6 +419,17 @@ def test_the_batches_of_an_evaluation_are_not_accumulated(tmp_path):
     (tmp_path / "script.py").write_text(EVALUATES)
     said = dry_run(tmp_path, tmp_path / "script.py")
     assert (said["micro_batch_size"], said["accumulation_steps"]) == (4, 2)
+
+
+@pytest.mark.parametrize("text, numbers", [
+    pytest.param(ATTENTION_OF_PYTORCH, 2 * 32 * 16 + 32 + 16 + (4 * 16 + 4 + 4) * 16, id="attention"),
+    pytest.param(DISTRIBUTION, 17 * 4, id="distribution")])
+def test_layers_and_distributions_of_pytorch_are_followed(tmp_path, text, numbers):
+    (tmp_path / "script.py").write_text(text)
+    said = dry_run(tmp_path, tmp_path / "script.py")
+    assert (said.get("error"), said.get("num_params")) == (None, numbers)
+    assert said["rows"][0]["peak_bytes"] == pytest.approx(
+        real_peak(tmp_path, tmp_path / "script.py"), rel=0.01)
 
 
 @pytest.mark.parametrize("version", [1, 2])
