@@ -23,7 +23,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
-from dsat._as_cuda import follow_cuda
+from dsat._as_cuda import be_idle, follow_cuda, is_library
 from dsat._fake_trainers import CHANGES
 from dsat._hook import wrap
 from dsat._memory import MemoryTracker, tensors_in
@@ -186,6 +186,7 @@ class FakeTraining(MemoryTracker):
         `on_gpu`: PyTorch and the script do what they do on GPUs.
         """
         self._on_gpu = on_gpu
+        be_idle()
         if on_gpu:
             self._show_gpus(ranks)
 
@@ -249,13 +250,11 @@ class FakeTraining(MemoryTracker):
         def _compile(_: Any, model: Any = None, **__: Any) -> Any:
             return (lambda function: function) if model is None else model
 
-        # PyTorch has torch.accelerator since 2.6.
-        for owner in (torch.cuda, getattr(torch, "accelerator", torch.cuda)):
-            for name in {"set_device", "synchronize", "empty_cache", "reset_peak_memory_stats",
-                         "current_device", "memory_allocated", "max_memory_allocated",
-                         "memory_reserved", "max_memory_reserved", "set_device_index",
-                         "set_device_idx", "current_device_index"} & set(dir(owner)):
-                wrap(owner, name)(lambda *_, **__: 0)
+        for name in ("set_device", "synchronize", "empty_cache", "reset_peak_memory_stats",
+                     "current_device", "memory_allocated", "max_memory_allocated"):
+            wrap(torch.cuda, name)(lambda *_, **__: 0)  # For libraries, too.
+        wrap(torch, "load")(lambda original, f, map_location=None, *args, **kwargs: original(
+            f, "meta" if str(map_location) == "meta" else "cpu", *args, **kwargs))
         for name in list(sys.modules):
             self.change(name)
         for name in ("cuda", "pin_memory"):
@@ -292,12 +291,10 @@ class FakeTraining(MemoryTracker):
         wrap(torch.amp.GradScaler, "state_dict")(
             lambda original, scaler: original(scaler) or {"scale": scaler.get_scale()})
 
-        def show(name: str, result: Any, owner: Any = torch.cuda) -> None:
-            @wrap(owner, name)
+        def show(name: str, result: Any, module: Any = torch.cuda) -> None:
+            @wrap(module, name)
             def _show(original: Any, *args: Any, **kwargs: Any) -> Any:
-                caller = sys._getframe(2).f_code.co_filename
-                is_library = "site-packages" in caller or "/lib/python" in caller
-                return original(*args, **kwargs) if is_library else result
+                return original(*args, **kwargs) if is_library(2) else result
         properties = SimpleNamespace(name="GPU", total_memory=_MUCH, major=9, minor=0,
                                      multi_processor_count=132)
         for name, result in {
@@ -307,7 +304,7 @@ class FakeTraining(MemoryTracker):
             show(name, result)
         for name, result in {"is_available": True, "device_count": ranks,
                              "current_accelerator": torch.device("cuda")}.items():
-            if hasattr(torch, "accelerator"):
+            if hasattr(torch, "accelerator"):  # PyTorch has it since 2.6.
                 show(name, result, torch.accelerator)
 
     def change(self, name: str) -> None:
@@ -361,6 +358,8 @@ class OnCpu(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         def replaced(value: Any) -> Any:
             is_device = isinstance(value, (str, torch.device))
+            if is_device and str(value).startswith("torch.cuda."):  # The name of a type.
+                return str(value).replace(".cuda", "")
             return "cpu" if is_device and str(value).split(":")[0] in ("cuda", "cpu") else value
         kwargs = kwargs or {}
         if self._on_gpu and func is nn.functional.scaled_dot_product_attention:
@@ -369,7 +368,7 @@ class OnCpu(TorchFunctionMode):
         if func in (torch.isfinite, torch.Tensor.isfinite) and isinstance(args[0], FakeTensor):
             return torch.ones(args[0].shape, dtype=torch.bool)
         kwargs = {name: "cpu" if name == "device" and type(value) is int else replaced(value)
-                  for name, value in kwargs.items()}
+                  for name, value in kwargs.items() if name != "pin_memory"}
         if func is torch.Tensor.to and len(args) > 1 and type(args[1]) is int:
             args = (args[0], "cpu", *args[2:])
         return func(*map(replaced, args), **kwargs)

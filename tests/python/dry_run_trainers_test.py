@@ -43,6 +43,29 @@ for inputs, in torch.utils.data.DataLoader(
     optimizer.step()
 """
 
+IDLE_PARTS = """
+import torch
+assert torch.accelerator.is_available() and torch.accelerator.device_count() == 2
+device = torch.accelerator.current_accelerator()
+torch.accelerator.set_device_index(0)
+net = torch.nn.parallel.DataParallel(torch.nn.Linear(16, 4).to(device))
+torch.save(net.state_dict(), "weights.pt")
+net.load_state_dict(torch.load("given.pt", map_location=f"{device}:1"))
+optimizer = torch.optim.SGD(net.parameters())
+side, start, end = torch.cuda.Stream(), *(torch.cuda.Event(enable_timing=True) for _ in range(2))
+for inputs, in torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(torch.randn(64, 16)), batch_size=4, pin_memory=True):
+    with torch.cuda.device(0), torch.cuda.stream(side), torch.cuda.nvtx.range("step"):
+        start.record()
+        net(inputs.type(torch.cuda.FloatTensor)).sum().backward()
+        optimizer.step()
+        end.record()
+    torch.cuda.current_stream().wait_stream(side)
+    print(f"{start.elapsed_time(end):.1f} {torch.cuda.max_memory_reserved() / 2**30:.1f} GiB")
+    torch.cuda.set_rng_state(torch.cuda.get_rng_state())
+    torch.empty(4, pin_memory=True)
+"""
+
 NEEDS_GPU = """
 import torch
 assert torch.cuda.is_available()
@@ -157,6 +180,16 @@ def test_a_script_that_needs_a_gpu_finds_one(tmp_path):
     assert said["num_params"] == 16 * 4 + 4 and said["notes"] == []
     said = dry_run(tmp_path, tmp_path / "train.py", ranks=2)
     assert "train.py: line 3 (assert torch.cuda.is_available()): " in said["error"]
+
+
+def test_parts_of_cuda_do_nothing(tmp_path):
+    import torch
+    layer = torch.nn.Linear(16, 4)
+    torch.save({f"module.{name}": value for name, value in layer.state_dict().items()},
+               tmp_path / "given.pt")
+    (tmp_path / "train.py").write_text(IDLE_PARTS)
+    said = dry_run(tmp_path, tmp_path / "train.py", on_gpu=True, ranks=2)
+    assert (said.get("error"), said.get("notes")) == (None, [])
 
 
 def test_a_gpu_trains_with_fp16(tmp_path):
