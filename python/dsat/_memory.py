@@ -38,7 +38,7 @@ _COPY = torch.ops.aten.copy_.default
 
 
 def tensors_in(values: Any) -> List[torch.Tensor]:
-    """All tensors in lists, dicts and the like; of one of FSDP2, for example, those that it wraps."""
+    """All tensors in lists, dicts and the like, and in tensors that wrap others (FSDP2)."""
     tensors = []
     for value in tree_iter(values):
         if hasattr(value, "__tensor_flatten__"):

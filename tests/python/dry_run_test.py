@@ -422,7 +422,8 @@ def test_the_batches_of_an_evaluation_are_not_accumulated(tmp_path):
 
 
 @pytest.mark.parametrize("text, numbers", [
-    pytest.param(ATTENTION_OF_PYTORCH, 2 * 32 * 16 + 32 + 16 + (4 * 16 + 4 + 4) * 16, id="attention"),
+    pytest.param(ATTENTION_OF_PYTORCH, 2 * 32 * 16 + 32 + 16 + (4 * 16 + 4 + 4) * 16,
+                 id="attention"),
     pytest.param(DISTRIBUTION, 17 * 4, id="distribution")])
 def test_layers_and_distributions_of_pytorch_are_followed(tmp_path, text, numbers):
     (tmp_path / "script.py").write_text(text)
