@@ -47,6 +47,7 @@ _MOST_SAMPLES = 1 << 16
 _MOST_RANKS = 4096
 _TOLERANCE = 0.01
 _LONGEST = 400  # Characters of an error's message.
+_LONGEST_FOLDER = 70  # A socket's path has at most 107 characters, of which workers add 32.
 _LAUNCH_S = 5e-6  # An operator on a GPU takes at least so long.
 
 
@@ -166,6 +167,9 @@ def _become(job: Job, folder: pathlib.Path, request: Dict[str, Any], own_batch: 
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # It ends with its parent.
     write_json(folder / "ds_config.json", job.config)
+    if len(str(folder)) < _LONGEST_FOLDER:
+        # The process ends without removing its temporary files, as those of a loader's workers.
+        tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
     log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT)
     for stream in (1, 2):
         os.dup2(log, stream)

@@ -1,4 +1,6 @@
 """Dry runs of scripts, compared with arithmetic and with runs on real tensors."""
+import os
+import tempfile
 
 import pytest
 from dry_runs import CONFIG, MODEL, dry_run, real_peak
@@ -195,6 +197,18 @@ for number in range(4):
         engine.step()
         print("step", number, engine.global_steps)
 raise ValueError("a dry run has two steps of each")
+"""
+
+OF_WORKERS = """
+import tempfile
+import torch
+tempfile.mkdtemp(prefix="left-by-a-script-")
+net = torch.nn.Linear(16, 4)
+optimizer = torch.optim.SGD(net.parameters())
+for inputs, in torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(torch.randn(64, 16)), batch_size=4, num_workers=1):
+    net(inputs).sum().backward()
+    optimizer.step()
 """
 
 SPAWNS = """
@@ -461,6 +475,13 @@ def test_all_engines_make_two_steps(tmp_path):
     assert not any("ended" in note for note in said["notes"])
     # The peak is in the second step of the second engine, whose moments exist.
     assert said["rows"][0]["kinds"]["optimizer"] >= 2 * 4 * (65 * 64 + 17)
+
+
+def test_a_dry_run_leaves_no_temporary_files(tmp_path):
+    (tmp_path / "script.py").write_text(OF_WORKERS)
+    with tempfile.TemporaryDirectory() as folder:  # Its path is short.
+        assert dry_run(folder, tmp_path / "script.py")["notes"] == []
+        assert not [name for name in os.listdir(folder) if name.startswith(("left-by", "pymp-"))]
 
 
 def test_a_script_that_starts_its_ranks_runs_as_the_first_of_them(tmp_path):
