@@ -116,13 +116,13 @@ def start_rank(rank, port, folder, script, arguments):
 
 def measured(folder, name, size):
     """The larger peak of the ranks of a real run, in bytes."""
-    from dsat._dry_run import _preload
+    from dsat._dry_process import preload
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     script, *arguments = words_of(name, size)
     script = str(HERE / "scripts" / script)
-    _preload(script)
+    preload(script)
     peaks = [folder / f"peak{rank}" for rank in range(RANKS)]
     for peak in peaks:
         peak.unlink(missing_ok=True)

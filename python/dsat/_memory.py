@@ -7,7 +7,7 @@ from __future__ import annotations
 import weakref
 from array import array
 from types import ModuleType
-from typing import Any, Callable, Dict, List, Optional, Set
+from typing import Any, Callable, Dict, List, Set
 
 import torch
 import torch.distributed as dist
@@ -246,6 +246,8 @@ class MemoryTracker(TorchDispatchMode):
                     parameter.register_post_accumulate_grad_hook(self._note_gradient)
 
     def _note_gradient(self, leaf: torch.Tensor) -> None:
+        if not self.trained:  # Earlier batches were looked at, or read ahead.
+            self.num_batches = min(self.num_batches, 1)
         self.trained.add(id(leaf))
         self.mark(leaf.grad, "gradients")
 

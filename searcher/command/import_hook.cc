@@ -107,7 +107,9 @@ std::string DryRunCommand(Json request) {
   const std::optional<RankProgram> ranks = RankProgramAt(command, 0);
   if (!ranks || ranks->begin >= words.size()) {
     Throw(ErrorCode::kInvalidArgument,
-          "{}: expected python, torchrun, deepspeed or accelerate launch, and the script",
+          "{}: expected python, torchrun, deepspeed or accelerate launch, and the script, or "
+          "python -m "
+          "and the module of an installed program",
           fmt::join(request["command"].get<std::vector<std::string>>(), " "));
   }
   AddProgram(command, *ranks, request);

@@ -8,7 +8,7 @@ from dry_runs import CONFIG, MODEL, dry_run, real_peak
 pytest.importorskip("torch")
 pytest.importorskip("deepspeed")
 numpy = pytest.importorskip("numpy")
-from dsat import _dry_run  # noqa: E402
+from dsat import _dry_process, _dry_run  # noqa: E402
 
 EPOCHS = """
 import sys
@@ -73,6 +73,7 @@ loader = torch.utils.data.DataLoader(
 with torch.no_grad():
     for inputs, in torch.utils.data.DataLoader(loader.dataset, batch_size=8):
         net(inputs)
+print([len(next(iter(loader))[0]) for _ in range(5)])
 for number, (inputs,) in enumerate(loader):
     net(inputs).sum().backward()
     if number % 2:
@@ -429,7 +430,7 @@ def test_parameters_are_trained_that_have_gradients(tmp_path):
     assert said["rows"][0]["kinds"]["gradients"] == 4 * 8 * 3
 
 
-def test_the_batches_of_an_evaluation_are_not_accumulated(tmp_path):
+def test_batches_that_are_not_trained_on_are_not_accumulated(tmp_path):
     (tmp_path / "script.py").write_text(EVALUATES)
     said = dry_run(tmp_path, tmp_path / "script.py")
     assert (said["micro_batch_size"], said["accumulation_steps"]) == (4, 2)
@@ -534,6 +535,9 @@ def test_what_ends_a_script_before_it_trains_is_quoted(tmp_path):
     said = dry_run(tmp_path, tmp_path / "train.py")
     assert said["error"].endswith(
         "it ended with exit code 2; its last line is: no such option: --x")
+    (tmp_path / "train.py").write_text(OWN_BATCHES.replace("optimizer.step()", ""))
+    said = dry_run(tmp_path, tmp_path / "train.py", environment={"CONFIG": "{ds_config}"})
+    assert "no optimizer of PyTorch has made a step" in said["error"]
     pytest.importorskip("accelerate")
     said = dry_run(tmp_path, tmp_path / "train.py", accelerate=["--config_fil", "a", "train.py"])
     assert "--config_fil" in said["error"]
@@ -556,7 +560,7 @@ def test_a_line_of_the_script_is_named_that_looks_at_values(tmp_path):
 def run_with(curve, phases):
     rows = numpy.zeros((len(curve), 7), dtype=numpy.int64)
     rows[:, 0] = curve
-    return _dry_run.Run({}, rows, numpy.array(phases, dtype=numpy.uint8))
+    return _dry_process.Run({}, rows, numpy.array(phases, dtype=numpy.uint8))
 
 
 def test_the_peak_of_other_sizes_may_be_at_another_operator():
