@@ -223,11 +223,18 @@ class Estimate:
         if 0 < self._request["memory"] < _totals(self._first).max():
             rows += [(stage, section, {}) for name, stage, section in self._other_sections()
                      if "_offload" in name and stage in self._request["stages"]]
-        # The first rank first, as there may not be time for all.
-        runs = self._run({(at, is_last, samples): Job(
-            self._ranks, self._config(samples, section), is_last, of)
-            for is_last in (False, True) for at, (stage, section, of) in enumerate(rows)
-            if is_last in self._places(stage) for samples in self._sizes}, (0, False, size))
+        done = (0, False, size)
+
+        def jobs(sizes: Tuple[int, ...]) -> Dict[Any, Job]:
+            # The first rank first, as there may not be time for all.
+            return {(at, is_last, samples): Job(
+                self._ranks, self._config(samples, section), is_last, of)
+                for is_last in (False, True) for at, (stage, section, of) in enumerate(rows)
+                if is_last in self._places(stage) for samples in sizes}
+        runs = self._run(jobs(self._sizes), done)
+        if self._sizes[1] < size and "error" in runs[0, False, self._sizes[1]].facts:
+            self._sizes = (size, 2 * size)  # The script may refuse smaller ones.
+            runs.update(self._run(jobs(self._sizes[1:]), done))
         places: List[Dict[str, Any]] = []
         for at, (stage, section, trainer) in enumerate(rows):
             first, *others = [[runs[at, is_last, samples] for samples in self._sizes]

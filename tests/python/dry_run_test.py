@@ -3,7 +3,7 @@ import os
 import tempfile
 
 import pytest
-from dry_runs import CONFIG, MODEL, dry_run, real_peak
+from dry_runs import CONFIG, MODEL, SCRIPTS, dry_run, real_peak
 
 pytest.importorskip("torch")
 pytest.importorskip("deepspeed")
@@ -352,6 +352,21 @@ def test_a_search_gets_the_peaks_of_all_stages(tmp_path):
             **CONFIG, "train_micro_batch_size_per_gpu": 16, "zero_optimization": section})
         heights = [start + 16 * slope for start, slope in peak["lines"]]
         assert max(heights) == pytest.approx(alone["rows"][0]["peak_bytes"], rel=0.01)
+
+
+def test_a_script_that_refuses_small_batches_gives_a_search_its_profile(tmp_path):
+    (tmp_path / "train.py").write_text(f"""
+import json, os, sys
+if json.load(open(os.environ["DSAT_DS_CONFIG"]))["train_micro_batch_size_per_gpu"] < 4:
+    raise ValueError("too few")
+sys.path.insert(0, {str(SCRIPTS)!r})
+exec(open({str(SCRIPTS / "own_optimizer.py")!r}).read())
+""")
+    said = dry_run(tmp_path, tmp_path / "train.py", ds_config=CONFIG, stages=[2],
+                   report=str(tmp_path / "report.json"))
+    lines = said["profile"]["dry_places"][0]["lines"]
+    plain = dry_run(tmp_path, "own_optimizer.py", ds_config=CONFIG)["rows"][0]
+    assert max(start + 4 * slope for start, slope in lines) == plain["peak_bytes"]
 
 
 def test_the_work_and_the_collectives_of_a_place_are_those_of_the_script(tmp_path):
