@@ -401,8 +401,13 @@ Json SubmittedConfig(const ExperimentSpec& spec) {
 
 std::string Headline(const Search& search, const Verdict& verdict) {
   if (verdict.nothing_better) {
-    return verdict.factor ? "keep the submitted configuration: no gain worth having was found"
-                          : "keep the submitted configuration: " + WhyNoOther(search, verdict);
+    constexpr double kLikely = 0.75;
+    const bool is_likely =
+        verdict.factor && verdict.factor->rounds > 0 && verdict.factor->faster > kLikely;
+    return "keep the submitted configuration: " + (is_likely ? "no gain is certain enough"
+                                                   : verdict.factor
+                                                       ? "no gain worth having was found"
+                                                       : WhyNoOther(search, verdict));
   }
   if (!verdict.factor) return fmt::format("trial {} runs; {}", *verdict.pick, WhyNoFactor(search));
   const Factor& factor = *verdict.factor;

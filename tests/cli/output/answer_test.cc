@@ -125,6 +125,8 @@ TEST(AnswerTest, TheClassesOfAnAnswerDoNotContradictThemselves) {
   EXPECT_THAT(none, StartsWith("keep the submitted configuration: no gain worth having was found\n"
                                "  the best other one is "));
   EXPECT_THAT(none, Not(ContainsRegex("proven|probable")));
+  EXPECT_THAT(Confirmed({90, 130}).Summary(),
+              StartsWith("keep the submitted configuration: no gain is certain enough\n"));
 }
 
 TEST(AnswerTest, WhatWasNotConfirmedSaysUpTo) {
