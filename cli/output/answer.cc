@@ -401,13 +401,11 @@ Json SubmittedConfig(const ExperimentSpec& spec) {
 
 std::string Headline(const Search& search, const Verdict& verdict) {
   if (verdict.nothing_better) {
+    const std::string keep = "keep the submitted configuration: ";
+    if (!verdict.factor) return keep + WhyNoOther(search, verdict);
     constexpr double kLikely = 0.75;
-    const bool is_likely =
-        verdict.factor && verdict.factor->rounds > 0 && verdict.factor->faster > kLikely;
-    return "keep the submitted configuration: " + (is_likely ? "no gain is certain enough"
-                                                   : verdict.factor
-                                                       ? "no gain worth having was found"
-                                                       : WhyNoOther(search, verdict));
+    const bool is_likely = verdict.factor->rounds > 0 && verdict.factor->faster > kLikely;
+    return keep + (is_likely ? "no gain is certain enough" : "no gain worth having was found");
   }
   if (!verdict.factor) return fmt::format("trial {} runs; {}", *verdict.pick, WhyNoFactor(search));
   const Factor& factor = *verdict.factor;

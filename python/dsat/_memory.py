@@ -41,9 +41,11 @@ def tensors_in(values: Any) -> List[torch.Tensor]:
     """All tensors in lists, dicts and the like, and in tensors that wrap others (FSDP2)."""
     tensors = []
     for value in tree_iter(values):
+        if not isinstance(value, torch.Tensor):
+            continue
         if hasattr(value, "__tensor_flatten__"):
             tensors += tensors_in([getattr(value, name) for name in value.__tensor_flatten__()[0]])
-        elif isinstance(value, torch.Tensor):
+        else:
             tensors.append(value)
     return tensors
 

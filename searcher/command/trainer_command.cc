@@ -314,6 +314,13 @@ void MarkOwnConfig(ExperimentSpec* spec) {
   spec->entrypoint = command.Changed();
 }
 
+// Whether the command has an argument of Hugging Face's trainer, or its script shows `fact`.
+bool ShowsTrainer(const ExperimentSpec& spec, const char* fact) {
+  const CommandWords command(spec.entrypoint);
+  return FindFlag(command, kBatchArguments[0].flag) ||
+         FactsOfScript(command, spec).value(fact, false);
+}
+
 }  // namespace
 
 std::string ValueOfAccelerate(const CommandWords& command, const std::string& folder,
@@ -337,15 +344,11 @@ std::vector<std::string> CompleteCommand(const std::string& source, ExperimentSp
 }
 
 bool RunsTrainer(const ExperimentSpec& spec) {
-  const CommandWords command(spec.entrypoint);
-  return FindFlag(command, kBatchArguments[0].flag) ||
-         FactsOfScript(command, spec).value("runs_trainer", false);
+  return ShowsTrainer(spec, "runs_trainer");
 }
 
 bool ParsesTrainerArguments(const ExperimentSpec& spec) {
-  const CommandWords command(spec.entrypoint);
-  return FindFlag(command, kBatchArguments[0].flag) ||
-         FactsOfScript(command, spec).value("parses", false);
+  return ShowsTrainer(spec, "parses");
 }
 
 std::vector<std::string> CheckCommandConfig(const std::string& source, ExperimentSpec* spec) {
